@@ -1,0 +1,58 @@
+# The chores of bide. `make` alone prints this list.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint types docs bench fmt clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "bide needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "no venv could be made; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@ $(VENV)/.run
+
+demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 s)
+	$(BIN)/bide demo
+
+test: $(VENV)/.dev lint types docs ## Run every check: lint, types, docs, tests
+	$(BIN)/python -m pytest
+
+test-all: ## Run every check on Python 3.11, 3.12 and 3.13
+	@for version in 3.11 3.12 3.13; do \
+	  python=$$(tools/find-python $$version) || exit 1; \
+	  echo "== Python $$version ($$python)"; \
+	  $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+	done
+
+lint: $(VENV)/.dev ## Check style (ruff)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## Check types (mypy, strict)
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev ## Build the documentation into docs/_build
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+
+bench: $(VENV)/.dev ## Measure bide against the raw limits of this machine
+	$(BIN)/python -m benchmarks core
+
+fmt: $(VENV)/.dev ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what was built and installed
+	rm -rf .venv .venv-* build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis

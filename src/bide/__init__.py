@@ -1,0 +1,1 @@
+"""bide: a delay queue. Messages that bide their time."""

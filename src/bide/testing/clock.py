@@ -1,0 +1,145 @@
+"""A clock that a test moves by hand, so that no test sleeps."""
+
+import asyncio
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+
+from bide.clock import Timer
+
+__all__ = ["FakeClock"]
+
+START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+
+
+class FakeClock:
+    """A `bide.clock.Clock` that stands still until `advance` moves it.
+
+    Args:
+        now: the first reading, in Unix milliseconds.
+        autojump: move on by itself: whoever starts to wait for a moment makes the clock jump to the
+            earliest moment that anybody waits for. For tests with one waiting thread.
+
+    Example:
+        >>> clock = FakeClock(1_000)
+        >>> clock.advance(2.5)
+        >>> clock.now()
+        3500
+    """
+
+    def __init__(self, now: int = START, *, autojump: bool = False) -> None:
+        self.autojump = autojump
+        self._lock = threading.Lock()
+        self._wall_ms = float(now)
+        self._monotonic = 1_000.0
+        self._sequence = itertools.count()
+        self._waiting: dict[int, tuple[float, threading.Condition]] = {}
+        self._timers: list[tuple[float, int, _FakeTimer]] = []
+        self._changed = threading.Condition()
+
+    def now(self) -> int:
+        """Return the wall clock in Unix milliseconds."""
+        return int(self._wall_ms)
+
+    def monotonic(self) -> float:
+        """Return the monotonic reading in seconds; only `advance` moves it."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and wake everybody whose moment has come."""
+        if seconds < 0:
+            raise ValueError("time cannot go back; `set_wall` sets the wall clock alone")
+        with self._lock:
+            self._monotonic += seconds
+            self._wall_ms += seconds * 1000
+            now = self._monotonic
+            conditions = [cond for moment, cond in self._waiting.values() if moment <= now]
+            due = []
+            while self._timers and self._timers[0][0] <= now:
+                due.append(heapq.heappop(self._timers)[2])
+        for condition in conditions:
+            with condition:
+                condition.notify_all()
+        for timer in due:
+            timer.fire()
+
+    def set_wall(self, now: int) -> None:
+        """Set the wall clock alone, as an administrator or NTP would: nobody is woken by it."""
+        with self._lock:
+            self._wall_ms = float(now)
+
+    def waiting(self) -> int:
+        """Count the threads that wait on this clock for a moment or a notification."""
+        return len(self._waiting)
+
+    def wait_for_waiters(self, count: int = 1, timeout: float = 10.0) -> None:
+        """Block, in real time, until `count` threads wait on this clock.
+
+        Raises:
+            TimeoutError: when they do not within `timeout` real seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._waiting) >= count, timeout):
+                raise TimeoutError(f"{len(self._waiting)} threads wait on the clock, not {count}")
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
+        """Wait on the condition until it is notified or this clock has moved far enough."""
+        if timeout is not None and timeout <= 0:
+            return False
+        deadline = float("inf") if timeout is None else self._monotonic + timeout
+        key = next(self._sequence)
+        with self._lock:
+            self._waiting[key] = (deadline, condition)
+        with self._changed:
+            self._changed.notify_all()
+        try:
+            if self.autojump and timeout is not None:
+                self._jump()
+                return self._monotonic < deadline
+            condition.wait(None if timeout is None or self._monotonic < deadline else 0)
+            return self._monotonic < deadline
+        finally:
+            with self._lock:
+                self._waiting.pop(key, None)
+
+    def call_later(
+        self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
+    ) -> Timer:
+        """Call `callback` on `loop` once this clock has moved by `delay` seconds."""
+        timer = _FakeTimer(loop, callback)
+        if delay <= 0:
+            timer.fire()
+            return timer
+        with self._lock:
+            heapq.heappush(self._timers, (self._monotonic + delay, next(self._sequence), timer))
+        return timer
+
+    def _jump(self) -> None:
+        with self._lock:
+            moments = [moment for moment, _ in self._waiting.values()]
+        nearest = min(moments)
+        if nearest != float("inf"):
+            self.advance(max(0.0, nearest - self._monotonic))
+
+
+class _FakeTimer:
+    """One callback that waits for a `FakeClock`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+        self._loop = loop
+        self._callback: Callable[[], object] | None = callback
+
+    def fire(self) -> None:
+        """Hand the callback to its loop, unless it was cancelled."""
+        if self._callback is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._run)
+
+    def cancel(self) -> None:
+        """Forget the callback."""
+        self._callback = None
+
+    def _run(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
