@@ -1,1 +1,1 @@
-"""engines"""
+"""Engines: what executes commands, one kind of store each."""

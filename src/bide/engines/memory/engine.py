@@ -1,0 +1,291 @@
+"""The memory engine: the queue in this process, gone when it exits.
+
+It is the specification of all other engines: what it answers, they must answer, and the random
+scripts of the conformance suite hold them to it. So it is written to be read. Each queue is a table
+of records and a few ordered sets; every command moves records between them.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from bide.engines.memory.shelf import Record, Shelf
+from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.model import commands as cmd
+from bide.model.message import FORGET
+from bide.model.rank import PROMOTE
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Counts,
+    Forecasted,
+    Found,
+    Names,
+    Outcome,
+    Outcomes,
+    Page,
+    Reply,
+    Settings,
+)
+
+__all__ = ["MemoryEngine"]
+
+
+class MemoryEngine:
+    """Executes commands on queues that live in this process."""
+
+    capabilities = Capabilities(durable=False, shared=False)
+
+    def __init__(self) -> None:
+        self._shelves: dict[str, Shelf] = {}
+        self._verbs: dict[type, Callable[[Any, int], Reply]] = {
+            cmd.Put: self._put,
+            cmd.Cancel: self._cancel,
+            cmd.Reschedule: self._reschedule,
+            cmd.Claim: self._claim,
+            cmd.Extend: self._extend,
+            cmd.Ack: self._ack,
+            cmd.Retry: self._retry,
+            cmd.Bury: self._bury,
+            cmd.Revive: self._revive,
+            cmd.Find: self._find,
+            cmd.Scan: self._scan,
+            cmd.Count: self._count,
+            cmd.Forecast: self._forecast,
+            cmd.Configure: self._configure,
+            cmd.Purge: self._purge,
+            cmd.Queues: self._queues,
+        }
+
+    def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
+        """Carry out the commands in order."""
+        moment = time.time_ns() // 1_000_000 if now is None else now
+        return [self._verbs[type(command)](command, moment) for command in commands]
+
+    def reader(self) -> Engine | None:
+        """Return `None`: reading a dictionary waits for nobody."""
+        return None
+
+    def doorbell(self) -> Doorbell | None:
+        """Return `None`: no other process can have anything to tell."""
+        return None
+
+    def ring(self, queue: str, wake: int) -> None:
+        """Do nothing: no other process is there to hear it."""
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._shelves.clear()
+
+    # What changes a queue first forgets what was remembered long enough.
+
+    def _shelf(self, name: str, now: int) -> Shelf:
+        shelf = self._shelves.get(name) or Shelf(name, now)
+        shelf.forget(now, FORGET)
+        return shelf
+
+    def _put(self, command: cmd.Put, now: int) -> Outcomes:
+        shelf = self._shelf(command.queue, now)
+        self._shelves[command.queue] = shelf
+        outcomes, wake = [], None
+        for item in command.items:
+            record = shelf.records.get(item.id)
+            due = now + item.delay if item.at is None else item.at
+            stored: Record | None = None
+            if record is None:
+                record = stored = shelf.store(item, due)
+            else:
+                shelf.settle_lapsed(record, now)
+                if command.on_conflict == "replace":
+                    stored = shelf.replace(record, item, due)
+            if stored is not None and stored.state != "dead":
+                wake = due if wake is None else min(wake, due)
+            outcomes.append((stored or record).outcome(stored is not None, now))
+        return Outcomes(outcomes, wake)
+
+    def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
+        shelf = self._shelf(command.queue, now)
+        if command.where is not None:
+            found = shelf.unheld(command.where, now)
+            if command.dry_run:
+                return Affected(len(found))
+            for record in found[: cmd.BULK]:
+                shelf.remove(record)
+                shelf.tally["cancelled"] += 1
+            return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+
+        def cancel(record: Record) -> Outcome | None:
+            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
+                return None
+            shelf.remove(record)
+            shelf.tally["cancelled"] += 1
+            return Outcome(record.id, True, due=record.due)
+
+        return self._each(shelf, command.ids, now, cancel)
+
+    def _reschedule(self, command: cmd.Reschedule, now: int) -> Outcomes:
+        shelf = self._shelf(command.queue, now)
+        due = now + command.delay if command.at is None else command.at
+
+        def reschedule(record: Record) -> Outcome | None:
+            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
+                return None
+            shelf.delay(record, due)
+            return record.outcome(True, now)
+
+        return self._each(shelf, command.ids, now, reschedule)
+
+    def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
+        shelf = self._shelf(command.queue, now)
+
+        def revive(record: Record) -> Outcome | None:
+            if record.state != "dead":
+                return None
+            record.attempt = 0
+            shelf.delay(record, now + command.delay)
+            shelf.tally["revived"] += 1
+            return record.outcome(True, now)
+
+        return self._each(shelf, command.ids, now, revive)
+
+    def _each(
+        self, shelf: Shelf, ids: Iterable[str], now: int, change: Callable[[Record], Outcome | None]
+    ) -> Outcomes:
+        """Change each message as `change` says; `None` means that it may not be changed."""
+        outcomes, wakes = [], []
+        for id in ids:
+            record = shelf.records.get(id)
+            if record is None:
+                outcomes.append(Outcome(id, False))
+                continue
+            shelf.settle_lapsed(record, now)
+            outcome = change(record)
+            if outcome is not None and outcome.state in ("delayed", "ready"):
+                wakes.append(record.due)
+            outcomes.append(outcome or record.outcome(False, now))
+        return Outcomes(outcomes, min(wakes, default=None))
+
+    def _claim(self, command: cmd.Claim, now: int) -> Claimed:
+        shelf = self._shelf(command.queue, now)
+        if shelf.paused:
+            return Claimed([], 0, now)
+        reach = max(PROMOTE, command.count)
+        shelf.collect_lapsed(now, reach)
+        taken = shelf.take(command.count, now, reach)
+        if not taken:
+            return Claimed([], 0, now, shelf.next_claim(now))
+        shelf.token += 1
+        for record in taken:
+            shelf.lease(record, shelf.token, command.holder, now + command.lease)
+        return Claimed([record.message(shelf.name, now) for record in taken], shelf.token, now)
+
+    def _held(
+        self,
+        command: cmd.Extend | cmd.Ack | cmd.Retry | cmd.Bury,
+        now: int,
+        change: Callable[[Shelf, Record], Outcome],
+    ) -> Outcomes:
+        """Change each message whose lease is still good; tell of the others where they are."""
+        shelf = self._shelf(command.queue, now)
+        outcomes, wakes = [], []
+        for lease in command.leases:
+            record = shelf.records.get(lease.id)
+            if record is None:
+                outcomes.append(Outcome(lease.id, False))
+                continue
+            shelf.settle_lapsed(record, now)
+            if record.state != "leased" or record.token != lease.token:
+                outcomes.append(record.outcome(False, now))
+                continue
+            outcome = change(shelf, record)
+            if outcome.state in ("delayed", "ready"):
+                wakes.append(record.due)
+            outcomes.append(outcome)
+        return Outcomes(outcomes, min(wakes, default=None))
+
+    def _extend(self, command: cmd.Extend, now: int) -> Outcomes:
+        def extend(shelf: Shelf, record: Record) -> Outcome:
+            shelf.extend(record, now + command.lease)
+            return record.outcome(True, now)
+
+        return self._held(command, now, extend)
+
+    def _ack(self, command: cmd.Ack, now: int) -> Outcomes:
+        def ack(shelf: Shelf, record: Record) -> Outcome:
+            shelf.tally["acked"] += 1
+            if not shelf.keep:
+                shelf.remove(record)
+                return Outcome(record.id, True)
+            record.attempt += 1
+            shelf.end(record, "acked", now)
+            return record.outcome(True, now)
+
+        return self._held(command, now, ack)
+
+    def _retry(self, command: cmd.Retry, now: int) -> Outcomes:
+        def retry(shelf: Shelf, record: Record) -> Outcome:
+            if command.release:
+                shelf.ready(record)
+            elif shelf.failed(record, command.reason, now, now):
+                shelf.tally["retried"] += 1
+                if record.expires is not None:
+                    record.expires -= now + command.delay - record.due
+                shelf.delay(record, now + command.delay)
+            return record.outcome(True, now)
+
+        return self._held(command, now, retry)
+
+    def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
+        def bury(shelf: Shelf, record: Record) -> Outcome:
+            shelf.failed(record, command.reason, now, now, final=True)
+            return record.outcome(True, now)
+
+        return self._held(command, now, bury)
+
+    def _find(self, command: cmd.Find, now: int) -> Found:
+        records = self._read(command.queue).records
+        found = [records.get(id) for id in command.ids]
+        return Found([r.message(command.queue, now) if r else None for r in found])
+
+    def _scan(self, command: cmd.Scan, now: int) -> Page:
+        shelf = self._read(command.queue)
+        records, cursor = shelf.page(command, now)
+        return Page([record.message(shelf.name, now) for record in records], cursor)
+
+    def _count(self, command: cmd.Count, now: int) -> Counts:
+        return self._read(command.queue).counts(now, command.recount)
+
+    def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
+        shelf = self._read(command.queue)
+        edges = [now + command.bucket * number for number in range(command.buckets + 1)]
+        below = [shelf.due_by(edge) for edge in edges]
+        counts = [after - before for before, after in pairwise(below)]
+        return Forecasted(
+            now, len(shelf.sets["ready"]) + below[0], counts, len(shelf.sets["delayed"]) - below[-1]
+        )
+
+    def _configure(self, command: cmd.Configure, now: int) -> Settings:
+        shelf = self._shelf(command.queue, now)
+        self._shelves[command.queue] = shelf
+        resumed = shelf.paused and command.paused is False
+        if command.paused is not None:
+            shelf.paused = command.paused
+        if command.keep is not None:
+            shelf.keep = command.keep
+        return Settings(shelf.paused, shelf.keep, now if resumed else None)
+
+    def _purge(self, command: cmd.Purge, now: int) -> Affected:
+        shelf = self._shelf(command.queue, now)
+        found = shelf.purgeable(command.state, command.before, now, cmd.BULK + 1)
+        for record in found[: cmd.BULK]:
+            if record.state not in ("acked", "expired"):
+                shelf.tally["purged"] += 1
+            shelf.remove(record)
+        return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+
+    def _queues(self, command: cmd.Queues, now: int) -> Names:
+        return Names(sorted(name for name in self._shelves if name.startswith(command.queue)))
+
+    def _read(self, name: str) -> Shelf:
+        return self._shelves.get(name) or Shelf(name, 0)

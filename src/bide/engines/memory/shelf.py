@@ -1,0 +1,350 @@
+"""One queue of the memory engine: a table of records and its ordered sets."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import msgspec
+from sortedcontainers import SortedList
+
+from bide.engines.pages import PHASES, Phase, cursor_after, position
+from bide.model.commands import Scan, Where
+from bide.model.message import (
+    EXPIRED_KEEP,
+    LAPSED,
+    REASON_LENGTH,
+    Failure,
+    Item,
+    Message,
+    State,
+    remember,
+)
+from bide.model.rank import delayed_rank, delayed_reach, ready_rank
+from bide.model.replies import Counts, Flow, Outcome, Sizes
+
+__all__ = ["Record", "Shelf"]
+
+CHUNK = 1024
+"""Records are found in the order of their puts by chunks of so many sequence numbers."""
+
+Entry = tuple[int, int, "Record"]  # rank, sequence number, record: unique, so records never compare
+
+
+class Record(msgspec.Struct, gc=False):
+    """A message in memory, and where it stands."""
+
+    seq: int
+    id: str
+    data: bytes
+    json: bool
+    due: int
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    group: str | None
+    headers: dict[str, str] | None
+    failures: tuple[Failure, ...]
+    state: State | None = None
+    rank: int = 0
+    token: int | None = None
+    holder: str | None = None
+    until: int | None = None
+    ended: int | None = None
+
+    @classmethod
+    def of(cls, item: Item, due: int, seq: int) -> "Record":
+        """Make the record of an item; where it stands is the shelf's business."""
+        return cls(
+            seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
+            item.expires, item.group, item.headers, item.failures,
+        )  # fmt: skip
+
+    def seen(self, now: int) -> State | None:
+        """Return the state as users see it: what is delayed and due is ready."""
+        return "ready" if self.state == "delayed" and self.due <= now else self.state
+
+    def outcome(self, done: bool, now: int) -> Outcome:
+        """Tell where the record stands."""
+        until = self.until if self.state == "leased" else self.ended
+        return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
+
+    def message(self, queue: str, now: int) -> Message:
+        """Return the record as others see it."""
+        state = self.seen(now)
+        assert state is not None
+        leased = state == "leased"
+        return Message(
+            self.id, queue, self.data, self.json, self.due, self.priority,
+            self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
+            self.failures, self.holder, self.until, self.ended,
+        )  # fmt: skip
+
+
+class Shelf:
+    """The records of one queue in their sets, moved one at a time."""
+
+    def __init__(self, name: str, now: int) -> None:
+        self.name = name
+        self.paused = False
+        self.keep = 0
+        self.weighted = False
+        self.token = now
+        self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
+        self.records: dict[str, Record] = {}
+        self._chunks: dict[int, dict[int, Record]] = {}
+        self.groups: dict[str, dict[int, Record]] = {}
+        self.sets: dict[State, SortedList[Entry]] = {
+            "delayed": SortedList(), "ready": SortedList(), "leased": SortedList(),
+            "dead": SortedList(), "acked": SortedList(), "expired": SortedList(),
+        }  # fmt: skip
+        self._seq = 0
+
+    # Moving a record.
+
+    def store(self, item: Item, due: int) -> Record:
+        """Add a new record."""
+        self._seq += 1
+        record = Record.of(item, due, self._seq)
+        self.tally["put"] += 1
+        self._place(record, item)
+        return record
+
+    def replace(self, old: Record, item: Item, due: int) -> Record | None:
+        """Put a new record in the place of one that nobody holds; `None` if it was no such."""
+        if old.state not in ("delayed", "ready", "dead"):
+            return None
+        if old.state == "dead":
+            self.tally["revived"] += 1
+        self.remove(old)
+        record = Record.of(item, due, old.seq)
+        self._place(record, item)
+        return record
+
+    def _place(self, record: Record, item: Item) -> None:
+        self.records[record.id] = record
+        self._chunks.setdefault(record.seq // CHUNK, {})[record.seq] = record
+        if record.group is not None:
+            self.groups.setdefault(record.group, {})[record.seq] = record
+        self.weighted = self.weighted or record.priority != 0
+        if item.died is None:
+            self.delay(record, record.due)
+        else:
+            self.end(record, "dead", item.died)
+            self.tally["died"] += 1
+
+    def delay(self, record: Record, due: int) -> None:
+        """Let the record wait until `due`."""
+        record.due = due
+        record.ended = None
+        self._move(record, "delayed", delayed_rank(due, record.priority))
+
+    def ready(self, record: Record) -> None:
+        """Let the record be handed out next, by its weight and age."""
+        self._move(record, "ready", ready_rank(record.due, record.priority))
+
+    def lease(self, record: Record, token: int, holder: str, until: int) -> None:
+        """Let `holder` have the record until then."""
+        self._move(record, "leased", until)
+        record.token, record.holder, record.until = token, holder, until
+
+    def extend(self, record: Record, until: int) -> None:
+        """Let the one who has the record keep it until then."""
+        token, holder = record.token, record.holder
+        self._move(record, "leased", until)
+        record.token, record.holder, record.until = token, holder, until
+
+    def end(self, record: Record, state: State, now: int) -> None:
+        """Set the record aside: dead, or remembered as acked or expired."""
+        self._move(record, state, now)
+        record.ended = now
+
+    def remove(self, record: Record) -> None:
+        """Delete the record."""
+        self._leave(record)
+        del self.records[record.id]
+        _discard(self._chunks, record.seq // CHUNK, record.seq)
+        if record.group is not None:
+            _discard(self.groups, record.group, record.seq)
+
+    def _move(self, record: Record, state: State, rank: int) -> None:
+        self._leave(record)
+        record.state, record.rank = state, rank
+        self.sets[state].add((rank, record.seq, record))
+
+    def _leave(self, record: Record) -> None:
+        if record.state is not None:
+            self.sets[record.state].remove((record.rank, record.seq, record))
+        if record.state == "leased":
+            record.token = record.holder = record.until = None
+        record.state = None
+
+    # Rules that several commands share.
+
+    def failed(
+        self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
+    ) -> bool:
+        """Count a failed attempt; return whether another one is left, else the record is dead."""
+        record.attempt += 1
+        failure = Failure(record.attempt, moment, record.holder or "", reason[:REASON_LENGTH])
+        record.failures = remember(record.failures, failure)
+        if final or record.attempt >= record.attempts:
+            self.end(record, "dead", now)
+            self.tally["died"] += 1
+            return False
+        return True
+
+    def settle_lapsed(self, record: Record, now: int) -> None:
+        """If the record's lease is over, take it back from its holder."""
+        if record.state == "leased" and record.until is not None and record.until <= now:
+            self.tally["lapsed"] += 1
+            if self.failed(record, LAPSED, record.until, now):
+                self.ready(record)
+
+    def collect_lapsed(self, now: int, limit: int) -> None:
+        """Take back up to `limit` records whose lease is over."""
+        for record in list(islice(self._upto("leased", now), limit)):
+            self.settle_lapsed(record, now)
+
+    def take(self, count: int, now: int, reach: int) -> list[Record]:
+        """Return up to `count` due records in the order of delivery, and expire those too late."""
+        taken: list[Record] = []
+        examined = 0
+        while len(taken) < count and examined < reach:
+            picked = self._pick(count - len(taken), now, reach)
+            if not picked:
+                break
+            examined += len(picked)
+            for record in picked:
+                self._leave(record)
+                if record.expires is not None and now > record.due + record.expires:
+                    self.end(record, "expired", now)
+                    self.tally["expired"] += 1
+                else:
+                    taken.append(record)
+        return taken
+
+    def _pick(self, count: int, now: int, reach: int) -> list[Record]:
+        due = list(islice(self._upto("delayed", delayed_reach(now)), max(reach, count + 1)))
+        if not self.sets["ready"] and (not self.weighted or len(due) <= count):
+            return sorted(due[:count], key=lambda r: (ready_rank(r.due, r.priority), r.seq))
+        for record in due[:reach]:
+            self.ready(record)
+        return [record for _, _, record in islice(self.sets["ready"], count)]
+
+    def next_claim(self, now: int) -> int | None:
+        """Return in how many milliseconds there is something to claim or to collect."""
+        if self.sets["ready"]:
+            return 0
+        moments = [records[0][2].due for records in (self.sets["delayed"],) if records]
+        moments += [until for until, _, _ in islice(self.sets["leased"], 1)]
+        return max(0, min(moments) - now) if moments else None
+
+    def forget(self, now: int, limit: int) -> None:
+        """Delete records that were remembered for long enough."""
+        ends: tuple[tuple[State, int], ...] = (
+            ("acked", now - self.keep),
+            ("expired", now - max(self.keep, EXPIRED_KEEP)),
+        )
+        for state, before in ends:
+            for record in list(islice(self._upto(state, before), limit)):
+                self.remove(record)
+
+    # Looking.
+
+    def _upto(self, state: State, rank: int) -> Iterator[Record]:
+        for entry in self.sets[state]:
+            if entry[0] > rank:
+                return
+            yield entry[2]
+
+    def due_by(self, moment: int) -> int:
+        """Count the delayed records that are due at `moment`."""
+        return int(self.sets["delayed"].bisect_left((delayed_reach(moment) + 1,)))
+
+    def unheld(self, where: Where, now: int) -> list[Record]:
+        """Return the delayed and ready records that the rule names."""
+        candidates: Iterable[Record]
+        if where.group is not None:
+            candidates = self.groups.get(where.group, {}).values()
+        else:
+            candidates = (entry[2] for state in ("ready", "delayed") for entry in self.sets[state])
+        return [r for r in candidates if r.state in ("ready", "delayed") and matches(r, where)]
+
+    def purgeable(self, state: State, before: int | None, now: int, limit: int) -> list[Record]:
+        """Return up to `limit` records that are seen in a state, and came there before a moment."""
+
+        def fits(record: Record) -> bool:
+            since = record.ended if record.ended is not None else record.due
+            return record.seen(now) == state and (before is None or since < before)
+
+        sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
+        records = (entry[2] for name in sets for entry in self.sets[name])
+        return list(islice(filter(fits, records), limit))
+
+    def page(self, scan: Scan, now: int) -> tuple[list[Record], str | None]:
+        """Return a page of records, and the cursor of the next."""
+        phases = PHASES[scan.state]
+        number, after = position(scan.cursor)
+        found: list[tuple[int, int, int, Record]] = []
+        for index in range(number, len(phases)):
+            start = after if index == number else (-1, -1)
+            entries = self._phase(phases[index], start, now)
+            fitting = ((index, *e) for e in entries if matches(e[2], scan.where))
+            found += islice(fitting, scan.limit - len(found))
+            if len(found) == scan.limit:
+                return [entry[3] for entry in found], cursor_after(*found[-1][:3])
+        return [entry[3] for entry in found], None
+
+    def _phase(self, phase: Phase, after: tuple[int, int], now: int) -> Iterator[Entry]:
+        if phase.state is None:
+            return self._as_put(after[1])
+        low = (after[0], after[1] + 1)
+        if phase.due is False:
+            low = max(low, (delayed_reach(now) + 1, -1))
+        high = (delayed_reach(now) + 1,) if phase.due else None
+        found: Iterator[Entry] = self.sets[phase.state].irange(low, high, inclusive=(True, False))
+        return found
+
+    def _as_put(self, after: int) -> Iterator[Entry]:
+        for number in sorted(self._chunks):
+            if number >= after // CHUNK:
+                # A replaced record stands behind its neighbours, hence the sorting.
+                records = sorted(self._chunks[number].items())
+                yield from ((0, seq, record) for seq, record in records if seq > after)
+
+    def counts(self, now: int, recount: bool) -> Counts:
+        """Count what is where."""
+        ready, due = self.sets["ready"], self.due_by(now)
+        delayed = len(self.sets["delayed"])
+        sizes = Sizes(
+            delayed - due, len(ready) + due, len(self.sets["leased"]), len(self.sets["dead"])
+        )
+        waiting = chain(ready, islice(self.sets["delayed"], min(due, 1)))
+        counts = Counts(
+            sizes,
+            Flow(**self.tally),
+            kept=len(self.sets["acked"]) + len(self.sets["expired"]),
+            paused=self.paused,
+            keep=self.keep,
+            oldest=min((record.due for _, _, record in waiting), default=None),
+            recount=sizes if recount else None,
+            strays=0 if recount else None,
+        )
+        return counts
+
+
+def matches(record: Record, where: Where | None) -> bool:
+    """Tell whether the record is one of those that the rule names."""
+    return where is None or (
+        (where.group is None or record.group == where.group)
+        and (where.after is None or record.due >= where.after)
+        and (where.before is None or record.due < where.before)
+    )
+
+
+def _discard(chunks: dict[Any, dict[int, Record]], key: int | str, seq: int) -> None:
+    chunk = chunks[key]
+    del chunk[seq]
+    if not chunk:
+        del chunks[key]

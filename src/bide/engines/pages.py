@@ -1,0 +1,49 @@
+"""How a scan walks through a queue: phases over the ordered sets, and a cursor between pages."""
+
+from typing import Literal, NamedTuple
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import State
+
+__all__ = ["PHASES", "Phase", "cursor_after", "position"]
+
+
+class Phase(NamedTuple):
+    """One stretch of a scan."""
+
+    state: State | None
+    """The set that is walked in the order of its rank; `None`: all records as they were put."""
+    due: bool | None = None
+    """Of the delayed ones: only those that are due (True), or are not yet (False)."""
+
+
+PHASES: dict[State | Literal["next"] | None, tuple[Phase, ...]] = {
+    None: (Phase(None),),
+    "next": (Phase("ready"), Phase("delayed")),
+    "ready": (Phase("ready"), Phase("delayed", due=True)),
+    "delayed": (Phase("delayed", due=False),),
+    "leased": (Phase("leased"),),
+    "dead": (Phase("dead"),),
+    "acked": (Phase("acked"),),
+    "expired": (Phase("expired"),),
+}
+
+
+def cursor_after(phase: int, rank: int, seq: int) -> str:
+    """Return the cursor of the page that begins behind this place."""
+    return f"{phase}.{rank}.{seq}"
+
+
+def position(cursor: str | None) -> tuple[int, tuple[int, int]]:
+    """Return the phase of a cursor, and the rank and sequence number it stands at.
+
+    Raises:
+        InvalidArgument: when no scan made this cursor.
+    """
+    if cursor is None:
+        return 0, (-1, -1)
+    parts = cursor.split(".")
+    if len(parts) != 3 or not all(part.isdecimal() and len(part) < 20 for part in parts):
+        raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
+    phase, rank, seq = map(int, parts)
+    return phase, (rank, seq)

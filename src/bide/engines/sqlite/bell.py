@@ -1,0 +1,108 @@
+"""How processes on one SQLite file wake each other: a datagram to each that waits.
+
+Each listening process binds a Unix datagram socket in the folder `<file>-bell` beside the file.
+Whoever has put something that others may be waiting for sends a datagram to each socket there. A
+hint that is lost (a full buffer, a file system without sockets) costs no message: whoever waits
+looks again by itself now and then. A socket whose process is gone is removed by the next who rings.
+"""
+
+import itertools
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["SocketBell", "ring_all"]
+
+_LONGEST = 100  # what an address of a Unix socket can hold, on all systems
+_numbers = itertools.count()
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
+
+
+def _folder(path: Path) -> str:
+    return f"{path}-bell"
+
+
+class SocketBell:
+    """The listening end in one process."""
+
+    def __init__(self, listener: socket.socket, address: str) -> None:
+        self._listener = listener
+        self.address = address
+
+    @classmethod
+    def open(cls, path: Path) -> "SocketBell | None":
+        """Bind a socket beside the file; `None` where that cannot be done."""
+        if not hasattr(socket, "AF_UNIX"):
+            return None
+        folder = _folder(path)
+        address = f"{folder}/{os.getpid()}-{next(_numbers)}"
+        if len(os.fsencode(address)) > _LONGEST:
+            return None
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(folder)  # noqa: PTH102
+            with suppress(FileNotFoundError):
+                os.unlink(address)  # noqa: PTH108  (a process of this number died here)
+            listener.bind(address)
+            os.chmod(address, 0o666 & os.stat(path).st_mode)  # noqa: PTH101, PTH116
+        except OSError:
+            listener.close()
+            return None
+        return cls(listener, address)
+
+    def listen(self) -> list[tuple[str, int]]:
+        """Block until a hint comes, and return it with all that came along."""
+        hints: list[tuple[str, int]] = []
+        flags = 0
+        while len(hints) < 1000:
+            try:
+                data = self._listener.recv(4096, flags)
+            except BlockingIOError:
+                return hints
+            except OSError:  # closed by `close`
+                return []
+            if not data:
+                return []
+            with suppress(msgspec.DecodeError):  # not one of ours: somebody else's datagram
+                hints.append(_decode(data))
+            flags = socket.MSG_DONTWAIT if hints else 0
+        return hints
+
+    def close(self) -> None:
+        """Stop listening, and leave no trace."""
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
+            waker.sendto(b"", self.address)
+        with suppress(OSError):
+            os.unlink(self.address)  # noqa: PTH108
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(self.address))  # noqa: PTH106, PTH120
+
+
+def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> None:
+    """Send a hint to every process that listens beside the file, but not to our own."""
+    folder = _folder(path)
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return
+    mine = os.path.basename(own.address) if own is not None else None  # noqa: PTH119
+    others = [name for name in names if name != mine]
+    if not others:
+        return
+    message = _encode((queue, wake))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        for name in others:
+            address = f"{folder}/{name}"
+            try:
+                sender.sendto(message, address)
+            except ConnectionRefusedError:  # its process is gone
+                with suppress(OSError):
+                    os.unlink(address)  # noqa: PTH108
+            except OSError:  # a full buffer: it has hints enough to look
+                continue

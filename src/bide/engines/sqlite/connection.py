@@ -1,0 +1,209 @@
+"""Opening a SQLite file as a store of bide's, and saying in plain words what is wrong with it."""
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from bide.engines.sqlite.statements import migrations
+from bide.model.errors import (
+    NotAStore,
+    SchemaTooNew,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+__all__ = ["Durability", "connect", "translated"]
+
+Durability = Literal["full", "normal"]
+
+APPLICATION_ID = 0x62696465  # "bide": how a file tells whose it is
+CACHE_KIB = 16 * 1024
+CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
+
+
+def connect(
+    path: Path, durability: Durability, timeout: float, *, read_only: bool = False
+) -> sqlite3.Connection:
+    """Open the store in a file, making or migrating it where needed.
+
+    Args:
+        path: the file.
+        durability: "full" confirms a change when the disk has it; "normal" may lose the last
+            changes (never the file) in a power cut, not in a crash of a process.
+        timeout: seconds to wait for other processes' writes.
+        read_only: for a second connection that only looks; the store must exist.
+
+    Raises:
+        NotAStore: the file is something else.
+        SchemaTooNew: a newer bide made it.
+        StoreError: it cannot be opened, read, or written.
+    """
+    _refuse_bad_place(path)
+    if read_only and not path.exists():
+        connect(path, durability, timeout).close()
+    with translated(path, timeout):
+        connection = sqlite3.connect(
+            path, timeout=timeout, isolation_level=None, check_same_thread=False
+        )
+        try:
+            _prepare(connection, path, timeout, read_only)
+            connection.execute(f"PRAGMA synchronous = {durability.upper()}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            if read_only:
+                connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _refuse_bad_place(path: Path) -> None:
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a directory; name a file in it: {path / 'bide.db'}")
+    if not path.parent.is_dir():
+        raise StoreUnavailable(
+            f"there is no directory {path.parent} to keep {path.name} in; make it (mkdir -p "
+            f"{path.parent}) or name another place"
+        )
+    if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreReadOnly(
+            f"no file can be made in {path.parent}: permission denied; let this user write there, "
+            "or name another place"
+        )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, timeout: float, read_only: bool) -> None:
+    steps = migrations()
+    version = _check(connection, path, len(steps))
+    if version == len(steps) or read_only:
+        return
+    _persistently(lambda: connection.execute("PRAGMA journal_mode = WAL"), timeout)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in steps[_check(connection, path, len(steps)) :]:
+            for statement in _split(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check(connection: sqlite3.Connection, path: Path, known: int) -> int:
+    """Return the version of the store's schema, 0 for a new file."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if owner != APPLICATION_ID and (tables or owner or version):
+        raise NotAStore(
+            f"{path} is a SQLite database, but not one of bide's; it was left as it is. Name "
+            "another file, bide makes it"
+        )
+    if version > known:
+        raise SchemaTooNew(
+            f"{path} was made by a newer bide (schema {version}, this one knows up to {known}); "
+            "it was left as it is. Upgrade with: pip install --upgrade bide"
+        )
+    return int(version)
+
+
+def _persistently(action: object, timeout: float) -> None:
+    """Repeat what SQLite refuses at once, without its own waiting, while others open the file."""
+    assert callable(action)
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            action()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _split(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+@contextmanager
+def translated(path: Path, timeout: float) -> Iterator[None]:
+    """Turn SQLite's errors into bide's, which name the cause and the mend."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, path, timeout) from error
+
+
+def _translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", 0) or 0
+    match code & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusy(
+                f"another process kept {path} locked for {timeout:g} s; nothing was changed. Find "
+                f"it with: fuser {path} (a backup or an open sqlite3 shell?), or wait longer with "
+                f"?timeout={timeout * 2:g}s in the URL"
+            )
+        case sqlite3.SQLITE_READONLY:
+            return StoreReadOnly(
+                f"{path} cannot be written to: check the permissions of the file and of its "
+                "directory, and that the file system is not mounted read-only"
+            )
+        case sqlite3.SQLITE_FULL:
+            return StoreFull(
+                f"the disk that holds {path} is full; what was asked was not done, what was "
+                "confirmed before is safe. Free some space and try again"
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return NotAStore(
+                f"{path} is not a SQLite database; it was left as it is. Name another file, bide "
+                "makes it"
+            )
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreCorrupt(
+                f"{path} is damaged ({error}). Stop all workers, copy the file, and save what can "
+                f"be read: sqlite3 {path} .recover | sqlite3 rescued.db"
+            )
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreUnavailable(
+                f"{path} cannot be opened ({error}): check the permissions of the file and of its "
+                f"directory{_file_limit()}"
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreError(
+                f"reading or writing {path} failed in the operating system ({error}"
+                f"{_name_of(error)}); is the disk full, gone, or a network drive?"
+            )
+    return StoreError(f"SQLite refused to work on {path}: {error}")
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", None)
+    return f", {name}" if name else ""
+
+
+def _file_limit() -> str:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return ", or: this process has too many open files (ulimit -n)"
+    return ""

@@ -1,0 +1,126 @@
+"""The SQLite engine: durable on one machine, for many processes, without a server."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from bide.engines.port import Capabilities, Doorbell
+from bide.engines.sqlite.bell import SocketBell, ring_all
+from bide.engines.sqlite.connection import Durability, connect, translated
+from bide.engines.sqlite.session import Session
+from bide.engines.sqlite.verbs import VERBS
+from bide.model.commands import Command
+from bide.model.errors import Closed
+from bide.model.replies import Reply
+
+__all__ = ["SqliteEngine"]
+
+
+class SqliteEngine:
+    """Executes each batch of commands as one transaction on a SQLite file.
+
+    Args:
+        path: the file; made if it does not exist.
+        durability: "full" (a confirmed change survives a power cut) or "normal" (it survives the
+            death of any process, and may be lost with the power).
+        timeout: seconds to wait for another process's transaction.
+        read_only: execute nothing but reads, beside the writers.
+
+    Raises:
+        StoreError: the file cannot be a store; the error says why and what helps.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability = "full",
+        timeout: float = 30.0,
+        read_only: bool = False,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._durability: Durability = durability
+        self._timeout = timeout
+        self._read_only = read_only
+        self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+        self._bell: SocketBell | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._open()
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        """Carry out the commands in one transaction, and answer when the disk has it."""
+        connection = self._current()
+        with translated(self._path, self._timeout):
+            connection.execute(self._begin)
+            try:
+                # The clock is read under the lock: a lease must not be shorter by the wait for it.
+                moment = time.time_ns() // 1_000_000 if now is None else now
+                session = Session(connection, moment)
+                replies: list[Reply] = []
+                for kind, run in groupby(commands, type):
+                    replies += VERBS[kind](session, list(run))
+                session.save()
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return replies
+
+    def reader(self) -> "SqliteEngine":
+        """Return an engine with a connection of its own that reads while others write."""
+        return SqliteEngine(
+            self._path, durability=self._durability, timeout=self._timeout, read_only=True
+        )
+
+    def doorbell(self) -> Doorbell | None:
+        """Start to listen for the other processes on this file."""
+        if self._bell is None:
+            self._bell = SocketBell.open(self._path)
+        return self._bell
+
+    def ring(self, queue: str, wake: int) -> None:
+        """Tell the other processes on this file that listen."""
+        ring_all(self._path, queue, wake, self._bell)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        self._connection = connect(
+            self._path, self._durability, self._timeout, read_only=self._read_only
+        )
+        self._file = _identity(self._path)
+        return self._connection
+
+    def _current(self) -> sqlite3.Connection:
+        """Return a connection to the file that bears the name now.
+
+        A store that was deleted or put back from a backup under a running worker is another file:
+        what would be written to the old one would be lost.
+        """
+        if self._connection is None:
+            raise Closed("this engine was closed")
+        if _identity(self._path) != self._file:
+            self._connection.close()
+            return self._open()
+        return self._connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  (this stands on the path of every command)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,269 @@
+"""One transaction: the queues it touches, and where the messages it names stand."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.engines.sqlite.statements import SQL
+from bide.model.message import (
+    EXPIRED_KEEP,
+    FORGET,
+    LAPSED,
+    REASON_LENGTH,
+    STATES,
+    Failure,
+    Message,
+    State,
+    remember,
+)
+from bide.model.rank import delayed_rank, ready_rank
+from bide.model.replies import Flow, Outcome
+
+__all__ = [
+    "ACKED",
+    "DEAD",
+    "DELAYED",
+    "EXPIRED",
+    "LEASED",
+    "READY",
+    "Place",
+    "QueueRow",
+    "Session",
+    "as_message",
+    "json_text",
+]
+
+DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
+
+_encode = msgspec.json.Encoder().encode
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON text, as SQLite's own functions read it."""
+    return _encode(value).decode()
+
+
+class QueueRow(msgspec.Struct, gc=False):
+    """A row of the table `queue`, changed here and written back at the end of the transaction."""
+
+    id: int
+    name: str
+    paused: int
+    keep: int
+    weighted: int
+    token: int
+    delayed: int
+    ready: int
+    leased: int
+    dead: int
+    kept: int
+    put: int
+    acked: int
+    cancelled: int
+    expired: int
+    purged: int
+    died: int
+    revived: int
+    retried: int
+    lapsed: int
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the columns from `paused` on."""
+        return msgspec.structs.astuple(self)[2:]
+
+    def flow(self) -> Flow:
+        """Return the counters of what has happened."""
+        return Flow(*msgspec.structs.astuple(self)[11:])
+
+
+class Place(NamedTuple):
+    """Where a message stands: a row of the statement `locate`."""
+
+    id: str
+    seq: int
+    due: int
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    token: int | None
+    until: int | None
+    holder: str | None
+    aside: int | None
+    ended: int | None
+
+    def state(self, now: int) -> State:
+        """Return the state as users see it."""
+        if self.aside is not None:
+            return STATES[self.aside]
+        if self.token is not None:
+            return "leased"
+        return "ready" if self.due <= now else "delayed"
+
+    def outcome(self, done: bool, now: int) -> Outcome:
+        """Tell where the message stands."""
+        until = self.until if self.token is not None else self.ended
+        return Outcome(self.id, done, self.state(now), self.due, until, self.holder)
+
+
+def as_message(queue: str, row: Sequence[Any], now: int) -> Message:
+    """Return a row of `find` or of a scan as the message that it tells of."""
+    (id, data, due, priority, attempt, attempts, expires, group, headers, failures,
+     code, holder, until, ended) = row[:14]  # fmt: skip
+    if code == DELAYED and due <= now:
+        code = READY
+    is_json = isinstance(data, str)
+    return Message(
+        id, queue, data.encode() if is_json else data, is_json, due, priority,
+        attempt + (code == LEASED), attempts, STATES[code], expires, group,
+        _headers(headers) if headers else None, _failures(failures) if failures else (),
+        holder, until, ended,
+    )  # fmt: skip
+
+
+class Session:
+    """What the verbs of one batch share: the connection, the moment, and the rows of queues."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self.run = connection.execute
+        self.run_many = connection.executemany
+        self.now = now
+        self._queues: dict[str, tuple[QueueRow, tuple[Any, ...]]] = {}
+        self._seq: int | None = None
+
+    # Queues.
+
+    def look(self, name: str) -> QueueRow | None:
+        """Return the row of a queue as it is, `None` when there is no such queue."""
+        known = self._queues.get(name)
+        if known is None:
+            row = self.run(SQL.load_queue, (name,)).fetchone()
+            if row is None:
+                return None
+            queue = QueueRow(*row)
+            known = self._queues[name] = queue, queue.values()
+        return known[0]
+
+    def open(self, name: str) -> QueueRow | None:
+        """Return a queue that is going to be changed; first forget what was kept long enough."""
+        queue = self.look(name)
+        if queue is not None and queue.kept:
+            self._forget(queue)
+        return queue
+
+    def make(self, name: str) -> QueueRow:
+        """Return a queue that is going to be changed, made if it did not exist."""
+        queue = self.open(name)
+        if queue is None:
+            self.run(SQL.create_queue, (name, self.now))
+            queue = self.look(name)
+            assert queue is not None
+        return queue
+
+    def save(self) -> None:
+        """Write back what has changed in the rows of queues."""
+        for queue, before in self._queues.values():
+            values = queue.values()
+            if values != before:
+                self.run(SQL.save_queue, (*values, queue.id))
+
+    def next_seq(self, count: int) -> int:
+        """Reserve `count` sequence numbers; return the one before the first."""
+        if self._seq is None:
+            self._seq = self.run(SQL.last_seq).fetchone()[0] or 0
+        self._seq += count
+        return self._seq - count
+
+    # Messages.
+
+    def locate(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, Place]:
+        """Return where messages stand. A lease that is over has been taken back before."""
+        if len(ids) == 1:
+            rows = self.run(SQL.locate_one, (queue.id, ids[0]))
+        else:
+            rows = self.run(SQL.locate, (queue.id, json_text(ids)))
+        places = {row[0]: Place(*row) for row in rows}
+        now = self.now
+        lapsed = [p for p in places.values() if p.until is not None and p.until <= now]
+        if lapsed:
+            self.take_back(queue, lapsed)
+            rows = self.run(SQL.locate, (queue.id, json_text([p.id for p in lapsed])))
+            places.update((row[0], Place(*row)) for row in rows)
+        return places
+
+    def delay(self, queue: QueueRow, due: int, priority: int, seq: int) -> None:
+        """Let a message that stands nowhere wait for its due moment."""
+        rank = delayed_rank(due, priority)
+        self.run(SQL.insert_pending, (queue.id, DELAYED, rank, seq))
+        queue.delayed += 1
+
+    def ready(self, queue: QueueRow, places: Iterable[Place]) -> None:
+        """Let messages that stand nowhere be handed out next."""
+        rows = [(queue.id, READY, ready_rank(p.due, p.priority), p.seq) for p in places]
+        self.run_many(SQL.insert_pending, rows)
+        queue.ready += len(rows)
+
+    def end(self, queue: QueueRow, seqs: Sequence[int], state: int) -> None:
+        """Set messages aside that stand nowhere."""
+        self.run_many(SQL.insert_aside, [(seq, queue.id, state, self.now) for seq in seqs])
+        if state == DEAD:
+            queue.dead += len(seqs)
+        else:
+            queue.kept += len(seqs)
+
+    def leave_pending(self, queue: QueueRow, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Take messages out of delayed or ready, wherever they stand: (seq, due, priority)."""
+        delayed = [(queue.id, DELAYED, delayed_rank(d, p), seq) for seq, d, p in rows]
+        found = self.run_many(SQL.drop_pending, delayed).rowcount
+        queue.delayed -= found
+        if found < len(rows):
+            ready = [(queue.id, READY, ready_rank(d, p), seq) for seq, d, p in rows]
+            queue.ready -= self.run_many(SQL.drop_pending, ready).rowcount
+
+    def leave_lease(self, queue: QueueRow, seqs: Sequence[int]) -> None:
+        """Take messages from those who hold them."""
+        self.run(SQL.drop_leases, (json_text(seqs),))
+        queue.leased -= len(seqs)
+
+    def delete(self, seqs: Sequence[int]) -> None:
+        """Delete messages that stand nowhere any more."""
+        if seqs:
+            self.run(SQL.drop_messages, (json_text(seqs),))
+
+    def failed(
+        self, queue: QueueRow, place: Place, reason: str, moment: int, *, final: bool = False
+    ) -> bool:
+        """Count a failed attempt; return whether another one is left, else the message is dead."""
+        attempt = place.attempt + 1
+        (text,) = self.run(SQL.failures, (place.seq,)).fetchone()
+        failure = Failure(attempt, moment, place.holder or "", reason[:REASON_LENGTH])
+        failures = remember(_failures(text) if text else (), failure)
+        self.run(SQL.record_failure, (attempt, json_text(failures), place.seq))
+        if final or attempt >= place.attempts:
+            self.end(queue, [place.seq], DEAD)
+            queue.died += 1
+            return False
+        return True
+
+    def take_back(self, queue: QueueRow, places: Sequence[Place]) -> None:
+        """Take back messages whose lease is over: ready again, or dead."""
+        self.leave_lease(queue, [place.seq for place in places])
+        queue.lapsed += len(places)
+        self.ready(
+            queue,
+            [p for p in places if p.until is not None and self.failed(queue, p, LAPSED, p.until)],
+        )
+
+    def _forget(self, queue: QueueRow) -> None:
+        ends = (ACKED, self.now - queue.keep), (EXPIRED, self.now - max(queue.keep, EXPIRED_KEEP))
+        for state, before in ends:
+            rows = self.run(SQL.forgettable, (queue.id, state, before, FORGET)).fetchall()
+            if rows:
+                seqs = [seq for (seq,) in rows]
+                self.run(SQL.drop_aside, (json_text(seqs),))
+                self.delete(seqs)
+                queue.kept -= len(seqs)

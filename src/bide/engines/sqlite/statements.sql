@@ -1,0 +1,244 @@
+-- Every statement of the SQLite engine, by name. `:name` are parameters of the statement;
+-- `:seqs` and `:ids` are JSON arrays. See migrations/001.sql for the tables.
+
+-- name: load_queue
+SELECT id, name, paused, keep, weighted, token, delayed, ready, leased, dead, kept,
+       put, acked, cancelled, expired, purged, died, revived, retried, lapsed
+FROM queue WHERE name = :name;
+
+-- name: create_queue
+INSERT INTO queue (name, token) VALUES (:name, :token);
+
+-- name: save_queue
+UPDATE queue SET
+  paused = ?, keep = ?, weighted = ?, token = ?, delayed = ?, ready = ?, leased = ?, dead = ?,
+  kept = ?, put = ?, acked = ?, cancelled = ?, expired = ?, purged = ?, died = ?, revived = ?,
+  retried = ?, lapsed = ?
+WHERE id = ?;
+
+-- name: queue_names
+SELECT name FROM queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
+
+-- name: last_seq
+SELECT max(seq) FROM message;
+
+-- Putting.
+
+-- name: insert_message
+INSERT INTO message
+  (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (queue, id) DO NOTHING;
+
+-- name: seqs_after
+-- Which of the messages just inserted are there: the others met their id.
+SELECT seq FROM message WHERE seq > :seq;
+
+-- name: delay_new
+-- Let all messages after a sequence number wait for their due moment, but those set aside.
+INSERT INTO pending (queue, state, rank, seq)
+SELECT queue, 0, due * 256 + 255 - priority, seq FROM message m
+WHERE seq > :seq AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq);
+
+-- name: insert_pending
+INSERT INTO pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
+
+-- name: insert_aside
+INSERT INTO aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
+
+-- Finding by id.
+
+-- name: locate
+-- Where messages stand: everything but their content.
+SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
+       l.token, l.until, l.holder, a.state, a.ended
+FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
+
+-- name: locate_one
+SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
+       l.token, l.until, l.holder, a.state, a.ended
+FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m.id = :id;
+
+-- name: find
+SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
+       m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended
+FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
+
+-- Claiming.
+
+-- name: lapsed
+SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
+       l.token, l.until, l.holder, NULL, NULL
+FROM lease l CROSS JOIN message m ON m.seq = l.seq
+WHERE l.queue = :queue AND l.until <= :now ORDER BY l.until, l.seq LIMIT :limit;
+
+-- name: pick
+-- The next pending messages of a state, whole.
+SELECT p.seq, p.rank, m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
+       m."group", m.headers, m.failures
+FROM pending p CROSS JOIN message m ON m.seq = p.seq
+WHERE p.queue = :queue AND p.state = :state AND p.rank <= :reach
+ORDER BY p.rank, p.seq LIMIT :limit;
+
+-- name: drop_picked
+DELETE FROM pending
+WHERE queue = :queue AND state = :state AND rank <= :rank AND (rank < :rank OR seq <= :seq);
+
+-- name: nth_due
+SELECT rank, seq FROM pending WHERE queue = :queue AND state = 0 AND rank <= :reach
+ORDER BY rank, seq LIMIT 1 OFFSET :offset;
+
+-- name: promote
+-- Delayed to ready: the rank of the one is made of the rank of the other.
+INSERT INTO pending (queue, state, rank, seq)
+SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM pending
+WHERE queue = :queue AND state = 0 AND rank <= :rank AND (rank < :rank OR seq <= :seq);
+
+-- name: insert_lease
+INSERT INTO lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
+
+-- name: next_due
+SELECT rank >> 8 FROM pending WHERE queue = :queue AND state = 0 ORDER BY rank LIMIT 1;
+
+-- name: next_lapse
+SELECT min(until) FROM lease WHERE queue = :queue;
+
+-- Settling and moving.
+
+-- name: extend
+UPDATE lease SET until = ? WHERE seq = ?;
+
+-- name: drop_leases
+DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: drop_pending
+DELETE FROM pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
+
+-- name: drop_aside
+DELETE FROM aside WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: drop_messages
+DELETE FROM message WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: count_attempt
+UPDATE message SET attempt = ? WHERE seq = ?;
+
+-- name: failures
+SELECT failures FROM message WHERE seq = :seq;
+
+-- name: record_failure
+UPDATE message SET attempt = :attempt, failures = :failures WHERE seq = :seq;
+
+-- name: move_due
+UPDATE message SET due = ?, expires = ? WHERE seq = ?;
+
+-- name: revive
+UPDATE message SET due = ?, attempt = 0 WHERE seq = ?;
+
+-- name: forgettable
+SELECT seq FROM aside WHERE queue = :queue AND state = :state AND ended <= :before
+ORDER BY ended, seq LIMIT :limit;
+
+-- name: of_group
+-- The unheld messages of a group.
+SELECT m.seq, m.due, m.priority FROM message m
+WHERE m.queue = :queue AND m."group" = :group AND m.due >= :after AND m.due < :before
+  AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = m.seq)
+  AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq)
+ORDER BY m.seq LIMIT :limit;
+
+-- name: delayed_between
+SELECT seq, rank >> 8, 255 - (rank & 255) FROM pending
+WHERE queue = :queue AND state = 0 AND rank >= :after * 256 AND rank < :before * 256
+ORDER BY rank, seq LIMIT :limit;
+
+-- name: ready_between
+SELECT seq, rank & 4398046511103, 255 - (rank >> 42) FROM pending
+WHERE queue = :queue AND state = 1
+  AND rank & 4398046511103 >= :after AND rank & 4398046511103 < :before
+ORDER BY rank, seq LIMIT :limit;
+
+-- name: aside_before
+SELECT seq FROM aside WHERE queue = :queue AND state = :state AND ended < :before
+ORDER BY ended, seq LIMIT :limit;
+
+-- Looking.
+
+-- name: scan_all
+-- By id: an order that no change of a message changes.
+SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
+       m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m.id > :id AND m.due >= :after AND m.due < :before
+ORDER BY m.id LIMIT :limit;
+
+-- name: scan_group
+SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
+       m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
+  AND m.due >= :after AND m.due < :before
+ORDER BY m.seq LIMIT :limit;
+
+-- name: scan_pending
+SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
+       m.failures, p.state, NULL, NULL, NULL, p.rank, p.seq
+FROM pending p CROSS JOIN message m ON m.seq = p.seq
+WHERE p.queue = :queue AND p.state = :state AND p.rank >= :rank AND p.rank <= :reach
+  AND (p.rank > :rank OR p.seq > :seq)
+  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+ORDER BY p.rank, p.seq LIMIT :limit;
+
+-- name: scan_leased
+SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
+       m.failures, 2, l.holder, l.until, NULL, l.until, l.seq
+FROM lease l CROSS JOIN message m ON m.seq = l.seq
+WHERE l.queue = :queue AND l.until >= :rank AND (l.until > :rank OR l.seq > :seq)
+  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+ORDER BY l.until, l.seq LIMIT :limit;
+
+-- name: scan_aside
+SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
+       m.failures, a.state, NULL, NULL, a.ended, a.ended, a.seq
+FROM aside a CROSS JOIN message m ON m.seq = a.seq
+WHERE a.queue = :queue AND a.state = :state AND a.ended >= :rank
+  AND (a.ended > :rank OR a.seq > :seq)
+  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+ORDER BY a.ended, a.seq LIMIT :limit;
+
+-- name: count_due
+SELECT count(*) FROM pending WHERE queue = :queue AND state = 0 AND rank <= :reach;
+
+-- name: oldest_ready
+-- The first of the ready messages from a rank on: asked once for each weight that is there.
+SELECT rank FROM pending WHERE queue = :queue AND state = 1 AND rank >= :rank
+ORDER BY rank LIMIT 1;
+
+-- name: forecast
+SELECT ((rank >> 8) - :now - 1) / :bucket AS number, count(*) FROM pending
+WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
+GROUP BY number;
+
+-- name: recount_pending
+SELECT state, count(*) FROM pending WHERE queue = :queue GROUP BY state;
+
+-- name: recount_leased
+SELECT count(*) FROM lease WHERE queue = :queue;
+
+-- name: recount_aside
+SELECT state, count(*) FROM aside WHERE queue = :queue GROUP BY state;
+
+-- name: recount_messages
+-- How many messages there are, and how many of them do not stand in exactly one place.
+SELECT count(*), coalesce(sum(
+  (SELECT count(*) FROM lease l WHERE l.seq = m.seq)
+  + (SELECT count(*) FROM aside a WHERE a.seq = m.seq)
+  + (SELECT count(*) FROM pending p WHERE p.queue = m.queue AND p.state = 0
+     AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq)
+  + (SELECT count(*) FROM pending p WHERE p.queue = m.queue AND p.state = 1
+     AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq)
+  <> 1), 0)
+FROM message m WHERE m.queue = :queue;

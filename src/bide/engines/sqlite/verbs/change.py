@@ -1,0 +1,182 @@
+"""Cancel, reschedule, revive, purge, configure: what may be done to messages that nobody holds."""
+
+from collections.abc import Callable, Sequence
+
+from bide.engines.sqlite.session import DEAD, Place, QueueRow, Session, json_text
+from bide.engines.sqlite.statements import SQL
+from bide.model.commands import BULK, Cancel, Configure, Purge, Reschedule, Revive, Where
+from bide.model.message import STATES
+from bide.model.replies import Affected, Outcome, Outcomes, Settings
+
+__all__ = ["cancel", "configure", "purge", "reschedule", "revive"]
+
+NEVER = 1 << 53
+
+_Pending = tuple[int, int, int]
+"""seq, due, priority"""
+
+
+def _each(
+    session: Session,
+    name: str,
+    ids: Sequence[str],
+    may: Callable[[Place], bool],
+    change: Callable[[QueueRow, list[Place]], list[Outcome]],
+) -> Outcomes:
+    """Change the messages that may be changed; tell of the others where they stand."""
+    queue = session.open(name)
+    if queue is None:
+        return Outcomes([Outcome(id, False) for id in ids])
+    places = session.locate(queue, ids)
+    if len(set(ids)) < len(ids):  # an id named twice: one after the other, as two commands would
+        found = [
+            outcome for id in ids for outcome in _each(session, name, [id], may, change).outcomes
+        ]
+    else:
+        chosen = [place for place in places.values() if may(place)]
+        outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
+        found = [
+            outcomes.get(id)
+            or (places[id].outcome(False, session.now) if id in places else Outcome(id, False))
+            for id in ids
+        ]
+    wakes = [
+        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]
+    return Outcomes(found, min(wakes, default=None))
+
+
+def _pending(if_due: int | None) -> Callable[[Place], bool]:
+    def may(place: Place) -> bool:
+        unheld = place.token is None and place.aside is None
+        return unheld and (if_due is None or place.due == if_due)
+
+    return may
+
+
+def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
+    """Take messages back."""
+    if command.where is not None:
+        return _cancel_where(session, command, command.where)
+
+    def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        _remove(session, queue, [(p.seq, p.due, p.priority) for p in places])
+        queue.cancelled += len(places)
+        return [Outcome(place.id, True, due=place.due) for place in places]
+
+    return _each(session, command.queue, command.ids, _pending(command.if_due), remove)
+
+
+def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
+    queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
+    if queue is None:
+        return Affected(0)
+    rows = _unheld(session, queue, where, NEVER if command.dry_run else BULK + 1)
+    if command.dry_run:
+        return Affected(len(rows))
+    _remove(session, queue, rows[:BULK])
+    queue.cancelled += len(rows[:BULK])
+    return Affected(len(rows[:BULK]), more=len(rows) > BULK)
+
+
+def _unheld(session: Session, queue: QueueRow, where: Where, limit: int) -> list[_Pending]:
+    bounds = {
+        "queue": queue.id,
+        "after": where.after or 0,
+        "before": NEVER if where.before is None else where.before,
+        "limit": limit,
+    }
+    if where.group is not None:
+        return session.run(SQL.of_group, {**bounds, "group": where.group}).fetchall()
+    bounds["before"] = min(bounds["before"], 1 << 42)  # what a rank can hold
+    ready = session.run(SQL.ready_between, bounds).fetchall() if queue.ready else []
+    bounds["limit"] = limit - len(ready)
+    return ready + session.run(SQL.delayed_between, bounds).fetchall()
+
+
+def _remove(session: Session, queue: QueueRow, rows: Sequence[_Pending]) -> None:
+    session.leave_pending(queue, rows)
+    session.delete([seq for seq, _, _ in rows])
+
+
+def reschedule(session: Session, command: Reschedule) -> Outcomes:
+    """Move messages to another moment."""
+    due = session.now + command.delay if command.at is None else command.at
+
+    def move(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
+        session.run_many(SQL.move_due, [(due, p.expires, p.seq) for p in places])
+        return _delayed(session, queue, places, due)
+
+    return _each(session, command.queue, command.ids, _pending(command.if_due), move)
+
+
+def revive(session: Session, command: Revive) -> Outcomes:
+    """Let dead letters be handed out again."""
+    due = session.now + command.delay
+
+    def back(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.run(SQL.drop_aside, (json_text([place.seq for place in places]),))
+        session.run_many(SQL.revive, [(due, place.seq) for place in places])
+        queue.dead -= len(places)
+        queue.revived += len(places)
+        return _delayed(session, queue, places, due)
+
+    return _each(session, command.queue, command.ids, lambda place: place.aside == DEAD, back)
+
+
+def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
+    state = "ready" if due <= session.now else "delayed"
+    for place in places:
+        session.delay(queue, due, place.priority, place.seq)
+    return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
+
+
+def purge(session: Session, command: Purge) -> Affected:
+    """Delete messages of a state."""
+    queue = session.open(command.queue)
+    if queue is None:
+        return Affected(0)
+    before = NEVER if command.before is None else command.before
+    if command.state in ("delayed", "ready"):
+        rows = _of_state(session, queue, command.state, before)
+        _remove(session, queue, rows[:BULK])
+        count = len(rows[:BULK])
+        queue.purged += count
+        return Affected(count, more=len(rows) > BULK)
+    code = STATES.index(command.state)
+    found = session.run(SQL.aside_before, (queue.id, code, before, BULK + 1)).fetchall()
+    seqs = [seq for (seq,) in found[:BULK]]
+    session.run(SQL.drop_aside, (json_text(seqs),))
+    session.delete(seqs)
+    if code == DEAD:
+        queue.dead -= len(seqs)
+        queue.purged += len(seqs)
+    else:
+        queue.kept -= len(seqs)
+    return Affected(len(seqs), more=len(found) > BULK)
+
+
+def _of_state(session: Session, queue: QueueRow, state: str, before: int) -> list[_Pending]:
+    now = session.now
+    if state == "delayed":
+        return _unheld_delayed(session, queue, now + 1, before)
+    return _unheld(session, queue, Where(before=min(before, now + 1)), BULK + 1)
+
+
+def _unheld_delayed(session: Session, queue: QueueRow, after: int, before: int) -> list[_Pending]:
+    bounds = {
+        "queue": queue.id, "after": after, "before": min(before, 1 << 42), "limit": BULK + 1,
+    }  # fmt: skip
+    return session.run(SQL.delayed_between, bounds).fetchall()
+
+
+def configure(session: Session, command: Configure) -> Settings:
+    """Set what is given."""
+    queue = session.make(command.queue)
+    resumed = bool(queue.paused) and command.paused is False
+    if command.paused is not None:
+        queue.paused = int(command.paused)
+    if command.keep is not None:
+        queue.keep = command.keep
+    return Settings(bool(queue.paused), queue.keep, session.now if resumed else None)

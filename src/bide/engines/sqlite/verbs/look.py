@@ -1,0 +1,188 @@
+"""Find, scan, count, forecast, queues: what reads and changes nothing."""
+
+from typing import Any
+
+from bide.engines.pages import PHASES, Phase, cursor_after, position
+from bide.engines.sqlite.session import DELAYED, READY, QueueRow, Session, as_message, json_text
+from bide.engines.sqlite.statements import SQL
+from bide.model.commands import Count, Find, Forecast, Queues, Scan, Where
+from bide.model.message import STATES
+from bide.model.rank import delayed_reach
+from bide.model.replies import Counts, Flow, Forecasted, Found, Names, Page, Sizes
+
+__all__ = ["count", "find", "forecast", "queues", "scan"]
+
+NEVER = 1 << 53
+_EVERYTHING = 1 << 62
+_BY_ID = "id:"
+_WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
+
+_Row = tuple[Any, ...]
+
+
+def find(session: Session, command: Find) -> Found:
+    """Look at messages by id."""
+    queue = session.look(command.queue)
+    if queue is None:
+        return Found([None] * len(command.ids))
+    rows = session.run(SQL.find, (queue.id, json_text(command.ids)))
+    found = {row[0]: as_message(command.queue, row, session.now) for row in rows}
+    return Found([found.get(id) for id in command.ids])
+
+
+def scan(session: Session, command: Scan) -> Page:
+    """Look at a page of messages."""
+    queue = session.look(command.queue)
+    if queue is None:
+        return Page([], None)
+    if command.state is None and (command.where is None or command.where.group is None):
+        return _scan_by_id(session, queue, command)
+    phases = PHASES[command.state]
+    number, after = position(command.cursor)
+    rows: list[_Row] = []
+    for index in range(number, len(phases)):
+        start = after if index == number else (-1, -1)
+        left = command.limit - len(rows)
+        rows += _phase(session, queue, phases[index], start, command.where, left)
+        if len(rows) == command.limit:
+            cursor = cursor_after(index, *rows[-1][14:16])
+            return Page([as_message(command.queue, row, session.now) for row in rows], cursor)
+    return Page([as_message(command.queue, row, session.now) for row in rows], None)
+
+
+def _scan_by_id(session: Session, queue: QueueRow, command: Scan) -> Page:
+    last = (command.cursor or _BY_ID).removeprefix(_BY_ID)
+    bounds = {"queue": queue.id, "id": last, "limit": command.limit, **_due(command.where)}
+    rows = session.run(SQL.scan_all, bounds).fetchall()
+    cursor = _BY_ID + rows[-1][0] if len(rows) == command.limit else None
+    return Page([as_message(command.queue, row, session.now) for row in rows], cursor)
+
+
+def _due(where: Where | None) -> dict[str, int]:
+    after = where.after if where is not None else None
+    before = where.before if where is not None else None
+    return {"after": after or 0, "before": NEVER if before is None else before}
+
+
+def _phase(
+    session: Session,
+    queue: QueueRow,
+    phase: Phase,
+    after: tuple[int, int],
+    where: Where | None,
+    limit: int,
+) -> list[_Row]:
+    bounds: dict[str, Any] = {
+        "queue": queue.id,
+        "rank": after[0],
+        "seq": after[1],
+        "limit": limit,
+        "group": where.group if where is not None else None,
+        **_due(where),
+    }
+    match phase.state:
+        case None:
+            return session.run(SQL.scan_group, bounds).fetchall()
+        case "delayed" | "ready":
+            bounds |= {"state": STATES.index(phase.state), "reach": _EVERYTHING}
+            if phase.state == "delayed":
+                bounds |= _reach(session, bounds, phase)
+            return session.run(SQL.scan_pending, bounds).fetchall()
+        case "leased":
+            return session.run(SQL.scan_leased, bounds).fetchall()
+        case _:
+            bounds["state"] = STATES.index(phase.state)
+            return session.run(SQL.scan_aside, bounds).fetchall()
+
+
+def _reach(session: Session, bounds: dict[str, Any], phase: Phase) -> dict[str, int]:
+    """Narrow a scan of the delayed ones to the ranks that its rule leaves."""
+    now = delayed_reach(session.now)
+    first = max(bounds["rank"], bounds["after"] * 256 - 1)
+    last = min(_EVERYTHING, bounds["before"] * 256 - 1)
+    if phase.due is True:
+        last = min(last, now)
+    if phase.due is False:
+        first = max(first, now)
+    seq = bounds["seq"] if first == bounds["rank"] else NEVER
+    return {"rank": first, "reach": last, "seq": seq}
+
+
+def count(session: Session, command: Count) -> Counts:
+    """Count by the counters; what is due of the delayed ones by their ranks."""
+    queue = session.look(command.queue)
+    if queue is None:
+        empty = Sizes() if command.recount else None
+        return Counts(Sizes(), Flow(), recount=empty, strays=0 if command.recount else None)
+    due = _count_due(session, queue) if queue.delayed else 0
+    sizes = Sizes(queue.delayed - due, queue.ready + due, queue.leased, queue.dead)
+    recount, strays = _recount(session, queue, due) if command.recount else (None, None)
+    return Counts(
+        sizes,
+        queue.flow(),
+        kept=queue.kept,
+        paused=bool(queue.paused),
+        keep=queue.keep,
+        oldest=_oldest(session, queue, due),
+        recount=recount,
+        strays=strays,
+    )
+
+
+def _count_due(session: Session, queue: QueueRow) -> int:
+    row = session.run(SQL.count_due, (queue.id, delayed_reach(session.now))).fetchone()
+    return int(row[0])
+
+
+def _oldest(session: Session, queue: QueueRow, due: int) -> int | None:
+    """Return the earliest due moment among what is due: the first of each weight is its oldest."""
+    moments: list[int] = []
+    if due:
+        moments.append(session.run(SQL.next_due, (queue.id,)).fetchone()[0])
+    rank = 0
+    while queue.ready:
+        row = session.run(SQL.oldest_ready, (queue.id, rank)).fetchone()
+        if row is None:
+            break
+        moments.append(row[0] % _WEIGHT)
+        rank = (row[0] // _WEIGHT + 1) * _WEIGHT
+    return min(moments, default=None)
+
+
+def _recount(session: Session, queue: QueueRow, due: int) -> tuple[Sizes, int]:
+    """Count the messages themselves, and those that stand nowhere or twice."""
+    pending = dict(session.run(SQL.recount_pending, (queue.id,)).fetchall())
+    (leased,) = session.run(SQL.recount_leased, (queue.id,)).fetchone()
+    aside = dict(session.run(SQL.recount_aside, (queue.id,)).fetchall())
+    total, strays = session.run(SQL.recount_messages, (queue.id,)).fetchone()
+    delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
+    dead = aside.get(STATES.index("dead"), 0)
+    kept = sum(aside.values()) - dead
+    places = sum(pending.values()) + leased + sum(aside.values())
+    strays += abs(places - total) + abs(kept - queue.kept)
+    return Sizes(delayed - due, ready + due, leased, dead), strays
+
+
+def forecast(session: Session, command: Forecast) -> Forecasted:
+    """Count what falls due in each bucket."""
+    now, bucket, buckets = session.now, command.bucket, command.buckets
+    queue = session.look(command.queue)
+    if queue is None:
+        return Forecasted(now, 0, [0] * buckets, 0)
+    bounds = {
+        "queue": queue.id,
+        "now": now,
+        "bucket": bucket,
+        "first": delayed_reach(now),
+        "last": delayed_reach(now + bucket * buckets),
+    }
+    counted = dict(session.run(SQL.forecast, bounds).fetchall())
+    counts = [counted.get(number, 0) for number in range(buckets)]
+    due = _count_due(session, queue)
+    return Forecasted(now, queue.ready + due, counts, queue.delayed - due - sum(counts))
+
+
+def queues(session: Session, command: Queues) -> Names:
+    """Name the queues."""
+    rows = session.run(SQL.queue_names, {"prefix": command.queue})
+    return Names([name for (name,) in rows])

@@ -1,0 +1,170 @@
+"""Put: many messages, of many callers, in one go."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bide.engines.sqlite.session import ACKED, DEAD, EXPIRED, Place, QueueRow, Session, json_text
+from bide.engines.sqlite.statements import SQL
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.model.replies import Outcome, Outcomes, Reply
+
+__all__ = ["put"]
+
+
+def put(session: Session, run: list[Put]) -> list[Reply]:
+    """Store the messages of consecutive puts."""
+    replies: list[Reply] = []
+    keeps: list[Put] = []
+    for command in run:
+        if command.on_conflict == "keep":
+            keeps.append(command)
+        else:
+            replies += _keep(session, keeps)
+            keeps = []
+            replies.append(_replace(session, command))
+    return replies + _keep(session, keeps)
+
+
+def _keep(session: Session, run: list[Put]) -> list[Reply]:
+    """Store all messages of all commands with one statement; only then look who met their id."""
+    if not run:
+        return []
+    now = session.now
+    base = seq = session.next_seq(sum(len(command.items) for command in run))
+    rows: list[tuple[Any, ...]] = []
+    for command in run:
+        queue = session.make(command.queue)
+        for item in command.items:
+            seq += 1
+            due = now + item.delay if item.at is None else item.at
+            rows.append(_row(seq, queue.id, item, due))
+    stored: set[int] | None = None
+    if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
+        stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
+    start = base
+    for command in run:
+        _count(session, session.make(command.queue), command.items, start, stored)
+        start += len(command.items)
+    session.run(SQL.delay_new, (base,))
+    return _answer(session, run, rows, stored)
+
+
+def _count(
+    session: Session, queue: QueueRow, items: list[Item], base: int, stored: set[int] | None
+) -> None:
+    """Count what was stored, and set aside what was put as a dead letter."""
+    if stored is not None:
+        kept = [(seq, item) for seq, item in enumerate(items, base + 1) if seq in stored]
+    else:
+        kept = list(enumerate(items, base + 1))
+    dead = [(seq, queue.id, DEAD, item.died) for seq, item in kept if item.died is not None]
+    if dead:
+        session.run_many(SQL.insert_aside, dead)
+    queue.put += len(kept)
+    queue.delayed += len(kept) - len(dead)
+    queue.dead += len(dead)
+    queue.died += len(dead)
+    if not queue.weighted and any(item.priority for _, item in kept):
+        queue.weighted = 1
+
+
+def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+    return (
+        seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
+        item.group, json_text(item.headers) if item.headers is not None else None,
+        json_text(item.failures) if item.failures else None,
+        item.data.decode() if item.json else item.data,
+    )  # fmt: skip
+
+
+def _answer(
+    session: Session, run: list[Put], rows: list[tuple[Any, ...]], stored: set[int] | None
+) -> list[Reply]:
+    now = session.now
+    replies: list[Reply] = []
+    number = 0
+    for command in run:
+        mine = rows[number : number + len(command.items)]
+        number += len(mine)
+        places: dict[str, Place] = {}
+        if stored is not None:
+            met = [row[2] for row in mine if row[0] not in stored]
+            places = session.locate(session.make(command.queue), met) if met else {}
+        outcomes = []
+        wake = None
+        for item, (seq, _, id, due, *_) in zip(command.items, mine, strict=True):
+            if stored is not None and seq not in stored:
+                outcomes.append(places[id].outcome(False, now))
+            elif item.died is not None:
+                outcomes.append(Outcome(id, True, "dead", due, item.died))
+            else:
+                outcomes.append(Outcome(id, True, "ready" if due <= now else "delayed", due))
+                if wake is None or due < wake:
+                    wake = due
+        replies.append(Outcomes(outcomes, wake))
+    return replies
+
+
+def _replace(session: Session, command: Put) -> Outcomes:
+    """Store messages, in the place of those with their ids that nobody holds."""
+    outcomes: list[Outcome] = []
+    wakes: list[int] = []
+    for items in _distinct(command.items):
+        queue = session.make(command.queue)
+        places = session.locate(queue, [item.id for item in items])
+        for item in items:
+            place = places.get(item.id)
+            if place is not None and not _clear(session, queue, place):
+                outcomes.append(place.outcome(False, session.now))
+                continue
+            outcome = _store(session, queue, item, place)
+            outcomes.append(outcome)
+            if outcome.state != "dead" and outcome.due is not None:
+                wakes.append(outcome.due)
+    return Outcomes(outcomes, min(wakes, default=None))
+
+
+def _distinct(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Split items so that no id comes twice in one part: the second replaces the first."""
+    part: dict[str, Item] = {}
+    for item in items:
+        if item.id in part:
+            yield list(part.values())
+            part = {}
+        part[item.id] = item
+    yield list(part.values())
+
+
+def _clear(session: Session, queue: QueueRow, place: Place) -> bool:
+    """Delete a message that is to be replaced; return whether that may be done."""
+    if place.token is not None or place.aside in (ACKED, EXPIRED):
+        return False
+    if place.aside == DEAD:
+        session.run(SQL.drop_aside, (json_text([place.seq]),))
+        queue.dead -= 1
+        queue.revived += 1
+    else:
+        session.leave_pending(queue, [(place.seq, place.due, place.priority)])
+    session.delete([place.seq])
+    return True
+
+
+def _store(session: Session, queue: QueueRow, item: Item, old: Place | None) -> Outcome:
+    now = session.now
+    due = now + item.delay if item.at is None else item.at
+    if old is None:
+        seq = session.next_seq(1) + 1
+        queue.put += 1
+    else:
+        seq = old.seq
+    session.run(SQL.insert_message, _row(seq, queue.id, item, due))
+    if item.priority:
+        queue.weighted = 1
+    if item.died is not None:
+        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
+        queue.dead += 1
+        queue.died += 1
+        return Outcome(item.id, True, "dead", due, item.died)
+    session.delay(queue, due, item.priority, seq)
+    return Outcome(item.id, True, "ready" if due <= now else "delayed", due)

@@ -1,0 +1,114 @@
+"""Extend, ack, retry, bury: what the holder of a lease may say."""
+
+from collections.abc import Callable, Sequence
+
+from bide.engines.sqlite.session import ACKED, Place, QueueRow, Session
+from bide.engines.sqlite.statements import SQL
+from bide.model.commands import Ack, Bury, Extend, Lease, Retry
+from bide.model.replies import Outcome, Outcomes
+
+__all__ = ["ack", "bury", "extend", "retry"]
+
+Settle = Callable[[QueueRow, list[Place]], list[Outcome]]
+
+
+def _held(session: Session, name: str, leases: Sequence[Lease], settle: Settle) -> Outcomes:
+    """Settle the messages whose lease is good; tell of the others where they stand."""
+    queue = session.open(name)
+    if queue is None:
+        return Outcomes([Outcome(lease.id, False) for lease in leases])
+    places = session.locate(queue, [lease.id for lease in leases])
+    good: dict[str, Place] = {}
+    answers: list[Outcome | str] = []
+    again: list[int] = []
+    for lease in leases:
+        place = places.get(lease.id)
+        if place is None:
+            answers.append(Outcome(lease.id, False))
+        elif place.token != lease.token:
+            answers.append(place.outcome(False, session.now))
+        else:
+            if lease.id in good:  # named twice: the first one settles it
+                again.append(len(answers))
+            good[lease.id] = place
+            answers.append(lease.id)
+    outcomes = {outcome.id: outcome for outcome in settle(queue, list(good.values()))}
+    if again:
+        after = session.locate(queue, [leases[index].id for index in again])
+        for index in again:
+            left = after.get(leases[index].id)
+            if left is None:
+                answers[index] = Outcome(leases[index].id, False)
+            elif left.token is None:
+                answers[index] = left.outcome(False, session.now)
+    found = [outcomes[answer] if isinstance(answer, str) else answer for answer in answers]
+    wakes = [
+        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]
+    return Outcomes(found, min(wakes, default=None))
+
+
+def extend(session: Session, command: Extend) -> Outcomes:
+    """Move the moments at which leases lapse."""
+    until = session.now + command.lease
+
+    def move(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.run_many(SQL.extend, [(until, place.seq) for place in places])
+        return [place._replace(until=until).outcome(True, session.now) for place in places]
+
+    return _held(session, command.queue, command.leases, move)
+
+
+def ack(session: Session, command: Ack) -> Outcomes:
+    """Let messages leave the queue, or remember them where the queue keeps."""
+
+    def leave(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        if not places:
+            return []
+        seqs = [place.seq for place in places]
+        session.leave_lease(queue, seqs)
+        queue.acked += len(seqs)
+        if not queue.keep:
+            session.delete(seqs)
+            return [Outcome(place.id, True) for place in places]
+        session.end(queue, seqs, ACKED)
+        session.run_many(SQL.count_attempt, [(p.attempt + 1, p.seq) for p in places])
+        return [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
+
+    return _held(session, command.queue, command.leases, leave)
+
+
+def retry(session: Session, command: Retry) -> Outcomes:
+    """Let messages be handed out again, later."""
+    due = session.now + command.delay
+
+    def again(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_lease(queue, [place.seq for place in places])
+        return [one(queue, place._replace(token=None, until=None)) for place in places]
+
+    def one(queue: QueueRow, place: Place) -> Outcome:
+        if command.release:
+            session.ready(queue, [place])
+            return place._replace(holder=None).outcome(True, session.now)
+        if not session.failed(queue, place, command.reason, session.now):
+            return Outcome(place.id, True, "dead", place.due, session.now)
+        queue.retried += 1
+        # The moment from which on it is too late stays where it is.
+        expires = place.expires if place.expires is None else place.expires - (due - place.due)
+        session.run(SQL.move_due, (due, expires, place.seq))
+        session.delay(queue, due, place.priority, place.seq)
+        return place._replace(due=due, holder=None).outcome(True, session.now)
+
+    return _held(session, command.queue, command.leases, again)
+
+
+def bury(session: Session, command: Bury) -> Outcomes:
+    """Set messages aside as dead letters."""
+
+    def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_lease(queue, [place.seq for place in places])
+        for place in places:
+            session.failed(queue, place, command.reason, session.now, final=True)
+        return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
+
+    return _held(session, command.queue, command.leases, aside)

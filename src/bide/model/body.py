@@ -1,0 +1,109 @@
+"""Bodies: any JSON value, or bytes as they are."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+
+__all__ = ["MAX_BODY", "decode", "encode"]
+
+MAX_BODY = 1024 * 1024
+"""The default limit of an encoded body, in bytes."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
+    """Return a body as it is stored, and whether that is JSON.
+
+    Bytes stay as they are. Anything else becomes JSON text by msgspec's rules: what JSON has, and
+    also dataclasses, `Struct`s, datetimes, UUIDs, enums, sets and tuples.
+
+    Args:
+        body: the value.
+        limit: how many bytes it may take at most.
+
+    Raises:
+        InvalidArgument: when a part of it cannot be JSON (the error tells which), when it is nested
+            too deeply, or too large.
+    """
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        data, is_json = bytes(body), False
+    else:
+        try:
+            data = _encode(body)
+        except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidArgument(_explain(body, error)) from error
+        except RecursionError as error:
+            raise InvalidArgument(
+                "body is nested too deeply, or holds itself; JSON can be about 1000 levels deep"
+            ) from error
+        if b"null" in data:  # a NaN becomes null in silence: look before it is lost
+            _refuse_nan(body, "body")
+        is_json = True
+    if len(data) > limit:
+        raise InvalidArgument(
+            f"body takes {len(data):,} bytes, the limit is {limit:,}; store it elsewhere and put a "
+            "reference, or raise the limit with Queue(..., max_body=...)"
+        )
+    return data, is_json
+
+
+def decode(data: bytes, is_json: bool) -> Any:
+    """Return the body that was stored as `data`."""
+    return _decode(data) if is_json else data
+
+
+def _explain(body: Any, error: Exception) -> str:
+    place, value = _culprit(body, "body") or ("body", body)
+    if place.endswith(" (key)"):
+        return f"{place[:-6]} has the key {value!r}, a {type(value).__name__}; JSON needs str keys"
+    return (
+        f"{place} is a {type(value).__name__}, which JSON cannot hold ({error}); convert it, or "
+        "encode the whole body to bytes yourself"
+    )
+
+
+def _culprit(value: Any, place: str) -> tuple[str, Any] | None:
+    """Find the innermost part that does not encode: where it stands, and the part itself."""
+    try:
+        _encode(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
+        for where, part in _parts(value, place):
+            if found := _culprit(part, where):
+                return found
+        if isinstance(value, Mapping):
+            for key in value:
+                try:
+                    _encode({key: None})
+                except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
+                    return f"{place} (key)", key
+        return place, value
+    return None
+
+
+def _parts(value: Any, place: str) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f"{place}[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"{place}[{index}]", part) for index, part in enumerate(value)]
+    if hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+        names: Any = getattr(type(value), "__struct_fields__", None)
+        names = names or getattr(value, "__dict__", ())
+        return [(f"{place}.{name}", getattr(value, name)) for name in names]
+    return []
+
+
+def _refuse_nan(value: Any, place: str) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidArgument(
+                f"{place} is {value}, which JSON cannot hold; put None or a string instead"
+            )
+        return
+    for where, part in _parts(value, place):
+        _refuse_nan(part, where)

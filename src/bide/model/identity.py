@@ -1,0 +1,109 @@
+"""Names: which are allowed for queues, messages and groups, and how an id is made up."""
+
+import os
+import re
+import threading
+import time
+
+from bide.model.errors import InvalidArgument
+
+__all__ = ["check_name", "check_queue", "new_ids"]
+
+_QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LONGEST = 512
+
+
+def check_queue(name: str) -> str:
+    """Return the name of a queue if it keeps the rule.
+
+    The rule: 1 to 128 letters, digits and `_ . : -` of ASCII, a letter or digit first; a namespace
+    of the same form may stand before it with a slash.
+
+    Raises:
+        InvalidArgument: when it does not.
+    """
+    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
+        raise InvalidArgument(
+            f"queue={name!r} cannot be the name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
+            "beginning with a letter or digit"
+        )
+    return name
+
+
+def check_name(name: str, what: str = "id") -> str:
+    """Return a message's id or group if it keeps the rule: 1 to 512 bytes, no control characters.
+
+    Raises:
+        InvalidArgument: when it does not.
+    """
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"{what} must be a str, not {type(name).__name__}: str(...) makes one"
+        )
+    plain = name.isascii() and name.isprintable()
+    size = len(name) if plain else _careful_size(name, what)
+    if not 0 < size <= _LONGEST:
+        raise InvalidArgument(
+            f"{what} is {size} bytes long; it may have 1 to {_LONGEST}"
+            + (" (a hash of it would do)" if size else "")
+        )
+    return name
+
+
+def _careful_size(name: str, what: str) -> int:
+    if _CONTROL.search(name):
+        raise InvalidArgument(f"{what}={name!r} has control characters in it; remove them")
+    try:
+        return len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what}={name!r} is no valid Unicode text") from None
+
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+
+_lock = threading.Lock()
+_last_ms = 0
+_prefix = ""
+_count = 1 << 30
+
+
+def new_ids(count: int) -> list[str]:
+    """Return ids that nobody has used: ULIDs, 26 characters that sort by the time of their making.
+
+    48 bits of milliseconds and 80 bits of chance, the last 30 of which count up within one
+    millisecond of one process, so that ids made together also sort as they were made. After the
+    ULID specification's monotonic form (https://github.com/ulid/spec).
+    """
+    global _last_ms, _prefix, _count
+    ids: list[str] = []
+    with _lock:
+        now = time.time_ns() // 1_000_000
+        if now > _last_ms or _count + count >= 1 << 30:
+            _last_ms = max(now, _last_ms)
+            chance = int.from_bytes(os.urandom(10))
+            _prefix = _encode(_last_ms << 50 | chance >> 30, 20)
+            _count = (chance & (1 << 30) - 1) >> 1  # half of the range is left to count in
+        start, prefix = _count, _prefix
+        _count += count
+    pairs = _PAIRS
+    ids = [
+        prefix + pairs[n >> 20] + pairs[n >> 10 & 1023] + pairs[n & 1023]
+        for n in range(start, start + count)
+    ]
+    return ids
+
+
+def _encode(number: int, width: int) -> str:
+    return "".join(_PAIRS[number >> shift & 1023] for shift in range((width - 2) * 5, -1, -10))
+
+
+def _forget() -> None:
+    """In a forked child: make a new prefix, the parent goes on with the old one."""
+    global _lock, _last_ms
+    _lock = threading.Lock()
+    _last_ms = 0
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,162 @@
+"""A message: as a user hands it over, and as the store knows it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from bide.model import body as bodies
+from bide.model.moments import Duration, Moment, to_datetime
+
+__all__ = [
+    "ATTEMPTS",
+    "EXPIRED_KEEP",
+    "FORGET",
+    "LAPSED",
+    "MAX_ATTEMPTS",
+    "STATES",
+    "Failure",
+    "Item",
+    "Message",
+    "NewMessage",
+    "State",
+    "remember",
+]
+
+State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
+
+STATES: tuple[State, ...] = ("delayed", "ready", "leased", "dead", "acked", "expired")
+
+ATTEMPTS = 10
+"""How many times a message is handed out at most, unless its put says otherwise."""
+
+MAX_ATTEMPTS = 10_000
+"""The largest number of attempts that a put may ask for."""
+
+KEPT_FAILURES = 20
+"""How many of its last failures a message remembers."""
+
+REASON_LENGTH = 8_192
+"""How many characters of a failure's reason are kept: its first line and its tail."""
+
+LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lease"
+"""The reason of a failure that nobody reported."""
+
+EXPIRED_KEEP = 86_400_000
+"""For how many milliseconds an expired message can be looked at, or longer if the queue keeps."""
+
+FORGET = 1_000
+"""How many messages whose time of being remembered is over one command deletes at most."""
+
+
+class NewMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One message to put, for `put_many` and for whatever makes messages in bulk.
+
+    Args:
+        body: any JSON value, or bytes. Also the first positional argument.
+        delay: how long from now until it is due; not together with `at`. Due at once by default.
+        at: the moment at which it is due.
+        id: a name of your own, 1 to 512 bytes; made up when missing.
+        priority: 0 to 255, higher goes first among messages that are due.
+        expires: how long after its due moment it is still worth delivering; for ever by default.
+        attempts: how often it is handed out at most before it becomes a dead letter.
+        group: a name that several messages share.
+        headers: text that travels beside the body.
+
+    Example:
+        >>> NewMessage({"order": 42}, delay="30m", id="order-42").id
+        'order-42'
+    """
+
+    body: Any
+    delay: Duration | None = None
+    at: Moment | None = None
+    id: str | None = None
+    priority: int = 0
+    expires: Duration | None = None
+    attempts: int = ATTEMPTS
+    group: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One attempt that did not end in an ack."""
+
+    attempt: int
+    """Which attempt it was, counted from 1."""
+    moment: int
+    """When it ended, in Unix milliseconds."""
+    holder: str
+    """Who held the message: host and process of the worker."""
+    reason: str
+    """What went wrong, in the words of the one who gave the message back."""
+
+
+class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One message of a `Put` command: checked, its body encoded, its times in milliseconds."""
+
+    id: str
+    data: bytes
+    json: bool = True
+    at: int | None = None
+    delay: int = 0
+    priority: int = 0
+    expires: int | None = None
+    attempts: int = ATTEMPTS
+    group: str | None = None
+    headers: dict[str, str] | None = None
+    attempt: int = 0
+    failures: tuple[Failure, ...] = ()
+    died: int | None = None
+    """Set by an import: the message goes straight to the dead letters, as of this moment."""
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A message as the store knows it at one moment. Moments are Unix milliseconds, UTC."""
+
+    id: str
+    queue: str
+    data: bytes
+    """The body as it is stored; `body` decodes it."""
+    json: bool
+    """Whether `data` is JSON text, and not bytes of the user's own."""
+    due: int
+    priority: int
+    attempt: int
+    """How many times it was handed out."""
+    attempts: int
+    """How many times it is handed out at most."""
+    state: State
+    expires: int | None = None
+    """How many milliseconds after `due` it is still worth delivering; `None`: for ever."""
+    group: str | None = None
+    headers: dict[str, str] | None = None
+    failures: tuple[Failure, ...] = ()
+    """The attempts that failed, oldest first; the last 20 are kept."""
+    holder: str | None = None
+    """Who holds it, while it is leased."""
+    until: int | None = None
+    """When the lease lapses, while it is leased."""
+    ended: int | None = None
+    """When it became dead, acked or expired."""
+
+    @property
+    def body(self) -> Any:
+        """The body, decoded anew at each access."""
+        return bodies.decode(self.data, self.json)
+
+    @property
+    def due_at(self) -> datetime:
+        """`due` as an aware `datetime`."""
+        return to_datetime(self.due)
+
+    @property
+    def error(self) -> str | None:
+        """The reason of the last failure, if there was one."""
+        return self.failures[-1].reason if self.failures else None
+
+
+def remember(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
+    """Return the failures with one more, without the oldest when there are too many."""
+    return (*failures[1 - KEPT_FAILURES :], failure)

@@ -1,0 +1,134 @@
+"""Durations and moments as people write them, to whole milliseconds."""
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from bide.model.errors import InvalidArgument
+
+__all__ = ["LATEST", "Duration", "Moment", "format_duration", "milliseconds", "to_datetime", "unix"]
+
+LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: past it a moment is a slip of the pen
+_LONGEST = LATEST
+
+Duration = float | timedelta | str
+"""Seconds, a `timedelta`, or a string of numbers with units: "250ms", "30m", "1h30m", "7d"."""
+
+Moment = float | datetime
+"""Unix seconds, or an aware `datetime`."""
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])\s*")
+_WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
+
+
+def milliseconds(duration: Duration, what: str = "delay") -> int:
+    """Return a duration in whole milliseconds.
+
+    Args:
+        duration: seconds, a `timedelta`, or a string such as "1h30m" (units ms, s, m, h, d, w).
+        what: the name of the argument, for the error.
+
+    Raises:
+        InvalidArgument: when it is negative, not finite, of no known form, or longer than the time
+            from 1970 to 2100.
+
+    Example:
+        >>> milliseconds("1h30m"), milliseconds(0.25), milliseconds(timedelta(days=1))
+        (5400000, 250, 86400000)
+    """
+    if isinstance(duration, str):
+        found = _parse(duration)
+        if found is None:
+            raise InvalidArgument(
+                f"{what}={duration!r} is no duration; write it as '250ms', '30s', '30m', '1h30m' "
+                "or '7d', or give seconds or a timedelta"
+            )
+        ms = found
+    elif isinstance(duration, timedelta):
+        ms = duration // timedelta(milliseconds=1)
+    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        if not math.isfinite(duration):
+            raise InvalidArgument(f"{what}={duration} is not a finite number of seconds")
+        ms = round(duration * 1000)
+    else:
+        raise InvalidArgument(
+            f"{what} cannot be a {type(duration).__name__}; give seconds, a "
+            "timedelta, or a string as '30m'"
+        )
+    if ms < 0:
+        raise InvalidArgument(
+            f"{what}={duration!r} is negative; for 'now' give 0, for a moment in the past use at="
+        )
+    if ms > _LONGEST:
+        raise InvalidArgument(f"{what}={duration!r} is longer than 130 years; are those seconds?")
+    return ms
+
+
+@lru_cache(maxsize=512)
+def _parse(text: str) -> int | None:
+    if not _WHOLE.fullmatch(text) or len(text) > 64:
+        return None
+    return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+
+
+def unix(moment: Moment, what: str = "at") -> int:
+    """Return a moment in Unix milliseconds.
+
+    Args:
+        moment: an aware `datetime`, or Unix seconds.
+        what: the name of the argument, for the error.
+
+    Raises:
+        InvalidArgument: when the datetime is naive, or the moment is before 1970 or after 2100.
+
+    Example:
+        >>> unix(datetime(2030, 1, 1, tzinfo=UTC))
+        1893456000000
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None or moment.utcoffset() is None:
+            raise InvalidArgument(
+                f"{what}={moment.isoformat(sep=' ')} has no time zone, so it names no moment; add "
+                "one: datetime(..., tzinfo=UTC), datetime.now(UTC), or .astimezone() for local time"
+            )
+        ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+    elif isinstance(moment, (int, float)) and not isinstance(moment, bool):
+        if not math.isfinite(moment):
+            raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
+        ms = round(moment * 1000)
+    else:
+        raise InvalidArgument(
+            f"{what} cannot be a {type(moment).__name__}; give an aware datetime or Unix seconds"
+        )
+    if not 0 <= ms <= LATEST:
+        hint = "; that looks like milliseconds, give seconds" if ms > LATEST else ""
+        raise InvalidArgument(f"{what}={moment!r} is not between 1970 and 2100{hint}")
+    return ms
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(ms: int) -> datetime:
+    """Return Unix milliseconds as an aware `datetime` in UTC."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def format_duration(ms: float) -> str:
+    """Return a duration as people write it: the two largest units that are not zero.
+
+    Example:
+        >>> format_duration(5_400_000), format_duration(12), format_duration(90_061_000)
+        ('1h30m', '12ms', '1d1h')
+    """
+    sign, rest = ("-" if ms < 0 else ""), round(abs(ms))
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+        if len(parts) == 2 or (parts and unit == "s"):
+            break
+    return sign + ("".join(parts) or "0s")
