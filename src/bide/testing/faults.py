@@ -1,0 +1,162 @@
+"""An engine that fails on demand, to see what those above it make of bad days."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.model.commands import Command
+from bide.model.replies import Reply
+
+__all__ = ["Fault", "FlakyEngine"]
+
+
+class Fault:
+    """One planned failure, and how often it has struck."""
+
+    def __init__(
+        self,
+        error: Callable[[], BaseException],
+        when: Callable[[Command], bool] | None,
+        skip: int,
+        times: int | None,
+        after: bool,
+    ) -> None:
+        self._error = error
+        self._when = when
+        self._skip = skip
+        self._times = times
+        self.after = after
+        self.struck = 0
+
+    def strike(self, commands: Sequence[Command]) -> BaseException | None:
+        """Return the error if it is this batch's turn to fail."""
+        if self._when is not None and not any(map(self._when, commands)):
+            return None
+        if self._times is not None and self.struck >= self._times:
+            return None
+        if self._skip > 0:
+            self._skip -= 1
+            return None
+        self.struck += 1
+        return self._error()
+
+
+class FlakyEngine:
+    """Wraps an engine; raises what `fail` has planned, and stands still while it is held.
+
+    Args:
+        engine: the engine that does the work. Closing this one closes it.
+
+    Example:
+        >>> from bide.engines.memory import MemoryEngine
+        >>> from bide.model.errors import OutcomeUnknown
+        >>> engine = FlakyEngine(MemoryEngine())
+        >>> fault = engine.fail(OutcomeUnknown("the line went dead"), after=True)
+        >>> engine.execute([])
+        Traceback (most recent call last):
+        bide.model.errors.OutcomeUnknown: the line went dead
+        >>> engine.execute([]), fault.struck
+        ([], 1)
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.batches: list[list[Command]] = []
+        """Every batch that came, the failed ones too."""
+        self.closed = 0
+        """How often `close` was called."""
+        self._faults: list[Fault] = []
+        self._gate = threading.Condition()
+        self._shut = False
+        self._inside = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the wrapped engine can do."""
+        return self.engine.capabilities
+
+    def fail(
+        self,
+        error: BaseException | type[BaseException] | Callable[[], BaseException],
+        *,
+        when: Callable[[Command], bool] | None = None,
+        skip: int = 0,
+        times: int | None = 1,
+        after: bool = False,
+    ) -> Fault:
+        """Plan a failure. Of several that fit one batch, the one planned first strikes.
+
+        Args:
+            error: what is raised: an exception, its class, or a function that makes one.
+            when: only for a batch with a command for which this is true; any batch by default.
+            skip: how many such batches to let through first: 2 makes the third one fail.
+            times: how many fail then; `None`: all of them, as a poisoned command does.
+            after: the batch is carried out and its replies are lost, instead of never sent.
+
+        Returns:
+            The fault: `struck` tells how often it came to pass.
+        """
+        make = (lambda: error) if isinstance(error, BaseException) else error
+        fault = Fault(make, when, skip, times, after)
+        self._faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        """Take all planned failures back."""
+        self._faults.clear()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let every `execute` wait at the door while the block runs, so that work gathers."""
+        with self._gate:
+            self._shut = True
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._shut = False
+                self._gate.notify_all()
+
+    def wait_until_held(self, timeout: float = 10.0) -> None:
+        """Block until somebody waits at the door.
+
+        Raises:
+            TimeoutError: when nobody does within `timeout` real seconds.
+        """
+        with self._gate:
+            if not self._gate.wait_for(lambda: self._inside > 0, timeout):
+                raise TimeoutError("nobody has called execute")
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        """Carry out the commands, or fail as planned."""
+        with self._gate:
+            self._inside += 1
+            self._gate.notify_all()
+            self._gate.wait_for(lambda: not self._shut)
+            self._inside -= 1
+        self.batches.append(list(commands))
+        for fault in self._faults:
+            error = fault.strike(commands)
+            if error is not None:
+                if fault.after:
+                    self.engine.execute(commands, now)
+                raise error
+        return self.engine.execute(commands, now)
+
+    def reader(self) -> Engine | None:
+        """Return the reader of the wrapped engine, which does not fail."""
+        return self.engine.reader()
+
+    def doorbell(self) -> Doorbell | None:
+        """Return the doorbell of the wrapped engine."""
+        return self.engine.doorbell()
+
+    def ring(self, queue: str, wake: int) -> None:
+        """Ring through the wrapped engine."""
+        self.engine.ring(queue, wake)
+
+    def close(self) -> None:
+        """Close the wrapped engine."""
+        self.closed += 1
+        self.engine.close()
