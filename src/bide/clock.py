@@ -43,6 +43,16 @@ class Clock(Protocol):
             you were waiting for: a wake-up promises nothing.
         """
 
+    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+        """Wait, holding `condition`, until it is notified or `monotonic()` reaches `moment`.
+
+        A moment, unlike a timeout, cannot go stale between reading the clock and starting to wait,
+        so a manual clock that is moved in between wakes the caller all the same.
+
+        Returns:
+            False when the moment had come, True otherwise; a wake-up promises nothing, as ever.
+        """
+
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
     ) -> Timer:
@@ -64,6 +74,11 @@ class SystemClock:
         """Wait on the condition in real time."""
         if timeout is None:
             return condition.wait()
+        return condition.wait(min(timeout, threading.TIMEOUT_MAX)) if timeout > 0 else False
+
+    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+        """Wait on the condition in real time, until `time.monotonic()` reaches `moment`."""
+        timeout = moment - time.monotonic()
         return condition.wait(min(timeout, threading.TIMEOUT_MAX)) if timeout > 0 else False
 
     def call_later(

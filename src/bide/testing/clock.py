@@ -10,6 +10,7 @@ from bide.clock import Timer
 
 __all__ = ["FakeClock"]
 
+NS = 1_000_000_000  # nanoseconds in a second
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 
 
@@ -31,32 +32,45 @@ class FakeClock:
     def __init__(self, now: int = START, *, autojump: bool = False) -> None:
         self.autojump = autojump
         self._lock = threading.Lock()
-        self._wall_ms = float(now)
-        self._monotonic = 1_000.0
+        self._wall_ns = now * 1_000_000
+        self._ns = 1_000 * NS  # an integer, so that ten tenths of a second are one second
         self._sequence = itertools.count()
-        self._waiting: dict[int, tuple[float, threading.Condition]] = {}
-        self._timers: list[tuple[float, int, _FakeTimer]] = []
+        self._waiting: dict[int, tuple[int | None, threading.Condition]] = {}
+        self._timers: list[tuple[int, int, _FakeTimer]] = []
         self._changed = threading.Condition()
 
     def now(self) -> int:
         """Return the wall clock in Unix milliseconds."""
-        return int(self._wall_ms)
+        return self._wall_ns // 1_000_000
 
     def monotonic(self) -> float:
         """Return the monotonic reading in seconds; only `advance` moves it."""
-        return self._monotonic
+        return self._ns / NS
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and wake everybody whose moment has come."""
+        """Let time pass, and wake everybody whose moment has come.
+
+        Whoever is woken no longer counts as waiting, so that `wait_for_waiters` afterwards waits
+        until they have looked at the time and wait again.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
         if seconds < 0:
             raise ValueError("time cannot go back; `set_wall` sets the wall clock alone")
+        self._advance_ns(round(seconds * NS))
+
+    def _advance_ns(self, step: int) -> None:
+        due = []
+        conditions = []
         with self._lock:
-            self._monotonic += seconds
-            self._wall_ms += seconds * 1000
-            now = self._monotonic
-            conditions = [cond for moment, cond in self._waiting.values() if moment <= now]
-            due = []
-            while self._timers and self._timers[0][0] <= now:
+            self._ns += step
+            self._wall_ns += step
+            for key, (moment, condition) in list(self._waiting.items()):
+                if moment is not None and moment <= self._ns:
+                    conditions.append(condition)
+                    del self._waiting[key]
+            while self._timers and self._timers[0][0] <= self._ns:
                 due.append(heapq.heappop(self._timers)[2])
         for condition in conditions:
             with condition:
@@ -67,7 +81,7 @@ class FakeClock:
     def set_wall(self, now: int) -> None:
         """Set the wall clock alone, as an administrator or NTP would: nobody is woken by it."""
         with self._lock:
-            self._wall_ms = float(now)
+            self._wall_ns = now * 1_000_000
 
     def waiting(self) -> int:
         """Count the threads that wait on this clock for a moment or a notification."""
@@ -87,18 +101,26 @@ class FakeClock:
         """Wait on the condition until it is notified or this clock has moved far enough."""
         if timeout is not None and timeout <= 0:
             return False
-        deadline = float("inf") if timeout is None else self._monotonic + timeout
+        return self._wait(condition, None if timeout is None else self._ns + round(timeout * NS))
+
+    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+        """Wait on the condition until it is notified or this clock has reached `moment`."""
+        return self._wait(condition, round(moment * NS))
+
+    def _wait(self, condition: threading.Condition, moment: int | None) -> bool:
         key = next(self._sequence)
-        with self._lock:
-            self._waiting[key] = (deadline, condition)
+        with self._lock:  # as `advance` does: it sees this waiter, or this waiter sees its time
+            if moment is not None and moment <= self._ns:
+                return False
+            self._waiting[key] = (moment, condition)
         with self._changed:
             self._changed.notify_all()
         try:
-            if self.autojump and timeout is not None:
-                self._jump()
-                return self._monotonic < deadline
-            condition.wait(None if timeout is None or self._monotonic < deadline else 0)
-            return self._monotonic < deadline
+            if self.autojump and moment is not None:
+                self._jump(key)
+            else:
+                condition.wait()
+            return moment is None or self._ns < moment
         finally:
             with self._lock:
                 self._waiting.pop(key, None)
@@ -112,15 +134,18 @@ class FakeClock:
             timer.fire()
             return timer
         with self._lock:
-            heapq.heappush(self._timers, (self._monotonic + delay, next(self._sequence), timer))
+            heapq.heappush(
+                self._timers, (self._ns + round(delay * NS), next(self._sequence), timer)
+            )
         return timer
 
-    def _jump(self) -> None:
+    def _jump(self, key: int) -> None:
+        """Move to the earliest moment; whoever holds `key` holds their condition and is awake."""
         with self._lock:
-            moments = [moment for moment, _ in self._waiting.values()]
-        nearest = min(moments)
-        if nearest != float("inf"):
-            self.advance(max(0.0, nearest - self._monotonic))
+            moments = [moment for moment, _ in self._waiting.values() if moment is not None]
+            self._waiting.pop(key, None)
+            step = min(moments, default=self._ns) - self._ns
+        self._advance_ns(max(0, step))
 
 
 class _FakeTimer:
