@@ -1,5 +1,33 @@
 """The memory engine: a queue in this process, and the specification of all other engines."""
 
-from bide.engines.memory.engine import MemoryEngine
+import os
+from collections.abc import Callable
+from urllib.parse import SplitResult
 
-__all__ = ["MemoryEngine"]
+from bide.engines.memory.engine import MemoryEngine
+from bide.engines.registry import options
+from bide.model.errors import InvalidArgument, StoreUnavailable
+
+__all__ = ["MemoryEngine", "from_url"]
+
+
+def from_url(parts: SplitResult) -> Callable[[], MemoryEngine]:
+    """Return what opens `memory://`, or `memory://name` where one process wants several.
+
+    Raises:
+        InvalidArgument: when the URL says more than a name.
+    """
+    options(parts)
+    if parts.path.strip("/"):
+        raise InvalidArgument("memory:// takes a name at most: memory://name")
+    home = os.getpid()
+
+    def open_engine() -> MemoryEngine:
+        if os.getpid() != home:
+            raise StoreUnavailable(
+                "memory:// lives in the process that made it, and this is a fork of it; open it "
+                "after the fork, or share a file: sqlite:///bide.db"
+            )
+        return MemoryEngine()
+
+    return open_engine

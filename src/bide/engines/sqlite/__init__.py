@@ -1,5 +1,48 @@
 """The SQLite engine: one file, many processes, no server."""
 
-from bide.engines.sqlite.engine import SqliteEngine
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+from urllib.parse import SplitResult, unquote
 
-__all__ = ["SqliteEngine"]
+from bide.engines.registry import options
+from bide.engines.sqlite.connection import Durability
+from bide.engines.sqlite.engine import SqliteEngine
+from bide.model.errors import InvalidArgument
+from bide.model.moments import milliseconds
+
+__all__ = ["SqliteEngine", "from_url"]
+
+
+def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
+    """Return what opens `sqlite:///file.db` (relative) or `sqlite:////path/file.db` (absolute).
+
+    Options: `durability=full|normal`, `timeout=30s`.
+
+    Raises:
+        InvalidArgument: when the URL is of another form.
+    """
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.netloc:
+        raise InvalidArgument(
+            f"sqlite:// takes three slashes before a relative path and four before an absolute one:"
+            f" sqlite:///{parts.netloc}{parts.path}"
+        )
+    if path == ":memory:":
+        raise InvalidArgument("for a queue in memory use the URL memory://")
+    if not path or path.endswith("/"):
+        raise InvalidArgument("sqlite:// needs the name of a file: sqlite:///bide.db")
+    chosen = options(parts, "durability", "timeout")
+    durability = chosen.get("durability", "full")
+    if durability not in ("full", "normal"):
+        raise InvalidArgument(f"durability={durability!r} must be full or normal")
+    timeout = milliseconds(_number(chosen.get("timeout", "30s")), "timeout") / 1000
+    return partial(SqliteEngine, path, durability=cast("Durability", durability), timeout=timeout)
+
+
+def _number(text: str) -> str | float:
+    """Return a plain number as one: `timeout=30` means seconds, as everywhere."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -31,6 +31,7 @@ class SocketBell:
 
     def __init__(self, listener: socket.socket, address: str) -> None:
         self._listener = listener
+        self._closed = self._listening = False
         self.address = address
 
     @classmethod
@@ -57,6 +58,7 @@ class SocketBell:
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes, and return it with all that came along."""
+        self._listening = True
         hints: list[tuple[str, int]] = []
         flags = 0
         while len(hints) < 1000:
@@ -64,18 +66,20 @@ class SocketBell:
                 data = self._listener.recv(4096, flags)
             except BlockingIOError:
                 return hints
-            except OSError:  # closed by `close`
+            if self._closed:
+                self._listener.close()
                 return []
-            if not data:
-                return []
-            with suppress(msgspec.DecodeError):  # not one of ours: somebody else's datagram
+            with suppress(msgspec.DecodeError):  # somebody else's datagram
                 hints.append(_decode(data))
             flags = socket.MSG_DONTWAIT if hints else 0
         return hints
 
     def close(self) -> None:
-        """Stop listening, and leave no trace."""
+        """Stop listening, and leave no trace. Whoever listens is woken, and closes the socket."""
+        self._closed = True
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
+            if not self._listening:
+                self._listener.close()
             waker.sendto(b"", self.address)
         with suppress(OSError):
             os.unlink(self.address)  # noqa: PTH108

@@ -1,0 +1,91 @@
+"""From a URL to an engine."""
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+
+from bide.engines.port import Engine
+from bide.model.errors import InvalidArgument
+
+__all__ = ["DEFAULT_URL", "ENTRY_POINTS", "mask", "opener", "options"]
+
+DEFAULT_URL = "sqlite:///bide.db"
+
+ENTRY_POINTS = "bide.engines"
+"""The group of entry points in which other packages offer engines: scheme = "module:function"."""
+
+_BUILT_IN = {
+    "memory": "bide.engines.memory:from_url",
+    "sqlite": "bide.engines.sqlite:from_url",
+}
+
+FromUrl = Callable[[SplitResult], Callable[[], Engine]]
+"""Checks a URL, and returns what opens the store that it names, any number of times."""
+
+
+def opener(url: str) -> Callable[[], Engine]:
+    """Return what opens the store at a URL, any number of times.
+
+    Raises:
+        InvalidArgument: the URL names no kind of store that is known here, or says it wrongly.
+    """
+    parts = urlsplit(url)
+    target = _targets().get(parts.scheme)
+    if target is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_targets()))
+        hint = f"; for a file write sqlite:///{url}" if "://" not in url else ""
+        raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
+    return _load(target, parts.scheme)(parts)
+
+
+def _targets() -> dict[str, str]:
+    offered = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    return {**offered, **_BUILT_IN}
+
+
+def _load(target: str, scheme: str) -> FromUrl:
+    module, _, name = target.partition(":")
+    try:
+        function: FromUrl = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise InvalidArgument(
+            f"{scheme}:// needs the package {error.name!r}, which is not installed: "
+            f"pip install '{package}[{scheme.partition('+')[0]}]'"
+        ) from error
+    return function
+
+
+def options(parts: SplitResult, *allowed: str) -> dict[str, str]:
+    """Return the options behind the question mark of a URL.
+
+    Raises:
+        InvalidArgument: when one of them is not `allowed`, or has no value.
+    """
+    found = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, value in found.items():
+        if name not in allowed:
+            known = ", ".join(allowed) or "none"
+            raise InvalidArgument(f"{parts.scheme}:// has no option {name!r}; it knows: {known}")
+        if not value:
+            raise InvalidArgument(f"the option {name!r} in the URL has no value: ?{name}=...")
+    return found
+
+
+def mask(url: str) -> str:
+    """Return the URL with its password hidden, fit to be shown.
+
+    Example:
+        >>> mask("redis://app:secret@cache:6379/0")
+        'redis://app:***@cache:6379/0'
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    if "@" not in parts.netloc:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    return urlunsplit(parts._replace(netloc=f"{name}{colon}{'***' if colon else ''}@{host}"))

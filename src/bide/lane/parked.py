@@ -1,0 +1,144 @@
+"""Claims that wait for messages to fall due. They occupy nobody while they wait.
+
+Of all claims that wait for one queue only the first asks the store when the moment comes; if it got
+something, the next one asks (leader and followers, as in Java's `DelayQueue`). So two hundred idle
+workers cost one timer.
+"""
+
+import heapq
+import itertools
+from collections import deque
+
+from bide.lane.ticket import Ticket
+
+__all__ = ["LOOK_AGAIN", "Parked"]
+
+LOOK_AGAIN = 1.0
+"""After so many seconds the first claim that waits asks anyway.
+
+It hears of changes by hints, and sleeps by the monotonic clock. A hint can be lost (it came from
+another container, its datagram found a full buffer), and a wall clock can be set.
+"""
+
+
+class _Waiting:
+    """The claims that wait for one queue."""
+
+    __slots__ = ("asked", "asking", "interested", "tickets", "wake")
+
+    def __init__(self) -> None:
+        self.tickets: deque[Ticket] = deque()
+        self.interested = 0
+        self.asking = 0
+        self.asked = 0.0
+        self.wake: float | None = None
+
+    def moment(self) -> float | None:
+        """Return when the first ticket is to ask; `None` while one asks or none is there."""
+        if self.asking or not self.tickets:
+            return None
+        soon = self.asked + LOOK_AGAIN
+        return soon if self.wake is None else min(self.wake, soon)
+
+
+class Parked:
+    """All waiting claims of a lane. Not safe by itself: the lane's lock guards it."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _Waiting] = {}
+        self._deadlines: list[tuple[float, int, Ticket]] = []
+        self._numbers = itertools.count()
+        self._left = 0
+
+    def __len__(self) -> int:
+        return sum(len(waiting.tickets) for waiting in self._queues.values())
+
+    def interested(self, queue: str) -> bool:
+        """Tell whether any claim that may wait for the queue is on its way or waiting."""
+        return queue in self._queues
+
+    def enter(self, ticket: Ticket) -> None:
+        """A claim that may wait is about to ask: from now on no hint for its queue is lost."""
+        waiting = self._queues.setdefault(ticket.command.queue, _Waiting())
+        waiting.interested += 1
+        waiting.asking += 1
+        ticket.parkable = True
+        if ticket.deadline is not None and ticket.deadline != float("inf"):
+            heapq.heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
+
+    def park(self, ticket: Ticket, wake: float | None, now: float) -> None:
+        """A claim got nothing: let it wait until `wake`, or until a hint says something sooner."""
+        waiting = self._queues[ticket.command.queue]
+        waiting.asking -= 1
+        waiting.asked = now
+        waiting.tickets.appendleft(ticket)
+        if wake is not None:
+            waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
+
+    def leave(self, ticket: Ticket, now: float, *, asked: bool) -> None:
+        """A claim is settled; if it asked, let the next in line look whether there is more."""
+        waiting = self._queues[ticket.command.queue]
+        waiting.interested -= 1
+        if asked:
+            waiting.asking -= 1
+            waiting.wake = now
+        if not waiting.interested:
+            del self._queues[ticket.command.queue]
+        ticket.parkable = False
+        self._left += 1
+        if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of claims long settled
+            self._deadlines = [entry for entry in self._deadlines if entry[2].parkable]
+            heapq.heapify(self._deadlines)
+            self._left = 0
+
+    def hint(self, queue: str, moment: float) -> bool:
+        """Something can be claimed from `moment` on. Return whether anybody cares."""
+        waiting = self._queues.get(queue)
+        if waiting is None or (waiting.wake is not None and waiting.wake <= moment):
+            return False
+        waiting.wake = moment
+        return True
+
+    def due(self, now: float) -> list[Ticket]:
+        """Return the claims that are to ask now, the first of each queue whose moment has come."""
+        due = []
+        for waiting in self._queues.values():
+            moment = waiting.moment()
+            if moment is not None and moment <= now:
+                waiting.wake = None
+                waiting.asking += 1
+                due.append(waiting.tickets.popleft())
+        return due
+
+    def overdue(self, now: float) -> list[Ticket]:
+        """Take out the claims whose time to wait is over, and return them."""
+        over = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            ticket = heapq.heappop(self._deadlines)[2]
+            if self._take(ticket):
+                self.leave(ticket, now, asked=False)
+                over.append(ticket)
+        return over
+
+    def owned(self, owner: object, now: float) -> list[Ticket]:
+        """Take out the claims of one owner (`None`: of all), and return them."""
+        tickets = [t for w in self._queues.values() for t in w.tickets]
+        owned = [t for t in tickets if owner is None or t.owner is owner]
+        for ticket in owned:
+            self._take(ticket)
+            self.leave(ticket, now, asked=False)
+        return owned
+
+    def next_moment(self) -> float | None:
+        """Return when `due` or `overdue` will have something, by what is known now."""
+        moments = [m for w in self._queues.values() if (m := w.moment()) is not None]
+        if self._deadlines:
+            moments.append(self._deadlines[0][0])
+        return min(moments, default=None)
+
+    def _take(self, ticket: Ticket) -> bool:
+        waiting = self._queues.get(ticket.command.queue)
+        if waiting is None or ticket not in waiting.tickets:
+            return False
+        waiting.tickets.remove(ticket)
+        return True

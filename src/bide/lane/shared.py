@@ -1,0 +1,46 @@
+"""One lane a store and process: queues on the same URL share its commits and wake each other."""
+
+import os
+import threading
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.engines.registry import opener
+from bide.lane.lane import Lane
+
+__all__ = ["close_lane", "open_lane"]
+
+_lock = threading.Lock()
+_open: dict[tuple[str, int], tuple[Lane, Clock, int]] = {}
+
+
+def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
+    """Return this process's lane to a store; give it back with `close_lane`.
+
+    Raises:
+        InvalidArgument: the URL names no kind of store that is known here.
+    """
+    key = url, id(clock)
+    with _lock:
+        lane, clock, users = _open.get(key) or (Lane(opener(url), clock), clock, 0)
+        _open[key] = lane, clock, users + 1
+    return lane
+
+
+def close_lane(lane: Lane) -> None:
+    """Give a lane back; the last who does closes it."""
+    with _lock:
+        for key, (known, clock, users) in list(_open.items()):
+            if known is lane:
+                if users > 1:
+                    _open[key] = lane, clock, users - 1
+                    return
+                del _open[key]
+    lane.close()
+
+
+def _fresh_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_fresh_lock)

@@ -1,0 +1,88 @@
+"""A ticket: one command of one caller, and the caller who waits for its reply."""
+
+import asyncio
+import threading
+
+from bide.model.commands import Claim, Command
+from bide.model.replies import Claimed, Reply
+
+__all__ = ["AsyncTicket", "Ticket", "Unattended"]
+
+
+class Ticket:
+    """A command of a thread that blocks until it is settled.
+
+    Args:
+        command: what is to be done.
+        owner: on whose behalf; closing a queue settles the tickets that wait for it.
+        deadline: for a claim that waits: until when, by the lane's monotonic clock.
+    """
+
+    __slots__ = ("_done", "abandoned", "command", "deadline", "error", "owner", "parkable", "reply")
+
+    def __init__(
+        self, command: Command, owner: object = None, deadline: float | None = None
+    ) -> None:
+        self.command = command
+        self.owner = owner
+        self.deadline = deadline
+        self.reply: Reply | None = None
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self.parkable = False
+        # A bare lock: a third of what an event costs, and a put waits on one.
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def settle(self) -> None:
+        """Let the caller go on."""
+        self._done.release()
+
+    def wait(self) -> None:
+        """Block until the ticket is settled."""
+        self._done.acquire()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a claim that may wait for messages to fall due."""
+        return self.deadline is not None
+
+
+class Unattended(Ticket):
+    """A command that nobody waits for: messages that are given back."""
+
+    __slots__ = ()
+
+    def settle(self) -> None:
+        """Nobody is there to hear of it."""
+
+
+class AsyncTicket(Ticket):
+    """A command of a task on an event loop."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(
+        self, command: Command, owner: object = None, deadline: float | None = None
+    ) -> None:
+        super().__init__(command, owner, deadline)
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Reply] = self.loop.create_future()
+
+    def deliver(self) -> bool:
+        """On the loop: settle the future; return whether anybody still waits for it."""
+        if self.future.done():
+            return False
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        elif self.reply is not None:
+            self.future.set_result(self.reply)
+        return True
+
+
+def claimed_by(ticket: Ticket) -> Claimed | None:
+    """Return what a ticket's claim brought, if it brought messages."""
+    reply = ticket.reply
+    if isinstance(ticket.command, Claim) and isinstance(reply, Claimed) and reply.messages:
+        return reply
+    return None

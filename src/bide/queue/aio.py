@@ -1,0 +1,307 @@
+"""The queue for event loops. `Queue` says what each method does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+import msgspec
+
+from bide.model.commands import Cancel, Command, Configure, Count, Purge
+from bide.model.errors import InvalidArgument
+from bide.model.message import ATTEMPTS, Message, NewMessage, State
+from bide.model.moments import Duration, Moment
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Counts,
+    Forecasted,
+    Found,
+    Outcome,
+    Outcomes,
+    Page,
+    Settings,
+)
+from bide.queue.answers import Audit, Forecast, expect, held, in_parts, stored
+from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
+from bide.queue.delivery import AsyncDelivery, leases, mark_settled
+from bide.queue.face import Face
+from bide.queue.taken import AsyncTaken
+from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
+
+__all__ = ["AsyncQueue"]
+
+R = TypeVar("R")
+
+
+class AsyncQueue(Face):
+    """Async form of `Queue`: the same methods, with `await`, on the same stores.
+
+    Safe to share between tasks, of one event loop or of several. Tasks that put or claim at the
+    same time share a commit.
+
+    Example:
+        >>> import asyncio, bide
+        >>> async def main():
+        ...     async with bide.AsyncQueue("orders", "memory://") as orders:
+        ...         await orders.put({"order": 42})
+        ...         async with orders.take(wait=5) as delivery:
+        ...             return delivery.body
+        >>> asyncio.run(main())
+        {'order': 42}
+    """
+
+    async def put(
+        self,
+        body: Any,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int = ATTEMPTS,
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: OnConflict | Literal["raise"] = "keep",
+    ) -> Outcome:
+        """Async form of `Queue.put`."""
+        message = NewMessage(
+            body=body, delay=delay, at=at, id=id, priority=priority, expires=expires,
+            attempts=attempts, group=group, headers=headers,
+        )  # fmt: skip
+        reply = await self._do(Outcomes, self._ask.put((message,), on_conflict, self._clock.now()))
+        return stored(reply.outcomes[0], on_conflict)
+
+    async def put_many(
+        self,
+        messages: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int = ATTEMPTS,
+        group: str | None = None,
+        on_conflict: OnConflict = "keep",
+    ) -> list[Outcome]:
+        """Async form of `Queue.put_many`."""
+        shared = NewMessage(
+            body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
+            group=group,
+        )  # fmt: skip
+        listed = self._ask.bulk(messages, shared)
+        if not listed:
+            self._check_open()
+            return []
+        return (
+            await self._do(Outcomes, self._ask.put(listed, on_conflict, self._clock.now()))
+        ).outcomes
+
+    @overload
+    async def cancel(self, id: str, *, if_due: Moment | None = None) -> Outcome: ...
+    @overload
+    async def cancel(
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+    ) -> int: ...
+    async def cancel(
+        self,
+        id: str | None = None,
+        *,
+        if_due: Moment | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+    ) -> Outcome | int:
+        """Async form of `Queue.cancel`."""
+        if id is not None:
+            if group is not None or after is not None or before is not None or dry_run:
+                raise InvalidArgument(ID_OR_RULE)
+            return (await self._do(Outcomes, self._ask.cancel([id], if_due))).outcomes[0]
+        return await self._repeat(self._ask.cancel_where(group, after, before, dry_run))
+
+    async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+        """Async form of `Queue.cancel_many`."""
+        return (await self._do(Outcomes, self._ask.cancel(list(ids), None))).outcomes
+
+    async def reschedule(
+        self,
+        id: str,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+    ) -> Outcome:
+        """Async form of `Queue.reschedule`."""
+        command = self._ask.reschedule([id], delay, at, if_due, self._clock.now())
+        return (await self._do(Outcomes, command)).outcomes[0]
+
+    async def get(self, id: str) -> Message | None:
+        """Async form of `Queue.get`."""
+        return (await self._do(Found, self._ask.find(id))).messages[0]
+
+    async def peek(self, count: int = 10) -> list[Message]:
+        """Async form of `Queue.peek`."""
+        return (await self._do(Page, self._ask.scan("next", None, None, None, count))).messages
+
+    async def scan(
+        self,
+        state: State | None = None,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        page: int = 500,
+    ) -> AsyncIterator[Message]:
+        """Async form of `Queue.scan`."""
+        command = self._ask.scan(state, group, after, before, page)
+        while True:
+            found = await self._do(Page, command)
+            for message in found.messages:
+                yield message
+            if found.cursor is None:
+                return
+            command = msgspec.structs.replace(command, cursor=found.cursor)
+
+    async def claim(
+        self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
+    ) -> list[AsyncDelivery]:
+        """Async form of `Queue.claim`."""
+        command = self._ask.claim(count, lease, self._holder)
+        reply = await self._do(Claimed, command, wait_seconds(wait))
+        return [AsyncDelivery(self, m, reply.token, reply.now) for m in reply.messages]
+
+    def take(
+        self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
+    ) -> AsyncTaken:
+        """Async form of `Queue.take`."""
+        seconds = wait_seconds(wait)
+        return AsyncTaken(self, float("inf") if seconds is None else seconds, lease, retry)
+
+    async def ack(self, deliveries: Sequence[AsyncDelivery]) -> list[Outcome]:
+        """Async form of `Queue.ack`."""
+        return await self._settle(deliveries, self._ask.ack(leases(deliveries)))
+
+    async def retry(
+        self, deliveries: Sequence[AsyncDelivery], delay: Duration = 0, reason: str = ""
+    ) -> list[Outcome]:
+        """Async form of `Queue.retry`."""
+        return await self._settle(deliveries, self._ask.retry(leases(deliveries), delay, reason))
+
+    async def bury(self, deliveries: Sequence[AsyncDelivery], reason: str = "") -> list[Outcome]:
+        """Async form of `Queue.bury`."""
+        return await self._settle(deliveries, self._ask.bury(leases(deliveries), reason))
+
+    async def release(self, deliveries: Sequence[AsyncDelivery]) -> list[Outcome]:
+        """Async form of `Queue.release`."""
+        return await self._settle(deliveries, self._ask.release(leases(deliveries)))
+
+    async def extend(
+        self, deliveries: Sequence[AsyncDelivery], lease: Duration = 30
+    ) -> list[Outcome]:
+        """Async form of `Queue.extend`."""
+        return (await self._do(Outcomes, self._ask.extend(leases(deliveries), lease))).outcomes
+
+    async def counts(self) -> Counts:
+        """Async form of `Queue.counts`."""
+        return await self._do(Counts, Count(self.name))
+
+    async def audit(self) -> Audit:
+        """Async form of `Queue.audit`."""
+        return Audit.of(self.name, await self._do(Counts, Count(self.name, recount=True)))
+
+    async def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
+        """Async form of `Queue.forecast`."""
+        command = self._ask.forecast(bucket, horizon)
+        return Forecast.of(await self._do(Forecasted, command), command.bucket)
+
+    def dead(self) -> AsyncIterator[Message]:
+        """Async form of `Queue.dead`."""
+        return self.scan("dead")
+
+    async def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0
+    ) -> list[Outcome]:
+        """Async form of `Queue.revive`."""
+        if isinstance(ids, str):
+            ids = [ids]
+        chosen = [message.id async for message in self.dead()] if ids is None else list(ids)
+        return [
+            outcome
+            for part in in_parts(chosen)
+            for outcome in (await self._do(Outcomes, self._ask.revive(part, delay))).outcomes
+        ]
+
+    async def pause(self) -> None:
+        """Async form of `Queue.pause`."""
+        await self._do(Settings, Configure(self.name, paused=True))
+
+    async def resume(self) -> None:
+        """Async form of `Queue.resume`."""
+        await self._do(Settings, Configure(self.name, paused=False))
+
+    async def purge(self, *, state: State, before: Moment | None = None) -> int:
+        """Async form of `Queue.purge`."""
+        return await self._repeat(self._ask.purge(state, before))
+
+    async def export(self) -> AsyncIterator[str]:
+        """Async form of `Queue.export`."""
+        async for message in self.scan():
+            if message.state not in REMEMBERED:
+                yield to_line(message)
+
+    async def load(self, lines: Iterable[str | bytes]) -> Imported:
+        """Async form of `Queue.load`."""
+        imported = Imported()
+        for command in commands_of(lines, self._ask):
+            imported = imported.plus((await self._do(Outcomes, command)).outcomes)
+        return imported
+
+    async def close(self) -> None:
+        """Async form of `Queue.close`."""
+        await asyncio.to_thread(self._close)  # it waits for what is under way
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+        """Have a command carried out and return its reply."""
+        self._check_open()
+        first = self._configuration()
+        if first is not None:
+            await self._lane.acall(first, self)
+        return expect(kind, await self._lane.acall(command, self, wait))
+
+    async def _repeat(self, command: Cancel | Purge) -> int:
+        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        count = 0
+        while True:
+            reply = await self._do(Affected, command)
+            count += reply.count
+            if not reply.more:
+                return count
+
+    async def _settle(self, deliveries: Sequence[AsyncDelivery], command: Command) -> list[Outcome]:
+        outcomes = (await self._do(Outcomes, command)).outcomes
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    async def _settle_one(
+        self, delivery: AsyncDelivery, command: Command, verb: str, *, settles: bool = True
+    ) -> None:
+        held((await self._do(Outcomes, command)).outcomes[0], verb)
+        delivery.settled = delivery.settled or settles

@@ -1,0 +1,265 @@
+"""From what a user says to commands: checked here once, for every face of the queue."""
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from bide.model import body as bodies
+from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, check_queue, new_ids
+from bide.model.message import MAX_ATTEMPTS, STATES, Item, NewMessage, State
+from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
+
+__all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "wait_seconds"]
+
+OnConflict = Literal["keep", "replace"]
+
+ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
+
+MOST = 100_000
+"""How many messages one claim may ask for."""
+
+LONGEST_LEASE = 30 * 86_400_000
+
+_host = socket.gethostname()
+
+
+class Arguments:
+    """Makes the commands of one queue.
+
+    Args:
+        queue: its name.
+        max_body: how many bytes an encoded body may take.
+    """
+
+    def __init__(self, queue: str, max_body: int) -> None:
+        self.queue = check_queue(queue)
+        if not isinstance(max_body, int) or max_body < 1:
+            raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")
+        self.max_body = max_body
+
+    def put(
+        self, messages: Iterable[NewMessage], on_conflict: str = "keep", now: int = 0
+    ) -> cmd.Put:
+        """Return the command that puts messages; `now` (Unix ms) only bounds their delays."""
+        if on_conflict not in ("keep", "replace", "raise"):
+            raise InvalidArgument(
+                f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"'
+            )
+        listed = list(messages)
+        unnamed = sum(message.id is None for message in listed)
+        ids = iter(new_ids(unnamed) if unnamed else ())
+        items = [self._item(m, next(ids) if m.id is None else m.id, now) for m in listed]
+        return cmd.Put(self.queue, items, "replace" if on_conflict == "replace" else "keep")
+
+    def _item(self, message: NewMessage, id: str, now: int) -> Item:
+        data, is_json = bodies.encode(message.body, self.max_body)
+        if message.id is not None:
+            check_name(id)
+        at, delay = when(message.delay, message.at, now)
+        priority, attempts = message.priority, message.attempts
+        if type(priority) is not int or not 0 <= priority <= 255:
+            raise InvalidArgument(f"priority={priority!r} must be a whole number from 0 to 255")
+        if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS:
+            raise InvalidArgument(
+                f"attempts={attempts!r} must be a whole number from 1 to {MAX_ATTEMPTS:,}"
+            )
+        expires = None
+        if message.expires is not None:
+            expires = milliseconds(message.expires, "expires")
+            if not expires:
+                raise InvalidArgument("expires must be longer than 0; leave it out for 'never'")
+        if message.group is not None:
+            check_name(message.group, "group")
+        headers = None if message.headers is None else _headers(message.headers)
+        return Item(
+            id, data, is_json, at, delay, priority, expires, attempts, message.group, headers
+        )
+
+    def bulk(self, messages: Iterable[Any], shared: NewMessage) -> list[NewMessage]:
+        """Return messages as they are, and bodies as messages with what they share."""
+        if isinstance(messages, (str, bytes, Mapping)):
+            kind = type(messages).__name__
+            raise InvalidArgument(
+                f"put_many takes an iterable of messages or bodies, not a {kind}; for one message "
+                "use put"
+            )
+        return [
+            message
+            if isinstance(message, NewMessage)
+            else NewMessage(
+                body=message, delay=shared.delay, at=shared.at, priority=shared.priority,
+                expires=shared.expires, attempts=shared.attempts, group=shared.group,
+            )
+            for message in messages
+        ]  # fmt: skip
+
+    def cancel(self, ids: Sequence[str], if_due: Moment | None) -> cmd.Cancel:
+        """Return the command that cancels by id."""
+        due = None if if_due is None else unix(if_due, "if_due")
+        return cmd.Cancel(self.queue, _ids(ids), if_due=due)
+
+    def cancel_where(
+        self, group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
+    ) -> cmd.Cancel:
+        """Return the command that cancels by rule."""
+        where = self.where(group, after, before)
+        if where is None:
+            raise InvalidArgument(
+                "cancel needs to know what: an id, group=, after= or before=; to empty the queue "
+                'use purge(state="delayed") and purge(state="ready")'
+            )
+        return cmd.Cancel(self.queue, where=where, dry_run=dry_run)
+
+    def where(
+        self, group: str | None, after: Moment | None, before: Moment | None
+    ) -> cmd.Where | None:
+        """Return a rule, `None` when it names everything."""
+        if group is None and after is None and before is None:
+            return None
+        return cmd.Where(
+            None if group is None else check_name(group, "group"),
+            None if after is None else unix(after, "after"),
+            None if before is None else unix(before, "before"),
+        )
+
+    def reschedule(
+        self,
+        ids: Sequence[str],
+        delay: Duration | None,
+        at: Moment | None,
+        if_due: Moment | None,
+        now: int,
+    ) -> cmd.Reschedule:
+        """Return the command that moves messages to another moment."""
+        if delay is None and at is None:
+            raise InvalidArgument("reschedule needs the new moment: delay= or at=")
+        moment, ms = when(delay, at, now)
+        due = None if if_due is None else unix(if_due, "if_due")
+        return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due)
+
+    def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
+        """Return the command that claims."""
+        if type(count) is not int or not 1 <= count <= MOST:
+            raise InvalidArgument(f"count={count!r} must be a whole number from 1 to {MOST:,}")
+        return cmd.Claim(self.queue, count, self.lease(lease), holder or f"{_host}:{os.getpid()}")
+
+    def lease(self, lease: Duration) -> int:
+        """Return the length of a lease in milliseconds."""
+        ms = milliseconds(lease, "lease")
+        if not 1 <= ms <= LONGEST_LEASE:
+            raise InvalidArgument(
+                f"lease={lease!r} must be between 1 ms and 30 days; for long work take a short one "
+                "and extend it"
+            )
+        return ms
+
+    def ack(self, leases: Sequence[cmd.Lease]) -> cmd.Ack:
+        """Return the command that acks."""
+        return cmd.Ack(self.queue, list(leases))
+
+    def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
+        """Return the command that gives messages back to be tried again."""
+        return cmd.Retry(self.queue, list(leases), milliseconds(delay), str(reason))
+
+    def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
+        """Return the command that hands messages back untouched."""
+        return cmd.Retry(self.queue, list(leases), release=True)
+
+    def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
+        """Return the command that sets messages aside."""
+        return cmd.Bury(self.queue, list(leases), str(reason))
+
+    def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
+        """Return the command that lets leases lapse later."""
+        return cmd.Extend(self.queue, list(leases), self.lease(lease))
+
+    def forecast(self, bucket: Duration, horizon: Duration) -> cmd.Forecast:
+        """Return the command that forecasts."""
+        width, length = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
+        if width < 1 or length < width or length // width > 10_000:
+            raise InvalidArgument(
+                f"bucket={bucket!r} and horizon={horizon!r} must give 1 to 10,000 buckets"
+            )
+        return cmd.Forecast(self.queue, width, -(-length // width))
+
+    def scan(
+        self,
+        state: State | Literal["next"] | None,
+        group: str | None,
+        after: Moment | None,
+        before: Moment | None,
+        limit: int,
+    ) -> cmd.Scan:
+        """Return the command that reads the first page of a scan."""
+        scanned = state if state is None or state == "next" else check_state(state)
+        if type(limit) is not int or not 1 <= limit <= 10_000:
+            raise InvalidArgument(f"page={limit!r} must be a whole number from 1 to 10,000")
+        return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
+
+    def purge(self, state: str, before: Moment | None) -> cmd.Purge:
+        """Return the command that purges."""
+        checked = check_state(state)
+        if checked == "leased":
+            raise InvalidArgument(
+                "leased messages cannot be purged, somebody is working on them; wait for their "
+                "leases to lapse, or pause the queue first"
+            )
+        return cmd.Purge(self.queue, checked, None if before is None else unix(before, "before"))
+
+    def find(self, id: str) -> cmd.Find:
+        """Return the command that looks a message up."""
+        return cmd.Find(self.queue, [check_name(id)])
+
+    def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
+        """Return the command that revives dead letters."""
+        return cmd.Revive(self.queue, _ids(ids), milliseconds(delay))
+
+
+def check_state(state: str) -> State:
+    """Return a state if it is one.
+
+    Raises:
+        InvalidArgument: when it is none.
+    """
+    if state not in STATES:
+        raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
+    return state
+
+
+def when(delay: Duration | None, at: Moment | None, now: int) -> tuple[int | None, int]:
+    """Return the moment, or else the delay, in milliseconds.
+
+    Raises:
+        InvalidArgument: when both are given, or the moment is past the year 2100.
+    """
+    if at is not None:
+        if delay is not None:
+            raise InvalidArgument("give delay= or at=, not both")
+        return unix(at), 0
+    if delay is None:
+        return None, 0
+    ms = milliseconds(delay)
+    if now + ms > LATEST:
+        raise InvalidArgument(f"delay={delay!r} ends past the year 2100; are those seconds?")
+    return None, ms
+
+
+def wait_seconds(wait: Duration | None) -> float | None:
+    """Return how long to wait, in seconds."""
+    return None if wait is None else milliseconds(wait, "wait") / 1000
+
+
+def _ids(ids: Sequence[str]) -> list[str]:
+    if isinstance(ids, str):
+        raise InvalidArgument("ids must be several: a list of str")
+    return [check_name(id) for id in ids]
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(f"headers[{name!r}] must map a str to a str, not {value!r}")
+    return dict(headers)

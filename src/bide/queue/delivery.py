@@ -1,0 +1,147 @@
+"""A delivery: a message in the hands of one worker, for as long as its lease lasts."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bide.model.commands import Lease
+from bide.model.message import Message
+from bide.model.moments import Duration
+from bide.model.replies import Outcome
+
+if TYPE_CHECKING:
+    from bide.queue.aio import AsyncQueue
+    from bide.queue.sync import Queue
+
+__all__ = ["AsyncDelivery", "Delivery", "leases", "mark_settled"]
+
+
+class _Held:
+    """What both kinds of delivery have in common."""
+
+    __slots__ = ("claimed", "message", "settled", "token")
+
+    def __init__(self, message: Message, token: int, claimed: int) -> None:
+        self.message = message
+        """The message as it was claimed."""
+        self.token = token
+        """The fencing token: the number of the claim, which only grows within a queue."""
+        self.claimed = claimed
+        """When it was claimed, in Unix milliseconds of the store's clock."""
+        self.settled = False
+        """Whether it was acked, retried, buried or released through this object."""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.message.id
+
+    @property
+    def body(self) -> Any:
+        """The message's body, decoded anew at each access."""
+        return self.message.body
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1."""
+        return self.message.attempt
+
+    @property
+    def lateness(self) -> float:
+        """How long after its due moment it was claimed, in seconds."""
+        return (self.claimed - self.message.due) / 1000
+
+    @property
+    def lease(self) -> Lease:
+        """What the store knows this delivery by."""
+        return Lease(self.message.id, self.token)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.id!r} of {self.message.queue!r}, attempt {self.attempt}>"
+        )
+
+
+def leases(deliveries: Sequence[_Held]) -> list[Lease]:
+    """Return what the store knows deliveries by."""
+    return [delivery.lease for delivery in deliveries]
+
+
+def mark_settled(deliveries: Sequence[_Held], outcomes: Sequence[Outcome]) -> None:
+    """Remember which deliveries a command has settled."""
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        delivery.settled = delivery.settled or outcome.done
+
+
+class Delivery(_Held):
+    """A message in your hands. Say what became of it before the lease is over.
+
+    Each of the methods raises `LeaseLost` when the lease is over: nothing was changed then.
+    """
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: "Queue", message: Message, token: int, claimed: int) -> None:
+        super().__init__(message, token, claimed)
+        self._queue = queue
+
+    def ack(self) -> None:
+        """It is done: the message leaves the queue."""
+        self._queue._settle_one(self, self._queue._ask.ack([self.lease]), "acked")
+
+    def retry(self, delay: Duration = 0, reason: str = "") -> None:
+        """Try again later; the last attempt makes it a dead letter instead.
+
+        Args:
+            delay: how long from now.
+            reason: what went wrong; the message remembers it.
+        """
+        command = self._queue._ask.retry([self.lease], delay, reason)
+        self._queue._settle_one(self, command, "retried")
+
+    def bury(self, reason: str = "") -> None:
+        """Set the message aside as a dead letter, to be looked at by people."""
+        command = self._queue._ask.bury([self.lease], reason)
+        self._queue._settle_one(self, command, "buried")
+
+    def release(self) -> None:
+        """Hand it back untouched: it is ready at once, and no attempt is counted."""
+        self._queue._settle_one(self, self._queue._ask.release([self.lease]), "released")
+
+    def extend(self, lease: Duration = 30) -> None:
+        """Hold it for longer: the lease lapses `lease` from now."""
+        command = self._queue._ask.extend([self.lease], lease)
+        self._queue._settle_one(self, command, "extended", settles=False)
+
+
+class AsyncDelivery(_Held):
+    """Async form of `Delivery`."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: "AsyncQueue", message: Message, token: int, claimed: int) -> None:
+        super().__init__(message, token, claimed)
+        self._queue = queue
+
+    async def ack(self) -> None:
+        """Async form of `Delivery.ack`."""
+        await self._queue._settle_one(self, self._queue._ask.ack([self.lease]), "acked")
+
+    async def retry(self, delay: Duration = 0, reason: str = "") -> None:
+        """Async form of `Delivery.retry`."""
+        command = self._queue._ask.retry([self.lease], delay, reason)
+        await self._queue._settle_one(self, command, "retried")
+
+    async def bury(self, reason: str = "") -> None:
+        """Async form of `Delivery.bury`."""
+        command = self._queue._ask.bury([self.lease], reason)
+        await self._queue._settle_one(self, command, "buried")
+
+    async def release(self) -> None:
+        """Async form of `Delivery.release`."""
+        command = self._queue._ask.release([self.lease])
+        await self._queue._settle_one(self, command, "released")
+
+    async def extend(self, lease: Duration = 30) -> None:
+        """Async form of `Delivery.extend`."""
+        command = self._queue._ask.extend([self.lease], lease)
+        await self._queue._settle_one(self, command, "extended", settles=False)

@@ -1,0 +1,75 @@
+"""What `Queue` and `AsyncQueue` have in common: a name, a lane, and when it was closed."""
+
+import os
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.engines.registry import DEFAULT_URL, mask
+from bide.lane.shared import close_lane, open_lane
+from bide.model.body import MAX_BODY
+from bide.model.commands import Configure
+from bide.model.errors import Closed
+from bide.model.moments import Duration, milliseconds
+from bide.queue.arguments import Arguments
+
+__all__ = ["Face"]
+
+
+class Face:
+    """A queue's name, and the way to its store.
+
+    Args:
+        name: of the queue: 1 to 128 letters, digits and `_ . : -`.
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        keep: how long acked messages are remembered, so that their ids are refused; stored with the
+            queue, for all who use it. `None` leaves it as it is.
+        max_body: how many bytes an encoded body may take.
+        holder: by what name this worker is known to others; its host and process by default.
+        clock: for tests; see `bide.testing.FakeClock`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        keep: Duration | None = None,
+        max_body: int = MAX_BODY,
+        holder: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._ask = Arguments(name, max_body)
+        self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+        self._keep = None if keep is None else milliseconds(keep, "keep")
+        self._holder = holder
+        self._closed = False
+        self._lane = open_lane(self._url, clock)
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._ask.queue
+
+    @property
+    def url(self) -> str:
+        """The store's URL, with a password hidden."""
+        return mask(self._url)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"<{type(self).__name__} {self.name!r} at {self.url}{closed}>"
+
+    def _configuration(self) -> Configure | None:
+        """Return, the first time, the command that sets what the constructor was told."""
+        keep, self._keep = self._keep, None
+        return None if keep is None else Configure(self.name, keep=keep)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"queue {self.name!r} was closed; make a new one to go on")
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._lane.release(self)
+            close_lane(self._lane)

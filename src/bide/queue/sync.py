@@ -1,0 +1,451 @@
+"""The queue for threads."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+import msgspec
+
+from bide.model.commands import Cancel, Command, Configure, Count, Purge
+from bide.model.errors import InvalidArgument, WrongContext
+from bide.model.message import ATTEMPTS, Message, NewMessage, State
+from bide.model.moments import Duration, Moment
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Counts,
+    Forecasted,
+    Found,
+    Outcome,
+    Outcomes,
+    Page,
+    Settings,
+)
+from bide.queue.answers import Audit, Forecast, expect, held, in_parts, stored
+from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
+from bide.queue.delivery import Delivery, leases, mark_settled
+from bide.queue.face import Face
+from bide.queue.taken import Taken
+from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
+
+__all__ = ["Queue"]
+
+R = TypeVar("R")
+
+
+class Queue(Face):
+    """A queue of messages that bide their time. Safe to share between threads.
+
+    Args:
+        name: of the queue: 1 to 128 letters, digits and `_ . : -`.
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        keep: how long acked messages are remembered, so that their ids are refused; stored with the
+            queue, for all who use it. `None` leaves it as it is.
+        max_body: how many bytes an encoded body may take.
+        holder: by what name this worker is known to others; its host and process by default.
+        clock: for tests; see `bide.testing.FakeClock`.
+
+    Raises:
+        InvalidArgument: what was given cannot be; the error says why and what helps.
+
+    Every method may raise `StoreError` when the store fails, and `Closed` after `close`.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "memory://")
+        >>> print(orders.put({"order": 42}, delay="30m", id="order-42").state)
+        delayed
+        >>> bool(orders.cancel("order-42"))
+        True
+    """
+
+    def put(
+        self,
+        body: Any,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int = ATTEMPTS,
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_conflict: OnConflict | Literal["raise"] = "keep",
+    ) -> Outcome:
+        """Store a message until its moment. When this returns, the message is safe.
+
+        Args:
+            body: any JSON value, or bytes.
+            delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
+            at: the moment at which it is due, instead: an aware `datetime`, or Unix seconds. A
+                moment in the past is due at once. With neither it is due at once.
+            id: a name of your own, 1 to 512 bytes; made up when missing.
+            priority: 0 to 255; of what is due, higher goes out first.
+            expires: how long after its due moment it is still worth delivering.
+            attempts: how often it is handed out at most before it becomes a dead letter.
+            group: a name that several messages share, to cancel them together.
+            headers: text that travels beside the body.
+            on_conflict: if the id is there already: "keep" what is there, "replace" it while nobody
+                holds it, or "raise".
+
+        Returns:
+            The outcome: its `id`, its `due` moment, and whether it was stored; if not, the state of
+            the message that was there before.
+
+        Raises:
+            InvalidArgument: an argument cannot be; the error says which, why, and what helps.
+            AlreadyExists: the id is there already, with `on_conflict="raise"`.
+        """
+        message = NewMessage(
+            body=body, delay=delay, at=at, id=id, priority=priority, expires=expires,
+            attempts=attempts, group=group, headers=headers,
+        )  # fmt: skip
+        reply = self._do(Outcomes, self._ask.put((message,), on_conflict, self._clock.now()))
+        return stored(reply.outcomes[0], on_conflict)
+
+    def put_many(
+        self,
+        messages: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        attempts: int = ATTEMPTS,
+        group: str | None = None,
+        on_conflict: OnConflict = "keep",
+    ) -> list[Outcome]:
+        """Store many messages with one commit: all of them or, if that fails, none.
+
+        Args:
+            messages: `NewMessage`s, each with its own options; or plain bodies, which take the
+                options given here.
+            delay: of plain bodies, as for `put`; likewise the arguments after it.
+            at: see `put`.
+            priority: see `put`.
+            expires: see `put`.
+            attempts: see `put`.
+            group: see `put`.
+            on_conflict: for ids that are there already: "keep" or "replace".
+
+        Returns:
+            One outcome a message, in their order.
+        """
+        shared = NewMessage(
+            body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
+            group=group,
+        )  # fmt: skip
+        listed = self._ask.bulk(messages, shared)
+        if not listed:
+            self._check_open()
+            return []
+        return self._do(Outcomes, self._ask.put(listed, on_conflict, self._clock.now())).outcomes
+
+    @overload
+    def cancel(self, id: str, *, if_due: Moment | None = None) -> Outcome: ...
+    @overload
+    def cancel(
+        self,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+    ) -> int: ...
+    def cancel(
+        self,
+        id: str | None = None,
+        *,
+        if_due: Moment | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+    ) -> Outcome | int:
+        """Take a message back before somebody holds it; or all of a group, or of a span of time.
+
+        Args:
+            id: of the message.
+            if_due: only while it is still due at this moment, so that you cancel what you saw.
+            group: instead of an id: all messages of this group that nobody holds,
+            after: and that fall due at this moment or later,
+            before: and that fall due before this moment.
+            dry_run: only count them.
+
+        Returns:
+            By id an `Outcome`, true when the message is gone for good; otherwise it says where the
+            message is: who holds it until when, that it is dead or acked, or that there is no such
+            message. By group or span, how many messages were cancelled. These are cancelled 1,000
+            at a time, so that a large number stops nobody else.
+        """
+        if id is not None:
+            if group is not None or after is not None or before is not None or dry_run:
+                raise InvalidArgument(ID_OR_RULE)
+            return self._do(Outcomes, self._ask.cancel([id], if_due)).outcomes[0]
+        return self._repeat(self._ask.cancel_where(group, after, before, dry_run))
+
+    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+        """Take messages back by id, with one commit. One outcome an id, as for `cancel`."""
+        return self._do(Outcomes, self._ask.cancel(list(ids), None)).outcomes
+
+    def reschedule(
+        self,
+        id: str,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+    ) -> Outcome:
+        """Move a message that nobody holds to another moment.
+
+        Args:
+            id: of the message.
+            delay: how long from now until it is due.
+            at: the moment at which it is due, instead.
+            if_due: only while it is still due at this moment.
+
+        Returns:
+            The outcome: true when it was moved; otherwise it says where the message is.
+        """
+        command = self._ask.reschedule([id], delay, at, if_due, self._clock.now())
+        return self._do(Outcomes, command).outcomes[0]
+
+    def get(self, id: str) -> Message | None:
+        """Look at a message; `None` if there is none of this id."""
+        return self._do(Found, self._ask.find(id)).messages[0]
+
+    def peek(self, count: int = 10) -> list[Message]:
+        """Look at what goes out next, without taking it: what is ready, then what falls due."""
+        return self._do(Page, self._ask.scan("next", None, None, None, count)).messages
+
+    def scan(
+        self,
+        state: State | None = None,
+        *,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        page: int = 500,
+    ) -> Iterator[Message]:
+        """Look at any number of messages, lazily, in flat memory, beside those who work.
+
+        Args:
+            state: only messages in this state, in its order (delayed: by due moment). With none,
+                all messages, each exactly once even while they move between states.
+            group: only those of this group,
+            after: that are due at this moment or later,
+            before: that are due before this moment.
+            page: how many are read at a time.
+        """
+        command = self._ask.scan(state, group, after, before, page)
+        while True:
+            found = self._do(Page, command)
+            yield from found.messages
+            if found.cursor is None:
+                return
+            command = msgspec.structs.replace(command, cursor=found.cursor)
+
+    def claim(
+        self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
+    ) -> list[Delivery]:
+        """Take up to `count` due messages, each for the length of a lease.
+
+        Args:
+            count: how many at most.
+            wait: how long to wait for the first one to fall due; by default not at all.
+            lease: after so long without an ack they go to somebody else.
+
+        Returns:
+            What is due, weightiest first, then oldest; an empty list if nothing was due in time.
+        """
+        command = self._ask.claim(count, lease, self._holder)
+        reply = self._do(Claimed, command, wait_seconds(wait))
+        return [Delivery(self, m, reply.token, reply.now) for m in reply.messages]
+
+    def take(
+        self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
+    ) -> "Taken":
+        """Take one message, to be used in a `with` block.
+
+        The block waits until a message is due. Leaving it acks the message; an exception in it has
+        the message tried again. Both are left to you if you settle the delivery yourself.
+
+        Args:
+            wait: how long to wait for a message; by default for ever.
+            lease: after so long the message goes to somebody else.
+            retry: how long to wait before the next attempt after an exception.
+
+        Raises:
+            Empty: on entering, when nothing fell due in time.
+            LeaseLost: on leaving, when the lease was over before the block was.
+
+        Example:
+            >>> orders = Queue("orders", "memory://")
+            >>> outcome = orders.put("pay me")
+            >>> with orders.take(wait=5) as delivery:
+            ...     print(delivery.body)
+            pay me
+        """
+        seconds = wait_seconds(wait)
+        return Taken(self, float("inf") if seconds is None else seconds, lease, retry)
+
+    def ack(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Ack many deliveries with one commit.
+
+        Returns:
+            One outcome each: true when it was acked, false when its lease was over.
+        """
+        return self._settle(deliveries, self._ask.ack(leases(deliveries)))
+
+    def retry(
+        self, deliveries: Sequence[Delivery], delay: Duration = 0, reason: str = ""
+    ) -> list[Outcome]:
+        """Have many deliveries tried again with one commit; see `Delivery.retry`."""
+        return self._settle(deliveries, self._ask.retry(leases(deliveries), delay, reason))
+
+    def bury(self, deliveries: Sequence[Delivery], reason: str = "") -> list[Outcome]:
+        """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
+        return self._settle(deliveries, self._ask.bury(leases(deliveries), reason))
+
+    def release(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Hand many deliveries back with one commit; see `Delivery.release`."""
+        return self._settle(deliveries, self._ask.release(leases(deliveries)))
+
+    def extend(self, deliveries: Sequence[Delivery], lease: Duration = 30) -> list[Outcome]:
+        """Hold many deliveries for longer with one commit; see `Delivery.extend`."""
+        return self._do(Outcomes, self._ask.extend(leases(deliveries), lease)).outcomes
+
+    def counts(self) -> Counts:
+        """Count the messages in each state, and what has become of all others."""
+        return self._do(Counts, Count(self.name))
+
+    def audit(self) -> Audit:
+        """Check that everything that was put is accounted for, on the live store.
+
+        Returns:
+            The audit: true when it adds up, with the `problems` otherwise. Reads every message
+            once, beside those who work.
+        """
+        return Audit.of(self.name, self._do(Counts, Count(self.name, recount=True)))
+
+    def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
+        """Count how many messages fall due when, without listing them.
+
+        Args:
+            bucket: the length of a span.
+            horizon: how far to look ahead; later messages are counted together.
+        """
+        command = self._ask.forecast(bucket, horizon)
+        return Forecast.of(self._do(Forecasted, command), command.bucket)
+
+    def dead(self) -> Iterator[Message]:
+        """Look at the dead letters, oldest first; the same as `scan("dead")`."""
+        return self.scan("dead")
+
+    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> list[Outcome]:
+        """Have dead letters delivered again, with all attempts before them.
+
+        Args:
+            ids: which; all of them when missing.
+            delay: how long from now until they are due.
+
+        Returns:
+            One outcome each: true when it was revived.
+        """
+        if isinstance(ids, str):
+            ids = [ids]
+        chosen = [message.id for message in self.dead()] if ids is None else list(ids)
+        return [
+            outcome
+            for part in in_parts(chosen)
+            for outcome in self._do(Outcomes, self._ask.revive(part, delay)).outcomes
+        ]
+
+    def pause(self) -> None:
+        """Let nobody claim from this queue, in any process, until `resume`. Puts go on."""
+        self._do(Settings, Configure(self.name, paused=True))
+
+    def resume(self) -> None:
+        """Let messages be claimed again."""
+        self._do(Settings, Configure(self.name, paused=False))
+
+    def purge(self, *, state: State, before: Moment | None = None) -> int:
+        """Delete the messages of a state that nobody holds.
+
+        Args:
+            state: delayed, ready, dead, or what is remembered of acked and expired messages.
+            before: only those that came into it (delayed, ready: fall due) before this moment.
+
+        Returns:
+            How many were deleted; 1,000 at a time, so that a large number stops nobody else.
+        """
+        return self._repeat(self._ask.purge(state, before))
+
+    def export(self) -> Iterator[str]:
+        """Return the queue as lines of JSON, while it is in use; see `load`.
+
+        A message that somebody holds is exported as well: it is ready again after an import.
+        """
+        return (to_line(message) for message in self.scan() if message.state not in REMEMBERED)
+
+    def load(self, lines: Iterable[str | bytes]) -> Imported:
+        """Put messages from lines that `export` made. What is there already is kept.
+
+        Raises:
+            InvalidArgument: a line is none of `export`'s; the error says which. Those before it,
+                up to the last thousand, have been put.
+        """
+        imported = Imported()
+        for command in commands_of(lines, self._ask):
+            imported = imported.plus(self._do(Outcomes, command).outcomes)
+        return imported
+
+    def close(self) -> None:
+        """Let go of the store. Claims that wait in other threads raise `Closed`."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+        """Have a command carried out and return its reply."""
+        self._check_open()
+        if asyncio._get_running_loop() is not None:
+            raise WrongContext(
+                "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
+                "bide.AsyncQueue here (the same methods, with await)"
+            )
+        first = self._configuration()
+        if first is not None:
+            self._lane.call(first, self)
+        return expect(kind, self._lane.call(command, self, wait))
+
+    def _repeat(self, command: Cancel | Purge) -> int:
+        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        count = 0
+        while True:
+            reply = self._do(Affected, command)
+            count += reply.count
+            if not reply.more:
+                return count
+
+    def _settle(self, deliveries: Sequence[Delivery], command: Command) -> list[Outcome]:
+        outcomes = self._do(Outcomes, command).outcomes
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    def _settle_one(
+        self, delivery: Delivery, command: Command, verb: str, *, settles: bool = True
+    ) -> None:
+        held(self._do(Outcomes, command).outcomes[0], verb)
+        delivery.settled = delivery.settled or settles

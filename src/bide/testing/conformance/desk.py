@@ -1,0 +1,210 @@
+"""A caller of one engine, for the cases of the suite: short verbs, and a clock moved by hand."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from bide.engines.port import Engine
+from bide.model import commands as cmd
+from bide.model.lifecycle import Transition
+from bide.model.message import Item, Message, State
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Counts,
+    Forecasted,
+    Found,
+    Names,
+    Outcome,
+    Outcomes,
+    Page,
+    Reply,
+    Settings,
+)
+from bide.testing.conformance.watch import Watch, audit
+
+__all__ = ["HOUR", "START", "Desk", "leases"]
+
+START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+HOUR = 3_600_000
+
+R = TypeVar("R", bound=Reply)
+
+
+def leases(claimed: Claimed) -> list[cmd.Lease]:
+    """Return the leases that a claim gave."""
+    return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+
+
+class Desk:
+    """Gives commands to an engine at `now`, which only `wait` moves.
+
+    Args:
+        engine: who carries them out.
+        queue: the queue they are about.
+        watched: hold every command against the lifecycle, and audit the queue after it. Costs a few
+            scans of the queue a command, so cases with thousands of messages do without.
+    """
+
+    def __init__(self, engine: Engine, queue: str = "q", *, watched: bool = True) -> None:
+        self.engine = engine
+        self.queue = queue
+        self.now = START
+        self._watch = Watch(engine) if watched else None
+
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+        self.now += ms
+
+    def seen(self) -> set[Transition]:
+        """Return the transitions that came to pass at this desk."""
+        return set(self._watch.seen) if self._watch is not None else set()
+
+    def batch(self, *commands: cmd.Command) -> list[Reply]:
+        """Carry out commands as one batch."""
+        return self.engine.execute(commands, self.now)
+
+    def ask(self, command: cmd.Command, kind: type[R]) -> R:
+        """Carry out one command; its reply must be of a kind."""
+        if self._watch is not None and not command.only_reads:
+            reply = self._watch.execute(command, self.now)
+        else:
+            (reply,) = self.batch(command)
+        assert isinstance(reply, kind)
+        return reply
+
+    # What changes messages.
+
+    def put(self, *ids: str, on_conflict: Any = "keep", **fields: Any) -> list[Outcome]:
+        """Put messages that differ in nothing but their id."""
+        items = [Item(**{"id": id, "data": b"1", **fields}) for id in ids]
+        return self.put_items(items, on_conflict).outcomes
+
+    def put_items(self, items: Iterable[Item], on_conflict: Any = "keep") -> Outcomes:
+        """Put messages."""
+        return self.ask(cmd.Put(self.queue, list(items), on_conflict), Outcomes)
+
+    def claim(self, count: int = 10, lease: int = 1_000, holder: str = "w1") -> Claimed:
+        """Lease messages."""
+        return self.ask(cmd.Claim(self.queue, count, lease, holder), Claimed)
+
+    def take(self, count: int = 10, lease: int = 1_000) -> list[str]:
+        """Lease messages, and return their ids."""
+        return [message.id for message in self.claim(count, lease).messages]
+
+    def lease(self, id: str, **fields: Any) -> cmd.Lease:
+        """Put a message that is due, and lease it."""
+        self.put(id, **fields)
+        claimed = self.claim(1)
+        assert [message.id for message in claimed.messages] == [id]
+        return leases(claimed)[0]
+
+    def bring(self, id: str, state: State | None) -> cmd.Lease:
+        """Make a message and bring it into a state; return its lease, the last one it had."""
+        token = cmd.Lease(id, 0)
+        match state:
+            case "delayed":
+                self.put(id, delay=HOUR)
+            case "ready":
+                self.put(id)
+            case "leased":
+                token = self.lease(id)
+            case "dead":
+                token = self.lease(id)
+                self.bury(token)
+            case "acked":
+                self.configure(keep=HOUR)
+                token = self.lease(id)
+                self.ack(token)
+            case "expired":
+                self.put(id, expires=1)
+                self.wait(2)
+                assert self.take() == []
+        assert self.state(id) == state
+        return token
+
+    def ack(self, *held: cmd.Lease) -> list[Outcome]:
+        """Say that messages are done."""
+        return self.ask(cmd.Ack(self.queue, list(held)), Outcomes).outcomes
+
+    def retry(self, *held: cmd.Lease, **fields: Any) -> list[Outcome]:
+        """Give messages back."""
+        return self.ask(cmd.Retry(self.queue, list(held), **fields), Outcomes).outcomes
+
+    def bury(self, *held: cmd.Lease, reason: str = "") -> list[Outcome]:
+        """Set messages aside."""
+        return self.ask(cmd.Bury(self.queue, list(held), reason), Outcomes).outcomes
+
+    def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[Outcome]:
+        """Keep messages for longer."""
+        return self.ask(cmd.Extend(self.queue, list(held), lease), Outcomes).outcomes
+
+    def cancel(self, *ids: str, if_due: int | None = None) -> list[Outcome]:
+        """Take messages back by id."""
+        return self.ask(cmd.Cancel(self.queue, list(ids), if_due), Outcomes).outcomes
+
+    def cancel_where(self, *, dry_run: bool = False, **where: Any) -> Affected:
+        """Take messages back by a rule."""
+        rule = cmd.Where(**where)
+        return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run), Affected)
+
+    def reschedule(self, *ids: str, **fields: Any) -> list[Outcome]:
+        """Move messages to another moment."""
+        return self.ask(cmd.Reschedule(self.queue, list(ids), **fields), Outcomes).outcomes
+
+    def revive(self, *ids: str, delay: int = 0) -> list[Outcome]:
+        """Make dead letters ready."""
+        return self.ask(cmd.Revive(self.queue, list(ids), delay), Outcomes).outcomes
+
+    def configure(self, **fields: Any) -> Settings:
+        """Set what is given."""
+        return self.ask(cmd.Configure(self.queue, **fields), Settings)
+
+    def purge(self, state: State, before: int | None = None) -> Affected:
+        """Delete the messages of a state."""
+        return self.ask(cmd.Purge(self.queue, state, before), Affected)
+
+    # What looks.
+
+    def find(self, *ids: str) -> list[Message | None]:
+        """Look at messages by id."""
+        return self.ask(cmd.Find(self.queue, list(ids)), Found).messages
+
+    def get(self, id: str) -> Message:
+        """Return a message that is there."""
+        (message,) = self.find(id)
+        assert message is not None, f"{id} is not there"
+        return message
+
+    def state(self, id: str) -> State | None:
+        """Return the state of a message, `None` if it is not there."""
+        (message,) = self.find(id)
+        return message.state if message is not None else None
+
+    def page(self, state: Any = None, cursor: str | None = None, **fields: Any) -> Page:
+        """Look at one page."""
+        return self.ask(cmd.Scan(self.queue, state, cursor=cursor, **fields), Page)
+
+    def scan(self, state: Any = None, limit: int = 500, **where: Any) -> list[str]:
+        """Walk through all pages, and return the ids."""
+        rule = cmd.Where(**where) if where else None
+        ids: list[str] = []
+        cursor = None
+        while True:
+            page = self.page(state, cursor, limit=limit, where=rule)
+            assert len(page.messages) <= limit
+            ids += [message.id for message in page.messages]
+            if page.cursor is None:
+                return ids
+            cursor = page.cursor
+
+    def counts(self) -> Counts:
+        """Count, and audit on the way."""
+        return audit(self.engine, self.queue, self.now)
+
+    def forecast(self, bucket: int, buckets: int) -> Forecasted:
+        """Count what falls due when."""
+        return self.ask(cmd.Forecast(self.queue, bucket, buckets), Forecasted)
+
+    def queues(self, prefix: str = "") -> list[str]:
+        """Name the queues."""
+        return self.ask(cmd.Queues(prefix), Names).names

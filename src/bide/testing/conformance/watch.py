@@ -1,0 +1,146 @@
+"""Watches an engine at work: each change of each message must be one that the lifecycle knows."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from bide.engines.port import Engine
+from bide.model.commands import Command, Count, Put, Retry, Scan
+from bide.model.lifecycle import TRANSITIONS, Transition
+from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Message, State, remember
+from bide.model.replies import Counts, Page, Reply
+
+__all__ = ["Watch", "audit", "dump"]
+
+EVERYTHING = 100_000
+ALL = Scan("", limit=EVERYTHING)
+
+_KNOWN = {(t.cause, t.before, t.after): t for t in TRANSITIONS}
+
+
+def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
+    """Return all messages of a queue by id."""
+    (page,) = engine.execute([msgspec.structs.replace(ALL, queue=queue)], now)
+    assert isinstance(page, Page)
+    assert page.cursor is None, "a page of 100,000 had no room for all messages of a test"
+    messages = {message.id: message for message in page.messages}
+    assert len(messages) == len(page.messages), "a scan told of one message twice"
+    return messages
+
+
+def audit(engine: Engine, queue: str, now: int) -> Counts:
+    """Return the counts of a queue, and fail unless they account for every message."""
+    (counts,) = engine.execute([Count(queue, recount=True)], now)
+    assert isinstance(counts, Counts)
+    assert counts.recount == counts.sizes, "the counters are not what a recount finds"
+    assert counts.strays == 0, "a message stands nowhere or in two places"
+    assert counts.flow.put == counts.flow.gone + counts.sizes.total, "conservation"
+    return counts
+
+
+class Watch:
+    """Executes commands one at a time, and holds what each does against the lifecycle.
+
+    Args:
+        engine: whom to watch.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.seen: set[Transition] = set()
+        """Every transition that came to pass."""
+        self._last: dict[str, dict[str, Message]] = {}
+
+    def execute(self, command: Command, now: int) -> Reply:
+        """Carry out a command.
+
+        Raises:
+            AssertionError: when a message went a way that is not in the table, when the counters
+                moved otherwise than the table says, or do not account for every message.
+        """
+        queue = command.queue
+        before = dump(self.engine, queue, now)
+        for id, message in before.items():
+            old = self._last.get(queue, {}).get(id)
+            if old is not None and old.state != message.state:
+                self._see("time", old.state, message.state)
+        flow = audit(self.engine, queue, now).flow
+        (reply,) = self.engine.execute([command], now)
+        after = dump(self.engine, queue, now)
+        counts = audit(self.engine, queue, now)
+        moved: Counter[str] = Counter()
+        for id in sorted(before.keys() | after.keys()):
+            for step in _steps(command, before.get(id), after.get(id), counts.keep, now):
+                moved.update(self._see(*step).counts)
+        if _distinct(command):
+            was, told = msgspec.structs.asdict(flow), msgspec.structs.asdict(counts.flow)
+            counted = +Counter({name: told[name] - was[name] for name in told})
+            assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
+        self._last[queue] = after
+        return reply
+
+    def _see(self, cause: str, before: State | None, after: State | None) -> Transition:
+        found = _KNOWN.get((cause, before, after))
+        assert found is not None, f"{cause} led from {before} to {after}: not in the lifecycle"
+        self.seen.add(found)
+        return found
+
+
+_Step = tuple[str, State | None, State | None]
+
+
+def _steps(
+    command: Command, old: Message | None, new: Message | None, keep: int, now: int
+) -> Iterator[_Step]:
+    """Tell by which steps a command led from the one to the other."""
+    if old == new:
+        if isinstance(command, Put) and old is not None and old.state == "dead":
+            # Nothing shows whether a dead letter was replaced by its twin, but the counters do.
+            twins = (item.id == old.id and item.died is not None for item in command.items)
+            if command.on_conflict == "replace" and any(twins):
+                yield "replace", "dead", "dead"
+        return
+    if old is not None and old.until is not None and old.until <= now and old.holder is not None:
+        lapsed = _taken_back(old, old.until, old.holder, now)
+        yield "lapse", old.state, lapsed.state
+        old = lapsed
+    elif old is not None and old.ended is not None and old.state in ("acked", "expired"):
+        kept = keep if old.state == "acked" else max(keep, EXPIRED_KEEP)
+        if old.ended + kept <= now:
+            yield "forget", old.state, None
+            old = None
+    if old != new:
+        state = old.state if old is not None else None
+        yield _cause(command, state), state, new.state if new is not None else None
+
+
+def _taken_back(message: Message, moment: int, holder: str, now: int) -> Message:
+    """Return what a message is once its lease has lapsed."""
+    dead = message.attempt >= message.attempts
+    return msgspec.structs.replace(
+        message,
+        state="dead" if dead else "ready",
+        failures=remember(
+            message.failures, Failure(message.attempt, moment, holder, LAPSED)
+        ),
+        holder=None,
+        until=None,
+        ended=now if dead else None,
+    )
+
+
+def _cause(command: Command, state: State | None) -> str:
+    if isinstance(command, Put):
+        return "replace" if state is not None else "put"
+    if isinstance(command, Retry) and command.release:
+        return "release"
+    return str(command.__struct_config__.tag)
+
+
+def _distinct(command: Command) -> bool:
+    """Whether it names no message twice: only then is each change one step."""
+    named = [item.id for item in getattr(command, "items", ())]
+    named += getattr(command, "ids", ())
+    named += [lease.id for lease in getattr(command, "leases", ())]
+    return len(set(named)) == len(named)

@@ -1,0 +1,31 @@
+"""What goes wrong in `bide.timing`, besides bad arguments (`TypeError`, `ValueError`)."""
+
+import sys
+
+if sys.version_info >= (3, 13):
+    from queue import ShutDown as _QueueShutDown
+else:
+
+    class _QueueShutDown(Exception):  # noqa: N818 - the name that Python 3.13 gave it
+        """Stands in for `queue.ShutDown`, which Python 3.13 brought."""
+
+
+__all__ = ["Forked", "ShutDown"]
+
+
+class ShutDown(_QueueShutDown, RuntimeError):
+    """The queue, wheel or executor was shut down.
+
+    On Python 3.13 and later `except queue.ShutDown` catches it too; `except RuntimeError`, which is
+    what an executor of the standard library raises, does on every version.
+    """
+
+
+class Forked(RuntimeError):
+    """This process was forked from the one that the timers belong to.
+
+    Threads do not survive a fork, and a timer that fired in parent and child would fire twice. So
+    the parent keeps its timers, and in the child every call says this instead.
+
+    Mend: make the queue, wheel or executor in the child, after the fork.
+    """

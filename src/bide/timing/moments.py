@@ -1,0 +1,86 @@
+"""From `delay=` and `at=`, as callers write them, to seconds from now."""
+
+import math
+from datetime import datetime, timedelta
+from numbers import Real
+
+from bide.clock import Clock
+
+__all__ = ["MAX_DELAY", "NS", "Delay", "Moment", "period_ns", "seconds_until"]
+
+NS = 1_000_000_000  # nanoseconds in a second
+MAX_DELAY = 1e10  # seconds; 316 years
+
+Delay = float | timedelta
+"""A length of time: seconds, or a `timedelta`."""
+
+Moment = datetime | float
+"""A point in time: an aware `datetime`, or Unix seconds."""
+
+
+def seconds_until(delay: Delay | None, at: Moment | None, clock: Clock) -> float:
+    """Return how many seconds from now the caller means; never negative when given as `delay`.
+
+    Neither means now. A moment is translated here, once: whoever sets the wall clock afterwards
+    moves no timer. A moment that is past gives a negative number.
+
+    Raises:
+        TypeError: both are given, or one is of another type.
+        ValueError: `delay` is negative, one is NaN or infinite, is more than 316 years ahead, or
+            `at` is a datetime without a time zone.
+    """
+    if at is None:
+        if delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:  # type: ignore[operator]
+            return delay  # type: ignore[return-value]
+        return 0.0 if delay is None else _seconds(delay, "delay")
+    if delay is not None:
+        raise TypeError("delay= and at= were both given; say when with one of them")
+    return _bounded(_unix_seconds(at) - clock.now() / 1000, f"at={at!r}")
+
+
+def period_ns(period: Delay, name: str = "period") -> int:
+    """Return a period in nanoseconds, at least one.
+
+    Raises:
+        TypeError: it is neither a number nor a `timedelta`.
+        ValueError: it is zero, negative, NaN, infinite or longer than 316 years.
+    """
+    seconds = _seconds(period, name)
+    if seconds == 0:
+        raise ValueError(f"{name} is 0: the task would never pause; give a length above zero")
+    return max(1, round(seconds * NS))
+
+
+def _seconds(value: Delay, name: str) -> float:
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise TypeError(
+            f"{name} must be seconds or a datetime.timedelta, not {type(value).__name__}"
+        )
+    if seconds < 0:
+        raise ValueError(f"{name} is negative ({value!r}); 0 is the soonest there is")
+    return _bounded(seconds, f"{name}={value!r}")
+
+
+def _unix_seconds(at: Moment) -> float:
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            raise ValueError(
+                f"at={at!r} has no time zone, so it names no moment; "
+                "say datetime(..., tzinfo=timezone.utc), or .astimezone() for local time"
+            )
+        return at.timestamp()
+    if isinstance(at, Real) and not isinstance(at, bool):
+        return float(at)
+    raise TypeError(f"at must be an aware datetime or Unix seconds, not {type(at).__name__}")
+
+
+def _bounded(seconds: float, what: str) -> float:
+    if math.isnan(seconds):
+        raise ValueError(f"{what} is not a number")
+    if seconds > MAX_DELAY or math.isinf(seconds):
+        raise ValueError(f"{what} is more than 316 years ahead; is it in milliseconds?")
+    return seconds
