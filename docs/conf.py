@@ -1,0 +1,42 @@
+"""How Sphinx builds the documentation: `make docs`."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "bide"
+author = "the bide authors"
+copyright = "the bide authors; Apache License 2.0"
+release = importlib.metadata.version("bide")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "tables",  # docs/_ext/tables.py: what is made from the code's own data
+]
+exclude_patterns = ["_build", "_ext"]
+nitpicky = False
+
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 3
+
+default_role = "py:obj"  # `Queue.put` in a docstring becomes a link where there is such a thing
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 80
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = f"bide {release}"
+html_static_path = ["_static"]
+html_css_files = ["bide.css"]
+html_show_sphinx = False
+html_copy_source = False

@@ -1,0 +1,136 @@
+"""All code in the README and in the documentation runs, and prints what the page says it prints."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUNNER = Path(__file__).with_name("run_page.py")
+PAGES = [
+    path
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    if path.exists() and "_build" not in path.parts
+]
+NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
+
+REAL_TIME = "<!-- real time -->"
+"""A page with this comment runs by the system's clock, its programs as processes of their own."""
+
+NOT_RUN = re.compile(r"python not-run: \S.*")
+"""How a block is marked that does not run: with the reason."""
+
+PROGRAMS = {"bide", "cp", "docker", "export", "git", "make", "pip", "python", "sqlite3"}
+"""What a line of a shell block may begin with."""
+
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks)$"
+    r"|^<!-- run\n(?P<hidden>.*?)^-->$",
+    re.DOTALL | re.MULTILINE,
+)
+CAPTION = re.compile(r"\A:caption: (\S+)\n\n?")
+
+
+class Block(NamedTuple):
+    """A piece of a page between fences, or hidden code: a comment that begins with `run`."""
+
+    info: str
+    text: str
+    line: int
+    end: int
+    start: int
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for found in FENCE.finditer(page):
+        indent = found["indent"] or ""
+        text = re.sub(rf"^{indent}", "", found["text"] or found["hidden"] or "", flags=re.M)
+        line = page.count("\n", 0, found.start()) + 1
+        info = "python" if found["hidden"] is not None else found["info"].strip()
+        yield Block(info, text, line, found.end(), found.start())
+
+
+def steps(page: str) -> Iterator[dict[str, Any]]:
+    """Return what is to be run: code, sessions, files and programs, with what they print."""
+    found = list(blocks(page))
+    files: set[str] = set()
+    for number, block in enumerate(found):
+        after = found[number + 1] if number + 1 < len(found) else None
+        output = None
+        if after and after.info == "text" and not page[block.end : after.start].strip():
+            output = after.text
+        step = {"line": block.line, "text": block.text, "output": output}
+        if block.info in ("python", "pycon"):
+            yield {**step, "kind": block.info}
+        elif block.info == "{code-block} python":
+            caption = CAPTION.match(block.text)
+            assert caption, f"line {block.line}: a code-block is a file, name it by its caption"
+            files.add(caption[1])
+            text = block.text[caption.end() :]
+            yield {**step, "kind": "file", "name": caption[1], "text": text}
+        elif block.info == "sh":
+            for words in commands(block):
+                if words[0] == "python" and words[1] in files:
+                    yield {**step, "kind": "program", "name": words[1]}
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """Return the commands of a shell block, word by word."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in re.split(r" \| | && ", line.partition(" #")[0]):
+            if part.strip():
+                yield shlex.split(part)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_runs(name: str, tmp_path: Path) -> None:
+    page = (ROOT / name).read_text()
+    found = list(steps(page))
+    if not found:
+        return
+    plan = {"path": name, "blocks": found, "real_time": REAL_TIME in page}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(RUNNER)],
+        input=json.dumps(plan),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_says_what_it_is(name: str) -> None:
+    """So that nothing escapes the tests by a slip of its info string."""
+    known = ("pycon", "text", "sh", "json", "console", "Dockerfile", "sql", "ini", "{code-block}")
+    directives = (
+        "{toctree}", "{include}", "{eval-rst}", "{raw}", "{transitions}", "{capabilities}",
+        "{note}", "{click}",
+    )  # fmt: skip
+    for block in blocks((ROOT / name).read_text()):
+        first = block.info.split(" ")[0]
+        fine = block.info == "python" or NOT_RUN.fullmatch(block.info)
+        assert fine or first in (*known, *directives), f"{name}:{block.line}: {block.info!r}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_exist(name: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for block in blocks((ROOT / name).read_text()):
+        if block.info != "sh":
+            continue
+        for words in commands(block):
+            assert words[0] in PROGRAMS, f"{name}:{block.line}: {words[0]}"
+            if words[0] == "make":
+                for target in (word for word in words[1:] if "=" not in word):
+                    assert re.search(rf"^{target}:", makefile, re.M), f"{name}: make {target}"
