@@ -120,8 +120,8 @@ class Queue(Face):
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
-            messages: `NewMessage`s, each with its own options; or plain bodies, which take the
-                options given here.
+            messages: `NewMessage` objects, each with its own options; or plain bodies, which take
+                the options given here.
             delay: of plain bodies, as for `put`; likewise the arguments after it.
             at: see `put`.
             priority: see `put`.
