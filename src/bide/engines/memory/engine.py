@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from bide.engines.memory.shelf import Record, Shelf
+from bide.engines.pages import position
 from bide.engines.port import Capabilities, Doorbell, Engine
 from bide.model import commands as cmd
 from bide.model.message import FORGET
@@ -59,8 +60,11 @@ class MemoryEngine:
         }
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands in order."""
+        """Carry out the commands in order. What cannot be is refused before anything is done."""
         moment = time.time_ns() // 1_000_000 if now is None else now
+        for command in commands:
+            if isinstance(command, cmd.Scan):
+                position(command.cursor)
         return [self._verbs[type(command)](command, moment) for command in commands]
 
     def reader(self) -> Engine | None:
@@ -105,11 +109,11 @@ class MemoryEngine:
         return Outcomes(outcomes, wake)
 
     def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
+        if command.where is not None and command.dry_run:
+            return Affected(len(self._read(command.queue).unheld(command.where, now)))
         shelf = self._shelf(command.queue, now)
         if command.where is not None:
             found = shelf.unheld(command.where, now)
-            if command.dry_run:
-                return Affected(len(found))
             for record in found[: cmd.BULK]:
                 shelf.remove(record)
                 shelf.tally["cancelled"] += 1

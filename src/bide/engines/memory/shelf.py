@@ -278,6 +278,8 @@ class Shelf:
             since = record.ended if record.ended is not None else record.due
             return record.seen(now) == state and (before is None or since < before)
 
+        if state == "leased":  # somebody holds those
+            return []
         sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
         records = (entry[2] for name in sets for entry in self.sets[name])
         return list(islice(filter(fits, records), limit))
