@@ -87,17 +87,20 @@ class SocketBell:
             os.rmdir(os.path.dirname(self.address))  # noqa: PTH106, PTH120
 
 
-def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> None:
-    """Send a hint to every process that listens beside the file, but not to our own."""
+def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> bool:
+    """Send a hint to every process that listens beside the file; return whether there is one.
+
+    Our own process is told by other means.
+    """
     folder = _folder(path)
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
-        return
+        return False
     mine = os.path.basename(own.address) if own is not None else None  # noqa: PTH119
     others = [name for name in names if name != mine]
     if not others:
-        return
+        return False
     message = _encode((queue, wake))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
@@ -110,3 +113,4 @@ def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> None:
                     os.unlink(address)  # noqa: PTH108
             except OSError:  # a full buffer: it has hints enough to look
                 continue
+    return True

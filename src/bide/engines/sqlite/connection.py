@@ -5,7 +5,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +20,7 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Durability", "connect", "translated"]
+__all__ = ["Durability", "connect", "translate"]
 
 Durability = Literal["full", "normal"]
 
@@ -50,7 +49,7 @@ def connect(
     _refuse_bad_place(path)
     if read_only and not path.exists():
         connect(path, durability, timeout).close()
-    with translated(path, timeout):
+    try:
         connection = sqlite3.connect(
             path, timeout=timeout, isolation_level=None, check_same_thread=False
         )
@@ -65,6 +64,8 @@ def connect(
         except BaseException:
             connection.close()
             raise
+    except sqlite3.Error as error:
+        raise translate(error, path, timeout) from error
     return connection
 
 
@@ -144,16 +145,8 @@ def _split(script: str) -> Iterator[str]:
             statement = ""
 
 
-@contextmanager
-def translated(path: Path, timeout: float) -> Iterator[None]:
-    """Turn SQLite's errors into bide's, which name the cause and the mend."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _translate(error, path, timeout) from error
-
-
-def _translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
+def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
+    """Return SQLite's error as one of bide's, which names the cause and the mend."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     match code & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bide.engines.port import Capabilities, Doorbell
 from bide.engines.sqlite.bell import SocketBell, ring_all
-from bide.engines.sqlite.connection import Durability, connect, translated
+from bide.engines.sqlite.connection import Durability, connect, translate
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.verbs import VERBS
 from bide.model.commands import Command
@@ -17,6 +17,10 @@ from bide.model.errors import Closed
 from bide.model.replies import Reply
 
 __all__ = ["SqliteEngine"]
+
+LOOK_EVERY = 0.02
+"""How often, in seconds, the file system is asked at most, on the path of every command: whether
+the file is still the same, and whether anybody listens when nobody did before."""
 
 
 class SqliteEngine:
@@ -49,13 +53,14 @@ class SqliteEngine:
         self._read_only = read_only
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._bell: SocketBell | None = None
+        self._quiet_until = 0.0
         self._connection: sqlite3.Connection | None = None
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in one transaction, and answer when the disk has it."""
         connection = self._current()
-        with translated(self._path, self._timeout):
+        try:
             connection.execute(self._begin)
             try:
                 # The clock is read under the lock: a lease must not be shorter by the wait for it.
@@ -70,6 +75,8 @@ class SqliteEngine:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+        except sqlite3.Error as error:
+            raise translate(error, self._path, self._timeout) from error
         return replies
 
     def reader(self) -> "SqliteEngine":
@@ -86,7 +93,9 @@ class SqliteEngine:
 
     def ring(self, queue: str, wake: int) -> None:
         """Tell the other processes on this file that listen."""
-        ring_all(self._path, queue, wake, self._bell)
+        now = time.monotonic()
+        if now >= self._quiet_until and not ring_all(self._path, queue, wake, self._bell):
+            self._quiet_until = now + LOOK_EVERY
 
     def close(self) -> None:
         """Close the file."""
@@ -102,6 +111,7 @@ class SqliteEngine:
             self._path, self._durability, self._timeout, read_only=self._read_only
         )
         self._file = _identity(self._path)
+        self._checked = time.monotonic()
         return self._connection
 
     def _current(self) -> sqlite3.Connection:
@@ -112,15 +122,18 @@ class SqliteEngine:
         """
         if self._connection is None:
             raise Closed("this engine was closed")
-        if _identity(self._path) != self._file:
-            self._connection.close()
-            return self._open()
+        now = time.monotonic()
+        if now - self._checked > LOOK_EVERY:
+            self._checked = now
+            if _identity(self._path) != self._file:
+                self._connection.close()
+                return self._open()
         return self._connection
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  (this stands on the path of every command)
+        found = path.stat()
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino

@@ -178,6 +178,10 @@ class Session:
         self._seq += count
         return self._seq - count
 
+    def forget_seq(self) -> None:
+        """Sequence numbers were given out by SQLite: ask again which was the last."""
+        self._seq = None
+
     # Messages.
 
     def locate(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, Place]:

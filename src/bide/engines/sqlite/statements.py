@@ -13,19 +13,11 @@ class _Statements:
 
     def __init__(self, text: str) -> None:
         parts = _NAME.split(text)
-        self._by_name = {
-            name: " ".join(re.sub(r"--.*", "", body).split()).rstrip("; ")
-            for name, body in zip(parts[1::2], parts[2::2], strict=True)
-        }
+        for name, body in zip(parts[1::2], parts[2::2], strict=True):
+            setattr(self, name, " ".join(re.sub(r"--.*", "", body).split()).rstrip("; "))
 
     def __getattr__(self, name: str) -> str:
-        statement = self._by_name.get(name)
-        if statement is None:
-            raise AttributeError(f"statements.sql has no statement of the name {name!r}")
-        return statement
-
-    def __dir__(self) -> list[str]:
-        return list(self._by_name)
+        raise AttributeError(f"statements.sql has no statement of the name {name!r}")
 
 
 def _text(*path: str) -> str:

@@ -15,35 +15,36 @@ NEVER = 1 << 53
 _Pending = tuple[int, int, int]
 """seq, due, priority"""
 
+May = Callable[[Place], bool]
+Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
-def _each(
-    session: Session,
-    name: str,
-    ids: Sequence[str],
-    may: Callable[[Place], bool],
-    change: Callable[[QueueRow, list[Place]], list[Outcome]],
-) -> Outcomes:
+
+def _each(session: Session, name: str, ids: Sequence[str], may: May, change: Change) -> Outcomes:
     """Change the messages that may be changed; tell of the others where they stand."""
     queue = session.open(name)
     if queue is None:
         return Outcomes([Outcome(id, False) for id in ids])
-    places = session.locate(queue, ids)
-    if len(set(ids)) < len(ids):  # an id named twice: one after the other, as two commands would
-        found = [
-            outcome for id in ids for outcome in _each(session, name, [id], may, change).outcomes
-        ]
-    else:
-        chosen = [place for place in places.values() if may(place)]
-        outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
-        found = [
-            outcomes.get(id)
-            or (places[id].outcome(False, session.now) if id in places else Outcome(id, False))
-            for id in ids
-        ]
+    if len(set(ids)) == len(ids):
+        found = _changed(session, queue, ids, may, change)
+    else:  # an id named twice: one after the other, as two commands would
+        found = [out for id in ids for out in _changed(session, queue, [id], may, change)]
     wakes = [
         o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
     ]
     return Outcomes(found, min(wakes, default=None))
+
+
+def _changed(
+    session: Session, queue: QueueRow, ids: Sequence[str], may: May, change: Change
+) -> list[Outcome]:
+    places = session.locate(queue, ids)
+    chosen = [place for place in places.values() if may(place)]
+    outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
+    return [
+        outcomes.get(id)
+        or (places[id].outcome(False, session.now) if id in places else Outcome(id, False))
+        for id in ids
+    ]
 
 
 def _pending(if_due: int | None) -> Callable[[Place], bool]:
@@ -88,7 +89,6 @@ def _unheld(session: Session, queue: QueueRow, where: Where, limit: int) -> list
     }
     if where.group is not None:
         return session.run(SQL.of_group, {**bounds, "group": where.group}).fetchall()
-    bounds["before"] = min(bounds["before"], 1 << 42)  # what a rank can hold
     ready = session.run(SQL.ready_between, bounds).fetchall() if queue.ready else []
     bounds["limit"] = limit - len(ready)
     return ready + session.run(SQL.delayed_between, bounds).fetchall()
@@ -165,9 +165,7 @@ def _of_state(session: Session, queue: QueueRow, state: str, before: int) -> lis
 
 
 def _unheld_delayed(session: Session, queue: QueueRow, after: int, before: int) -> list[_Pending]:
-    bounds = {
-        "queue": queue.id, "after": after, "before": min(before, 1 << 42), "limit": BULK + 1,
-    }  # fmt: skip
+    bounds = {"queue": queue.id, "after": after, "before": before, "limit": BULK + 1}
     return session.run(SQL.delayed_between, bounds).fetchall()
 
 

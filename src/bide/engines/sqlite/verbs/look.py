@@ -6,6 +6,7 @@ from bide.engines.pages import PHASES, Phase, cursor_after, position
 from bide.engines.sqlite.session import DELAYED, READY, QueueRow, Session, as_message, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Count, Find, Forecast, Queues, Scan, Where
+from bide.model.errors import InvalidArgument
 from bide.model.message import STATES
 from bide.model.rank import delayed_reach
 from bide.model.replies import Counts, Flow, Forecasted, Found, Names, Page, Sizes
@@ -32,13 +33,13 @@ def find(session: Session, command: Find) -> Found:
 
 def scan(session: Session, command: Scan) -> Page:
     """Look at a page of messages."""
+    if command.state is None and (command.where is None or command.where.group is None):
+        return _scan_by_id(session, command)
+    phases = PHASES[command.state]
+    number, after = position(command.cursor)
     queue = session.look(command.queue)
     if queue is None:
         return Page([], None)
-    if command.state is None and (command.where is None or command.where.group is None):
-        return _scan_by_id(session, queue, command)
-    phases = PHASES[command.state]
-    number, after = position(command.cursor)
     rows: list[_Row] = []
     for index in range(number, len(phases)):
         start = after if index == number else (-1, -1)
@@ -50,12 +51,22 @@ def scan(session: Session, command: Scan) -> Page:
     return Page([as_message(command.queue, row, session.now) for row in rows], None)
 
 
-def _scan_by_id(session: Session, queue: QueueRow, command: Scan) -> Page:
-    last = (command.cursor or _BY_ID).removeprefix(_BY_ID)
-    bounds = {"queue": queue.id, "id": last, "limit": command.limit, **_due(command.where)}
+def _scan_by_id(session: Session, command: Scan) -> Page:
+    cursor = _BY_ID if command.cursor is None else command.cursor
+    if not cursor.startswith(_BY_ID):
+        raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
+    queue = session.look(command.queue)
+    if queue is None:
+        return Page([], None)
+    bounds = {
+        "queue": queue.id,
+        "id": cursor.removeprefix(_BY_ID),
+        "limit": command.limit,
+        **_due(command.where),
+    }
     rows = session.run(SQL.scan_all, bounds).fetchall()
-    cursor = _BY_ID + rows[-1][0] if len(rows) == command.limit else None
-    return Page([as_message(command.queue, row, session.now) for row in rows], cursor)
+    following = _BY_ID + rows[-1][0] if len(rows) == command.limit else None
+    return Page([as_message(command.queue, row, session.now) for row in rows], following)
 
 
 def _due(where: Where | None) -> dict[str, int]:

@@ -14,6 +14,8 @@ __all__ = ["put"]
 
 def put(session: Session, run: list[Put]) -> list[Reply]:
     """Store the messages of consecutive puts."""
+    if len(run) == 1 and len(run[0].items) == 1 and run[0].on_conflict == "keep":
+        return [_one(session, run[0])]
     replies: list[Reply] = []
     keeps: list[Put] = []
     for command in run:
@@ -26,6 +28,40 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
     return replies + _keep(session, keeps)
 
 
+def _one(session: Session, command: Put) -> Outcomes | None:
+    """Store one message, the commonest put, without reading anything before.
+
+    Returns `None`, with nothing changed, when that does not do: the queue does not exist, or is
+    being changed by the same batch, or the id is taken.
+    """
+    item = command.items[0]
+    if session.knows(command.queue) or item.died is not None:
+        return None
+    now = session.now
+    due = now + item.delay if item.at is None else item.at
+    row = session.run(SQL.count_put, (item.priority > 0, command.queue)).fetchone()
+    if row is None:
+        return None
+    queue, kept = row
+    if kept:
+        session.open(command.queue)  # forgets what was kept long enough, maybe of this id
+    cursor = session.run(SQL.insert_message, _row(None, queue, item, due))
+    if cursor.rowcount == 0:
+        session.run(SQL.uncount_put, (queue,))
+        return None
+def _stand(session: Session, queue: QueueRow, item: Item, due: int, seq: int) -> Outcome:
+    """Give a new message its place."""
+    if item.priority:
+        queue.weighted = 1
+    if item.died is not None:
+        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
+        queue.dead += 1
+        queue.died += 1
+        return Outcome(item.id, True, "dead", due, item.died)
+    session.delay(queue, due, item.priority, seq)
+    return Outcome(item.id, True, "ready" if due <= session.now else "delayed", due)
+
+
 def _keep(session: Session, run: list[Put]) -> list[Reply]:
     """Store all messages of all commands with one statement; only then look who met their id."""
     if not run:
@@ -33,8 +69,10 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
     now = session.now
     base = seq = session.next_seq(sum(len(command.items) for command in run))
     rows: list[tuple[Any, ...]] = []
-    for command in run:
-        queue = session.make(command.queue)
+    # Made once: whoever makes a queue ready for a change forgets what was kept, and an id that is
+    # refused here must still be there to be told of below.
+    queues = [session.make(command.queue) for command in run]
+    for queue, command in zip(queues, run, strict=True):
         for item in command.items:
             seq += 1
             due = now + item.delay if item.at is None else item.at
@@ -43,11 +81,11 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
     if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
         stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
     start = base
-    for command in run:
-        _count(session, session.make(command.queue), command.items, start, stored)
+    for queue, command in zip(queues, run, strict=True):
+        _count(session, queue, command.items, start, stored)
         start += len(command.items)
     session.run(SQL.delay_new, (base,))
-    return _answer(session, run, rows, stored)
+    return _answer(session, queues, run, rows, stored)
 
 
 def _count(
@@ -69,7 +107,7 @@ def _count(
         queue.weighted = 1
 
 
-def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+def _row(seq: int | None, queue: int, item: Item, due: int) -> tuple[Any, ...]:
     return (
         seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
         item.group, json_text(item.headers) if item.headers is not None else None,
@@ -79,18 +117,22 @@ def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
 
 
 def _answer(
-    session: Session, run: list[Put], rows: list[tuple[Any, ...]], stored: set[int] | None
+    session: Session,
+    queues: list[QueueRow],
+    run: list[Put],
+    rows: list[tuple[Any, ...]],
+    stored: set[int] | None,
 ) -> list[Reply]:
     now = session.now
     replies: list[Reply] = []
     number = 0
-    for command in run:
+    for queue, command in zip(queues, run, strict=True):
         mine = rows[number : number + len(command.items)]
         number += len(mine)
         places: dict[str, Place] = {}
         if stored is not None:
             met = [row[2] for row in mine if row[0] not in stored]
-            places = session.locate(session.make(command.queue), met) if met else {}
+            places = session.locate(queue, met) if met else {}
         outcomes = []
         wake = None
         for item, (seq, _, id, due, *_) in zip(command.items, mine, strict=True):
@@ -151,20 +193,11 @@ def _clear(session: Session, queue: QueueRow, place: Place) -> bool:
 
 
 def _store(session: Session, queue: QueueRow, item: Item, old: Place | None) -> Outcome:
-    now = session.now
-    due = now + item.delay if item.at is None else item.at
+    due = session.now + item.delay if item.at is None else item.at
     if old is None:
         seq = session.next_seq(1) + 1
         queue.put += 1
     else:
         seq = old.seq
     session.run(SQL.insert_message, _row(seq, queue.id, item, due))
-    if item.priority:
-        queue.weighted = 1
-    if item.died is not None:
-        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
-        queue.dead += 1
-        queue.died += 1
-        return Outcome(item.id, True, "dead", due, item.died)
-    session.delay(queue, due, item.priority, seq)
-    return Outcome(item.id, True, "ready" if due <= now else "delayed", due)
+    return _stand(session, queue, item, due, seq)

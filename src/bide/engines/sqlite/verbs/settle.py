@@ -17,10 +17,22 @@ def _held(session: Session, name: str, leases: Sequence[Lease], settle: Settle) 
     queue = session.open(name)
     if queue is None:
         return Outcomes([Outcome(lease.id, False) for lease in leases])
+    if len({lease.id for lease in leases}) == len(leases):
+        found = _settled(session, queue, leases, settle)
+    else:  # a message named twice: one after the other, as two commands would
+        found = [out for lease in leases for out in _settled(session, queue, [lease], settle)]
+    wakes = [
+        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]
+    return Outcomes(found, min(wakes, default=None))
+
+
+def _settled(
+    session: Session, queue: QueueRow, leases: Sequence[Lease], settle: Settle
+) -> list[Outcome]:
     places = session.locate(queue, [lease.id for lease in leases])
-    good: dict[str, Place] = {}
-    answers: list[Outcome | str] = []
-    again: list[int] = []
+    answers: list[Outcome | None] = []
+    good: list[Place] = []
     for lease in leases:
         place = places.get(lease.id)
         if place is None:
@@ -28,24 +40,10 @@ def _held(session: Session, name: str, leases: Sequence[Lease], settle: Settle) 
         elif place.token != lease.token:
             answers.append(place.outcome(False, session.now))
         else:
-            if lease.id in good:  # named twice: the first one settles it
-                again.append(len(answers))
-            good[lease.id] = place
-            answers.append(lease.id)
-    outcomes = {outcome.id: outcome for outcome in settle(queue, list(good.values()))}
-    if again:
-        after = session.locate(queue, [leases[index].id for index in again])
-        for index in again:
-            left = after.get(leases[index].id)
-            if left is None:
-                answers[index] = Outcome(leases[index].id, False)
-            elif left.token is None:
-                answers[index] = left.outcome(False, session.now)
-    found = [outcomes[answer] if isinstance(answer, str) else answer for answer in answers]
-    wakes = [
-        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
-    ]
-    return Outcomes(found, min(wakes, default=None))
+            answers.append(None)
+            good.append(place)
+    settled = iter(settle(queue, good) if good else ())
+    return [next(settled) if answer is None else answer for answer in answers]
 
 
 def extend(session: Session, command: Extend) -> Outcomes:
@@ -63,8 +61,6 @@ def ack(session: Session, command: Ack) -> Outcomes:
     """Let messages leave the queue, or remember them where the queue keeps."""
 
     def leave(queue: QueueRow, places: list[Place]) -> list[Outcome]:
-        if not places:
-            return []
         seqs = [place.seq for place in places]
         session.leave_lease(queue, seqs)
         queue.acked += len(seqs)
