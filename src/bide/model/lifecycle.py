@@ -74,7 +74,7 @@ def as_markdown() -> str:
     """Return the table in Markdown, for the documentation."""
     lines = ["| cause | from | to | when | counts |", "|---|---|---|---|---|"]
     for cause, before, after, when, counts in TRANSITIONS:
-        cells = (cause, before or "–", after or "gone", when, ", ".join(counts))
+        cells = (cause, before or "none", after or "gone", when, ", ".join(counts))
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join(lines) + "\n"
 

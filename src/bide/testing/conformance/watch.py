@@ -70,10 +70,10 @@ class Watch:
         after = dump(self.engine, queue, now)
         counts = audit(self.engine, queue, now)
         moved: Counter[str] = Counter()
-        for id in sorted(before.keys() | after.keys()):
-            for step in _steps(command, before.get(id), after.get(id), counts.keep, now):
-                moved.update(self._see(*step).counts)
         if _distinct(command):
+            for id in sorted(before.keys() | after.keys()):
+                for step in _steps(command, before.get(id), after.get(id), counts.keep, now):
+                    moved.update(self._see(*step).counts)
             was, told = msgspec.structs.asdict(flow), msgspec.structs.asdict(counts.flow)
             counted = +Counter({name: told[name] - was[name] for name in told})
             assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
@@ -121,9 +121,7 @@ def _taken_back(message: Message, moment: int, holder: str, now: int) -> Message
     return msgspec.structs.replace(
         message,
         state="dead" if dead else "ready",
-        failures=remember(
-            message.failures, Failure(message.attempt, moment, holder, LAPSED)
-        ),
+        failures=remember(message.failures, Failure(message.attempt, moment, holder, LAPSED)),
         holder=None,
         until=None,
         ended=now if dead else None,
@@ -139,7 +137,7 @@ def _cause(command: Command, state: State | None) -> str:
 
 
 def _distinct(command: Command) -> bool:
-    """Whether it names no message twice: only then is each change one step."""
+    """Whether it names no message twice: only then each change can be told from the next."""
     named = [item.id for item in getattr(command, "items", ())]
     named += getattr(command, "ids", ())
     named += [lease.id for lease in getattr(command, "leases", ())]

@@ -1,0 +1,21 @@
+"""The conformance suite: what every engine promises, as tests that anybody's engine can run.
+
+Subclass `EngineConformance`, provide the fixture `make_engine`, and let pytest run it. See there.
+"""
+
+try:
+    import hypothesis  # noqa: F401
+    import pytest
+except ImportError as error:
+    raise ImportError(
+        f"the conformance suite needs {error.name}; install it with: pip install 'bide[testing]'"
+    ) from error
+
+_PARTS = "batches changing claiming content desk looking play putting scripts settling suite watch"
+
+# So that a failing assertion tells what it compared, as in tests of one's own.
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
+
+from bide.testing.conformance.suite import EngineConformance  # noqa: E402
+
+__all__ = ["EngineConformance"]

@@ -1,0 +1,289 @@
+# ruff: noqa: D102  (what is promised stands in the name of each case)
+"""Cancel, reschedule, revive, purge, configure: what anybody may do to what nobody holds."""
+
+from typing import Any
+
+import pytest
+
+from bide.model import commands as cmd
+from bide.model.commands import BULK
+from bide.model.message import State
+from bide.model.replies import Affected, Outcome, Outcomes, Settings
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.putting import refused
+
+__all__ = ["ChangeCases"]
+
+NOT_WAITING: tuple[State, ...] = ("leased", "dead", "acked", "expired")
+
+
+class _ById:
+    """Cancel, reschedule and revive by id."""
+
+    def test_cancel_of_what_waits_is_final(self, desk: Desk) -> None:
+        desk.put("a", delay=50)
+        assert desk.cancel("a") == [Outcome("a", True, due=START + 50)]
+        desk.wait(50)
+        assert desk.take() == []
+        assert desk.state("a") is None
+        assert desk.counts().flow.cancelled == 1
+
+    def test_cancel_of_what_is_ready_is_final(self, desk: Desk) -> None:
+        desk.put("a", "b")
+        desk.put("heavy", priority=1)
+        assert desk.take(1) == ["heavy"]
+        assert desk.cancel("a")[0]
+        assert desk.take() == ["b"]
+
+    @pytest.mark.parametrize("state", NOT_WAITING)
+    def test_cancel_of_anything_else_tells_where_it_is(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        assert desk.cancel("a") == [refused(desk, "a")]
+        assert desk.state("a") == state
+
+    def test_cancel_of_what_never_was(self, desk: Desk) -> None:
+        assert desk.cancel("a") == [Outcome("a", False)]
+        desk.put("b")
+        assert desk.cancel("a", "b") == [Outcome("a", False), Outcome("b", True, due=START)]
+
+    def test_cancel_twice_in_one_command(self, desk: Desk) -> None:
+        desk.put("a")
+        assert [o.done for o in desk.cancel("a", "a")] == [True, False]
+        assert desk.counts().flow.cancelled == 1
+
+    def test_cancel_of_a_lapsed_lease_is_final(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.wait(1_000)
+        assert desk.cancel("a") == [Outcome("a", True, due=START)]
+        assert desk.ack(lease) == [Outcome("a", False)]
+        assert desk.counts().flow.lapsed == 1
+
+    def test_cancel_only_while_due_is_still_this(self, desk: Desk) -> None:
+        desk.put("a", delay=50)
+        assert desk.cancel("a", if_due=START) == [Outcome("a", False, "delayed", START + 50)]
+        assert desk.cancel("a", if_due=START + 50)[0]
+
+    @pytest.mark.parametrize("state", ["delayed", "ready"])
+    def test_reschedule_moves_what_waits(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        assert desk.reschedule("a", delay=70) == [Outcome("a", True, "delayed", START + 70)]
+        assert desk.reschedule("a", at=START - 3) == [Outcome("a", True, "ready", START - 3)]
+        assert desk.take() == ["a"]
+        assert desk.get("a").due == START - 3
+
+    @pytest.mark.parametrize("state", NOT_WAITING)
+    def test_reschedule_of_anything_else_tells_where_it_is(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        assert desk.reschedule("a", delay=5) == [refused(desk, "a")]
+
+    def test_reschedule_only_while_due_is_still_this(self, desk: Desk) -> None:
+        desk.put("a", delay=50)
+        assert not desk.reschedule("a", delay=9, if_due=START + 49)[0]
+        assert desk.reschedule("a", delay=9, if_due=START + 50)[0]
+
+    def test_reschedule_keeps_everything_else(self, desk: Desk) -> None:
+        desk.put("a", priority=7, expires=20, group="g", delay=5)
+        desk.reschedule("a", delay=100)
+        message = desk.get("a")
+        assert (message.priority, message.expires, message.group) == (7, 20, "g")
+        desk.wait(120)
+        assert desk.take() == ["a"]
+
+    def test_reschedule_twice_in_one_command(self, desk: Desk) -> None:
+        desk.put("a")
+        assert [o.done for o in desk.reschedule("a", "a", "b", delay=5)] == [True, True, False]
+
+    def test_reschedule_wakes_at_the_new_moment(self, desk: Desk) -> None:
+        desk.put("a", delay=HOUR)
+        reply = desk.ask(cmd.Reschedule("q", ["b", "a"], delay=5), Outcomes)
+        assert reply.wake == START + 5
+        assert desk.ask(cmd.Reschedule("q", ["b"], delay=5), Outcomes).wake is None
+
+    def test_revive_gives_all_attempts_anew(self, desk: Desk) -> None:
+        desk.put("a", attempts=1)
+        desk.retry(*leases(desk.claim()), reason="no")
+        desk.wait(9)
+        assert desk.revive("a") == [Outcome("a", True, "ready", START + 9)]
+        message = desk.get("a")
+        assert (message.attempt, message.ended, message.error) == (0, None, "no")
+        assert desk.take() == ["a"]
+        assert desk.counts().flow.revived == 1
+
+    def test_revive_with_a_delay(self, desk: Desk) -> None:
+        desk.bring("a", "dead")
+        reply = desk.ask(cmd.Revive("q", ["a"], 30), Outcomes)
+        assert reply == Outcomes([Outcome("a", True, "delayed", START + 30)], wake=START + 30)
+
+    @pytest.mark.parametrize("state", ["delayed", "ready", "leased", "acked", "expired"])
+    def test_revive_of_what_is_not_dead(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        assert desk.revive("a", "b") == [refused(desk, "a"), Outcome("b", False)]
+
+    def test_no_ids_nothing_done(self, desk: Desk) -> None:
+        desk.put("a")
+        assert desk.cancel() == desk.reschedule(delay=1) == desk.revive() == []
+
+
+class ChangeCases(_ById):
+    """What anybody may do to messages that nobody holds."""
+
+    # By rule.
+
+    def test_cancel_by_group_takes_all_that_wait(self, desk: Desk) -> None:
+        desk.put("held", group="g")
+        lease = leases(desk.claim())[0]
+        desk.put("a", "b", group="g", delay=5)
+        desk.put("c", group="g")
+        desk.put("x", group="gg")
+        desk.put("y")
+        assert desk.cancel_where(group="g") == Affected(3)
+        assert sorted(desk.scan()) == ["held", "x", "y"]
+        assert desk.ack(lease)[0]
+        assert desk.counts().flow.cancelled == 3
+
+    def test_cancel_by_due_takes_from_after_until_before(self, desk: Desk) -> None:
+        for number in range(6):
+            desk.put(f"m{number}", delay=number)
+        assert desk.cancel_where(after=START + 1, before=START + 4) == Affected(3)
+        assert desk.cancel_where(before=START + 1) == Affected(1)
+        assert desk.cancel_where(after=START + 5) == Affected(1)
+        assert desk.scan() == ["m4"]
+
+    def test_cancel_by_due_finds_what_is_weighed_already(self, desk: Desk) -> None:
+        desk.put("a", at=START - 9, priority=3)
+        desk.put("b", at=START - 8, priority=200)
+        desk.put("c", at=START - 7)
+        assert desk.take(1) == ["b"]
+        assert desk.cancel_where(after=START - 8, before=START) == Affected(1)
+        assert desk.take() == ["a"]
+
+    def test_cancel_by_group_and_due(self, desk: Desk) -> None:
+        desk.put("a", group="g", delay=5)
+        desk.put("b", group="g", delay=9)
+        desk.put("c", delay=9)
+        assert desk.cancel_where(group="g", after=START + 9) == Affected(1)
+        assert sorted(desk.scan()) == ["a", "c"]
+
+    def test_a_rule_leaves_the_dead_and_the_done_alone(self, desk: Desk) -> None:
+        desk.configure(keep=HOUR)
+        for id, settle in (("dead", desk.bury), ("acked", desk.ack)):
+            settle(desk.lease(id, group="g"))
+        assert desk.cancel_where(group="g") == Affected(0)
+        assert desk.cancel_where(after=0) == Affected(0)
+
+    @pytest.mark.parametrize("where", [{"group": "g"}, {"before": START + HOUR}])
+    def test_a_dry_run_counts_all_and_changes_nothing(
+        self, bare: Desk, where: dict[str, Any]
+    ) -> None:
+        bare.put(*(f"m{number:04}" for number in range(BULK + 5)), group="g", delay=5)
+        assert bare.cancel_where(dry_run=True, **where) == Affected(BULK + 5)
+        assert bare.counts().sizes.delayed == BULK + 5
+
+    def test_a_dry_run_forgets_nothing(self, desk: Desk) -> None:
+        desk.configure(keep=5)
+        desk.ack(desk.lease("a"))
+        desk.wait(9)
+        assert desk.cancel_where(dry_run=True, after=0) == Affected(0)
+        assert desk.counts().kept == 1
+
+    @pytest.mark.parametrize("where", [{"group": "g"}, {"after": 0}])
+    def test_a_rule_takes_so_many_at_a_time_and_says_that_there_are_more(
+        self, bare: Desk, where: dict[str, Any]
+    ) -> None:
+        bare.put(*(f"m{number:04}" for number in range(2 * BULK)), group="g", delay=5)
+        bare.put("last", group="g")
+        assert bare.cancel_where(**where) == Affected(BULK, more=True)
+        assert bare.cancel_where(**where) == Affected(BULK, more=True)
+        assert bare.cancel_where(**where) == Affected(1)
+        assert bare.cancel_where(**where) == Affected(0)
+        assert bare.counts().flow.cancelled == 2 * BULK + 1
+
+    def test_a_rule_for_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.cancel_where(group="g") == Affected(0)
+        assert desk.cancel_where(group="g", dry_run=True) == Affected(0)
+        assert desk.queues() == []
+
+    def test_far_off_moments_are_within_reach(self, desk: Desk) -> None:
+        far = 4_500_000_000_000  # 2112
+        desk.put("a", at=far)
+        desk.put("b", at=far + 1)
+        assert desk.cancel_where(after=far, before=far + 1) == Affected(1)
+        assert desk.cancel_where(after=START) == Affected(1)
+
+    # Purge.
+
+    @pytest.mark.parametrize("state", ["delayed", "ready", "dead", "acked", "expired"])
+    def test_purge_deletes_one_state(self, desk: Desk, state: State) -> None:
+        desk.configure(keep=HOUR)
+        desk.put("late", expires=0)
+        desk.put("d")
+        desk.wait(1)
+        desk.bury(*leases(desk.claim()))
+        desk.ack(desk.lease("k"))
+        desk.put("w", delay=HOUR)
+        desk.put("r")
+        names = {"delayed": "w", "ready": "r", "dead": "d", "acked": "k", "expired": "late"}
+        before = desk.counts().flow.purged
+        assert desk.purge(state) == Affected(1)
+        assert desk.state(names[state]) is None
+        assert len(desk.scan()) == 4
+        assert desk.counts().flow.purged - before == (state in ("delayed", "ready", "dead"))
+
+    def test_purge_never_touches_what_is_held(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        assert desk.purge("leased") == Affected(0)
+        assert desk.purge("ready") == desk.purge("delayed") == Affected(0)
+        assert desk.ack(lease)[0]
+
+    def test_purge_only_what_came_before(self, desk: Desk) -> None:
+        desk.bring("a", "dead")
+        desk.wait(5)
+        desk.bring("b", "dead")
+        assert desk.purge("dead", before=START + 5) == Affected(1)
+        assert desk.scan("dead") == ["b"]
+
+    def test_purge_by_due_what_waits(self, desk: Desk) -> None:
+        for number in (-5, -4, 0, 4, 5):
+            desk.put(f"m{number}", at=START + number)
+        assert desk.purge("ready", before=START - 4) == Affected(1)
+        assert desk.purge("delayed", before=START + 5) == Affected(1)
+        assert desk.purge("ready") == Affected(2)
+        assert desk.scan() == ["m5"]
+
+    def test_purge_finds_what_is_weighed_already(self, desk: Desk) -> None:
+        desk.put("a", "b", priority=3)
+        desk.put("heavy", priority=9)
+        assert desk.take(1) == ["heavy"]
+        assert desk.purge("ready") == Affected(2)
+
+    @pytest.mark.parametrize("state", ["delayed", "dead"])
+    def test_purge_so_many_at_a_time(self, bare: Desk, state: State) -> None:
+        ids = [f"m{number:04}" for number in range(BULK + 1)]
+        bare.put(*ids, delay=5, died=START if state == "dead" else None)
+        assert bare.purge(state) == Affected(BULK, more=True)
+        assert bare.purge(state) == Affected(1)
+        assert bare.counts().flow.purged == BULK + 1
+
+    def test_purge_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.purge("dead") == Affected(0)
+        assert desk.queues() == []
+
+    # Settings.
+
+    def test_settings_answer_and_stay(self, desk: Desk) -> None:
+        assert desk.configure() == Settings(False, 0)
+        assert desk.configure(keep=5) == Settings(False, 5)
+        assert desk.configure(paused=True) == Settings(True, 5)
+        assert desk.configure(keep=0) == Settings(True, 0)
+        counts = desk.counts()
+        assert (counts.paused, counts.keep) == (True, 0)
+
+    def test_resuming_wakes_and_only_resuming(self, desk: Desk) -> None:
+        assert desk.configure(paused=False).wake is None
+        assert desk.configure(paused=True).wake is None
+        assert desk.configure(keep=1).wake is None
+        assert desk.configure(paused=False).wake == START
+
+    def test_setting_makes_the_queue(self, desk: Desk) -> None:
+        desk.configure(keep=5)
+        assert desk.queues() == ["q"]

@@ -1,0 +1,292 @@
+# ruff: noqa: D102  (what is promised stands in the name of each case)
+"""Claim: who gets what, and when."""
+
+from bide.model.message import Failure, Item
+from bide.model.rank import PROMOTE
+from bide.model.replies import Claimed
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
+
+__all__ = ["ClaimCases"]
+
+
+class ClaimCases:
+    """What a claim promises."""
+
+    def test_never_one_tick_early(self, desk: Desk) -> None:
+        desk.put("a", delay=100)
+        desk.wait(99)
+        assert desk.take() == []
+        desk.wait(1)
+        assert desk.take() == ["a"]
+
+    def test_a_claimed_message_tells_its_lease(self, desk: Desk) -> None:
+        desk.put("a", delay=3)
+        desk.wait(5)
+        claimed = desk.claim(lease=700, holder="host:1")
+        (message,) = claimed.messages
+        assert (message.state, message.holder, message.until) == ("leased", "host:1", START + 705)
+        assert (message.attempt, message.due, claimed.now) == (1, START + 3, START + 5)
+        assert desk.get("a") == message
+
+    def test_a_leased_message_goes_to_nobody_else(self, desk: Desk) -> None:
+        desk.put("a")
+        desk.claim(lease=1_000)
+        desk.wait(999)
+        assert desk.take() == []
+
+    def test_a_claim_takes_no_more_than_it_may(self, desk: Desk) -> None:
+        desk.put("a", "b", "c")
+        assert desk.take(2) == ["a", "b"]
+        assert desk.take(2) == ["c"]
+
+    def test_a_claim_of_none_takes_none(self, desk: Desk) -> None:
+        desk.put("a")
+        assert desk.claim(0) == Claimed([], 0, START, next=0)
+
+    def test_a_queue_that_is_not_there_has_nothing(self, desk: Desk) -> None:
+        assert desk.claim() == Claimed([], 0, START)
+        assert desk.queues() == []
+
+    def test_the_token_grows_and_is_never_used_twice(self, desk: Desk) -> None:
+        tokens = []
+        for id in ("a", "b", "a", "c"):
+            lease = desk.lease(id)
+            tokens.append(lease.token)
+            desk.ack(lease)
+        assert tokens == sorted(set(tokens))
+        assert tokens[0] > 0
+
+    def test_one_claim_has_one_token(self, desk: Desk) -> None:
+        desk.put("a", "b")
+        claimed = desk.claim()
+        assert all(outcome.done for outcome in desk.ack(*leases(claimed)))
+
+    # Order.
+
+    def test_earlier_due_goes_first(self, desk: Desk) -> None:
+        desk.put("late", delay=9)
+        desk.put("early", delay=2)
+        desk.wait(10)
+        assert desk.take(1) == ["early"]
+
+    def test_ties_go_out_as_they_were_put(self, desk: Desk) -> None:
+        ids = [f"m{number}" for number in range(25)]
+        desk.put(*reversed(ids))
+        assert desk.take(30) == ids[::-1]
+
+    def test_ties_of_a_backlog_go_out_as_they_were_put(self, desk: Desk) -> None:
+        desk.put("heavy", priority=1)
+        ids = [f"m{number}" for number in range(25)]
+        desk.put(*reversed(ids))
+        assert [desk.take(1)[0] for _ in range(26)] == ["heavy", *ids[::-1]]
+
+    def test_at_one_moment_the_weightier_goes_first(self, desk: Desk) -> None:
+        desk.put("light", delay=5)
+        desk.put("heavy", delay=5, priority=200)
+        desk.wait(5)
+        assert desk.take(1) == ["heavy"]
+
+    def test_in_a_backlog_weight_goes_before_age(self, desk: Desk) -> None:
+        desk.put("old", at=START - 50)
+        desk.put("older", at=START - 90)
+        desk.put("heavy", at=START - 1, priority=1)
+        assert [desk.take(1) for _ in range(3)] == [["heavy"], ["older"], ["old"]]
+
+    def test_weight_decides_also_when_one_claim_takes_all(self, desk: Desk) -> None:
+        desk.put("old", at=START - 50)
+        desk.put("heavy", at=START - 1, priority=255)
+        assert desk.take() == ["heavy", "old"]
+
+    def test_what_is_not_due_has_no_weight_yet(self, desk: Desk) -> None:
+        desk.put("heavy", delay=1, priority=255)
+        desk.put("a", "b", "c")
+        assert desk.take(1) == ["a"]
+        desk.wait(1)
+        assert desk.take(1) == ["heavy"]
+
+    def test_priorities_are_numbers_not_text(self, desk: Desk) -> None:
+        for priority in (9, 100, 20, 255, 0):
+            desk.put(str(priority), priority=priority)
+        assert [desk.take(1)[0] for _ in range(5)] == ["255", "100", "20", "9", "0"]
+
+    def test_one_claim_weighs_so_many_due_ones_and_no_more(self, bare: Desk) -> None:
+        bare.put(*(f"m{number:04}" for number in range(PROMOTE)), at=START - 9)
+        bare.put("far", at=START - 8, priority=255)
+        assert bare.take(1) == ["m0000"]
+        assert bare.take(1) == ["far"]
+        assert bare.take(1) == ["m0001"]
+        assert bare.counts().sizes.ready == PROMOTE - 2
+
+    def test_the_last_one_that_is_weighed_counts(self, bare: Desk) -> None:
+        bare.put(*(f"m{number:04}" for number in range(PROMOTE - 1)), at=START - 9)
+        bare.put("last", at=START - 8, priority=255)
+        bare.put("beyond", at=START - 7)
+        assert bare.take(1) == ["last"]
+
+    def test_a_large_claim_weighs_as_many_as_it_takes(self, bare: Desk) -> None:
+        bare.put(*(f"m{number:04}" for number in range(PROMOTE + 200)), at=START - 9)
+        bare.put("far", at=START - 8, priority=1)
+        bare.put("further", at=START - 7)
+        taken = bare.take(PROMOTE + 201)
+        assert taken[0] == "far"
+        assert len(taken) == PROMOTE + 201
+
+    def test_a_backlog_is_delivered_whole(self, bare: Desk) -> None:
+        ids = [f"m{number:04}" for number in range(2 * PROMOTE + 50)]
+        bare.put(*ids[::2], at=START - 5)
+        bare.put(*ids[1::2], at=START - 5, priority=3)
+        taken = []
+        while got := bare.take(300):
+            taken += got
+        assert sorted(taken) == ids
+        assert taken[: PROMOTE // 2] == ids[1:PROMOTE:2]
+
+    # When to ask again.
+
+    def test_an_empty_claim_tells_when_the_next_is_due(self, desk: Desk) -> None:
+        desk.put("a", delay=500)
+        desk.put("b", delay=300)
+        assert desk.claim(1).next == 300
+        desk.wait(299)
+        assert desk.claim(1).next == 1
+
+    def test_an_empty_claim_tells_when_a_lease_lapses(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.put("b", delay=5_000)
+        assert desk.claim().next == 1_000
+
+    def test_the_sooner_of_due_and_lapse_is_next(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.put("b", delay=400)
+        assert desk.claim().next == 400
+
+    def test_with_nothing_to_come_there_is_no_next(self, desk: Desk) -> None:
+        desk.bring("a", "dead")
+        assert desk.claim() == Claimed([], 0, START)
+
+    def test_a_claim_that_got_something_tells_no_next(self, desk: Desk) -> None:
+        desk.put("a", "b")
+        assert desk.claim(1).next is None
+
+    # Lapse.
+
+    def test_a_lapsed_lease_is_redelivered_and_the_old_token_is_dead(self, desk: Desk) -> None:
+        old = desk.lease("a")
+        desk.wait(1_000)
+        claimed = desk.claim(holder="w2")
+        assert [(m.id, m.attempt, m.holder) for m in claimed.messages] == [("a", 2, "w2")]
+        assert claimed.token > old.token
+        assert not desk.ack(old)[0]
+        assert desk.ack(*leases(claimed))[0]
+
+    def test_a_lapse_is_told_among_the_failures(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.wait(1_700)
+        (failure,) = desk.claim().messages[0].failures
+        assert failure.attempt == 1
+        assert failure.moment == START + 1_000
+        assert failure.holder == "w1"
+        assert "lapsed" in failure.reason
+        assert desk.counts().flow.lapsed == 1
+
+    def test_a_lapse_of_the_last_attempt_makes_a_dead_letter(self, desk: Desk) -> None:
+        desk.lease("a", attempts=1)
+        desk.wait(1_500)
+        assert desk.claim() == Claimed([], 0, START + 1_500)
+        message = desk.get("a")
+        assert (message.state, message.attempt, message.ended) == ("dead", 1, START + 1_500)
+        flow = desk.counts().flow
+        assert (flow.lapsed, flow.died) == (1, 1)
+
+    def test_a_lapsed_message_keeps_its_due_and_so_its_turn(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.wait(1_000)
+        desk.put("b")
+        assert desk.take(1) == ["a"]
+
+    def test_a_lapse_is_collected_though_the_claim_is_full(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.put("b", at=START - 5)
+        desk.wait(1_000)
+        assert desk.take(1) == ["b"]
+        assert desk.state("a") == "ready"
+
+    def test_more_lapses_than_one_claim_collects_are_collected_by_the_next(
+        self, bare: Desk
+    ) -> None:
+        ids = [f"m{number:04}" for number in range(PROMOTE + 10)]
+        bare.put(*ids, attempts=1)
+        bare.take(len(ids))
+        bare.wait(1_000)
+        assert bare.claim(5).next == 0
+        assert bare.counts().sizes.dead == PROMOTE
+        assert bare.claim(5).next is None
+        assert bare.counts().sizes.dead == PROMOTE + 10
+
+    def test_only_the_last_twenty_failures_are_remembered(self, desk: Desk) -> None:
+        failures = tuple(Failure(number, START, "w", "") for number in range(1, 21))
+        desk.put("a", attempt=20, failures=failures, attempts=50)
+        desk.claim()
+        desk.wait(1_000)
+        (message,) = desk.claim().messages
+        assert [failure.attempt for failure in message.failures] == list(range(2, 22))
+
+    # Expiry.
+
+    def test_the_last_moment_before_expiry_still_delivers(self, desk: Desk) -> None:
+        desk.put("a", delay=10, expires=5)
+        desk.wait(15)
+        assert desk.take() == ["a"]
+
+    def test_what_is_too_late_is_never_delivered_but_counted_and_listed(self, desk: Desk) -> None:
+        desk.put("a", delay=10, expires=5)
+        desk.wait(16)
+        assert desk.claim() == Claimed([], 0, desk.now)
+        assert desk.scan("expired") == ["a"]
+        message = desk.get("a")
+        assert (message.state, message.ended) == ("expired", desk.now)
+        counts = desk.counts()
+        assert (counts.flow.expired, counts.kept, counts.sizes.total) == (1, 1, 0)
+
+    def test_expired_ones_do_not_use_up_a_claim(self, desk: Desk) -> None:
+        desk.put("late1", "late2", at=START - 9, expires=1)
+        desk.put("b", "c")
+        assert desk.take(2) == ["b", "c"]
+        assert desk.scan("expired") == ["late1", "late2"]
+
+    def test_expires_of_zero_means_at_its_moment_only(self, desk: Desk) -> None:
+        desk.put("a", "b", expires=0)
+        assert desk.take(1) == ["a"]
+        desk.wait(1)
+        assert desk.take(1) == []
+
+    def test_a_flood_of_expired_ones_does_not_stop_a_claim_for_long(self, bare: Desk) -> None:
+        ids = [f"m{number:04}" for number in range(PROMOTE + 5)]
+        bare.put_items(Item(id, b"1", at=START - 9, expires=1) for id in ids)
+        bare.put("good")
+        assert bare.claim(1).next == 0
+        assert bare.counts().flow.expired == PROMOTE
+        assert bare.take(1) == ["good"]
+
+    def test_a_lease_that_lapses_too_late_expires(self, desk: Desk) -> None:
+        desk.lease("a", expires=500)
+        desk.wait(1_000)
+        assert desk.take() == []
+        assert desk.state("a") == "expired"
+
+    # Pause.
+
+    def test_a_paused_queue_hands_out_nothing_until_resumed(self, desk: Desk) -> None:
+        desk.put("a")
+        desk.configure(paused=True)
+        assert desk.claim() == Claimed([], 0, START)
+        desk.wait(HOUR)
+        desk.configure(paused=False)
+        assert desk.take() == ["a"]
+
+    def test_a_paused_queue_takes_puts_and_settles_leases(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.configure(paused=True)
+        assert desk.put("b")[0]
+        assert desk.extend(lease)[0]
+        assert desk.ack(lease)[0]

@@ -1,0 +1,243 @@
+# ruff: noqa: D102  (what is promised stands in the name of each case)
+"""Find, scan, count, forecast, queues: what looks and changes nothing."""
+
+import pytest
+
+from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument
+from bide.model.message import State
+from bide.model.replies import Counts, Flow, Forecasted, Page, Sizes
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
+
+__all__ = ["LookCases"]
+
+
+def furnish(desk: Desk) -> None:
+    """Put three messages in each state, named by it, some ready ones weighed already."""
+    desk.configure(keep=HOUR)
+    desk.put("expired1", "expired2", "expired3", expires=0, at=START - 9)
+    desk.put("acked1", "acked2", "acked3", at=START - 8)
+    desk.ack(*leases(desk.claim(3)))
+    desk.put("dead1", "dead2", "dead3", at=START - 7)
+    desk.bury(*leases(desk.claim(3)))
+    desk.put("leased1", "leased2", "leased3", at=START - 6)
+    desk.claim(3)
+    desk.put("ready1", "ready2", at=START - 5)
+    desk.put("heavy", priority=9)
+    assert desk.take(1) == ["heavy"]
+    desk.cancel("heavy")
+    desk.put("ready3")
+    desk.put("delayed1", "delayed2", "delayed3", delay=HOUR, group="g")
+
+
+STATES: tuple[State, ...] = ("delayed", "ready", "leased", "dead", "acked", "expired")
+
+
+class LookCases:
+    """What looking promises."""
+
+    # Find.
+
+    def test_find_answers_in_the_order_of_the_ids(self, desk: Desk) -> None:
+        desk.put("a", "b")
+        found = desk.find("b", "x", "a", "b")
+        assert [m and m.id for m in found] == ["b", None, "a", "b"]
+        assert desk.find() == []
+
+    def test_find_in_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.find("a", "b") == [None, None]
+        assert desk.queues() == []
+
+    def test_time_alone_makes_ready(self, desk: Desk) -> None:
+        desk.put("a", delay=5)
+        desk.wait(4)
+        assert desk.state("a") == "delayed"
+        desk.wait(1)
+        assert desk.state("a") == "ready"
+
+    # Scan.
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
+    @pytest.mark.parametrize("state", STATES)
+    def test_a_scan_of_a_state_finds_it_whole_in_order(
+        self, desk: Desk, state: State, limit: int
+    ) -> None:
+        furnish(desk)
+        # The heavy one is still held.
+        expected = [f"{state}{number}" for number in (1, 2, 3)]
+        assert [id for id in desk.scan(state, limit) if id != "heavy"] == expected
+
+    @pytest.mark.parametrize("limit", [1, 5, 18, 19, 20])
+    def test_a_scan_of_all_finds_each_once(self, desk: Desk, limit: int) -> None:
+        furnish(desk)
+        expected = [f"{state}{number}" for state in STATES for number in (1, 2, 3)]
+        assert sorted(desk.scan(None, limit)) == sorted([*expected, "heavy"])
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7])
+    def test_next_is_what_would_be_handed_out_next(self, desk: Desk, limit: int) -> None:
+        furnish(desk)
+        expected = [f"ready{n}" for n in (1, 2, 3)] + [f"delayed{n}" for n in (1, 2, 3)]
+        assert desk.scan("next", limit) == expected
+
+    def test_a_scan_keeps_the_order_of_each_state(self, desk: Desk) -> None:
+        desk.put("later", delay=9)
+        desk.put("light", delay=5)
+        desk.put("heavy", delay=5, priority=1)
+        assert desk.scan("delayed") == desk.scan("next") == ["heavy", "light", "later"]
+        desk.wait(9)
+        desk.put("top", priority=255)
+        assert desk.take(1) == ["top"]
+        assert desk.scan("ready") == ["heavy", "light", "later"]
+        claimed = leases(desk.claim())
+        desk.extend(claimed[0], lease=9_000)
+        assert desk.scan("leased") == ["later", "light", "top", "heavy"]
+        desk.bury(claimed[2])
+        desk.wait(1)
+        desk.bury(claimed[0])
+        assert desk.scan("dead") == ["later", "heavy"]
+
+    def test_scans_by_group_go_as_things_were_put(self, desk: Desk) -> None:
+        desk.put("z", "a", group="g", delay=7)
+        desk.put("x", group="h")
+        desk.put("k", group="g")
+        assert desk.scan(group="g") == ["z", "a", "k"]
+        assert desk.scan(limit=1, group="g") == ["z", "a", "k"]
+        assert desk.scan("delayed", group="g") == ["z", "a"]
+        assert desk.scan("next", group="g") == ["k", "z", "a"]
+        assert desk.scan(group="nobody") == []
+
+    @pytest.mark.parametrize("state", [None, "delayed", "next"])
+    def test_scans_by_due_take_from_after_until_before(
+        self, desk: Desk, state: State | None
+    ) -> None:
+        for number in range(1, 7):
+            desk.put(f"m{number}", delay=number)
+        assert sorted(desk.scan(state, after=START + 2, before=START + 4)) == ["m2", "m3"]
+        assert sorted(desk.scan(state, 1, after=START + 5)) == ["m5", "m6"]
+        assert desk.scan(state, before=START + 1) == []
+
+    def test_a_scan_of_ready_by_due(self, desk: Desk) -> None:
+        for number in (3, 2, 1):
+            desk.put(f"m{number}", at=START - number)
+        assert desk.scan("ready", after=START - 2) == ["m2", "m1"]
+        assert desk.scan("ready", before=START - 2) == ["m3"]
+
+    def test_each_message_comes_once_while_others_come_and_go(self, desk: Desk) -> None:
+        desk.put(*(f"m{number}" for number in range(9)), delay=5)
+        first = desk.page(limit=4)
+        names = {message.id for message in first.messages}
+        rest = [f"m{number}" for number in range(9) if f"m{number}" not in names]
+        desk.cancel(*sorted(names)[:2])
+        desk.reschedule(rest[0], sorted(names)[2], delay=0)
+        desk.take(1)
+        second = desk.page(cursor=first.cursor, limit=100)
+        assert sorted(message.id for message in second.messages) == rest
+        assert second.cursor is None
+
+    def test_a_cursor_holds_though_its_message_is_gone(self, desk: Desk) -> None:
+        desk.put("a", "b", "c", "d", delay=5)
+        page = desk.page("delayed", limit=2)
+        desk.cancel("b", "c")
+        (last,) = desk.page("delayed", page.cursor).messages
+        assert last.id == "d"
+
+    def test_a_full_last_page_may_be_followed_by_an_empty_one_only(self, desk: Desk) -> None:
+        desk.put("a", "b", delay=5)
+        page = desk.page("delayed", limit=2)
+        assert len(page.messages) == 2
+        if page.cursor is not None:
+            assert desk.page("delayed", page.cursor, limit=2) == Page([], None)
+
+    @pytest.mark.parametrize("state", [None, "ready", "next", "dead"])
+    @pytest.mark.parametrize("cursor", ["", "nonsense", "1.2", "0.-1.3", "0.1.2.3"])
+    def test_a_cursor_of_no_scan_is_refused(
+        self, desk: Desk, state: State | None, cursor: str
+    ) -> None:
+        desk.put("a")
+        with pytest.raises(InvalidArgument, match="cursor"):
+            desk.page(state, cursor)
+
+    def test_a_scan_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.page() == desk.page("ready") == Page([], None)
+        assert desk.queues() == []
+
+    # Count.
+
+    def test_counts_tell_what_is_where(self, desk: Desk) -> None:
+        furnish(desk)
+        counts = desk.counts()
+        assert counts.sizes == Sizes(delayed=3, ready=3, leased=4, dead=3)
+        assert counts.flow == Flow(put=19, acked=3, expired=3, died=3)
+        assert (counts.kept, counts.keep, counts.paused) == (6, HOUR, False)
+
+    def test_counts_without_a_recount_are_the_same(self, desk: Desk) -> None:
+        furnish(desk)
+        counts = desk.ask(cmd.Count("q"), Counts)
+        assert (counts.recount, counts.strays) == (None, None)
+        audited = desk.counts()
+        assert (counts.sizes, counts.flow, counts.oldest) == (
+            audited.sizes, audited.flow, audited.oldest,
+        )  # fmt: skip
+
+    def test_counts_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.ask(cmd.Count("q"), Counts) == Counts(Sizes(), Flow())
+        assert desk.counts() == Counts(Sizes(), Flow(), recount=Sizes(), strays=0)
+        assert desk.queues() == []
+
+    def test_oldest_is_the_due_moment_of_who_waits_longest(self, desk: Desk) -> None:
+        assert desk.counts().oldest is None
+        desk.put("later", delay=5)
+        assert desk.counts().oldest is None
+        desk.put("a", at=START - 5)
+        desk.put("b", at=START - 9, priority=3)
+        assert desk.counts().oldest == START - 9
+        desk.put("heavy", priority=9)
+        assert desk.take(1) == ["heavy"]  # now the others are weighed
+        assert desk.counts().oldest == START - 9
+        desk.cancel("b")
+        assert desk.counts().oldest == START - 5
+        desk.put("c", at=START - 7)
+        assert desk.counts().oldest == START - 7
+
+    def test_a_lapsed_lease_counts_as_leased_until_it_is_met(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.wait(1_000)
+        assert desk.counts().sizes.leased == 1
+        desk.claim(0)
+        assert desk.counts().sizes.leased == 0
+
+    # Forecast.
+
+    def test_a_forecast_counts_by_buckets_that_end_at_their_edge(self, desk: Desk) -> None:
+        for number, delay in enumerate((0, 1, 10, 11, 20, 30, 31)):
+            desk.put(f"m{number}", delay=delay)
+        assert desk.forecast(10, 3) == Forecasted(START, 1, [2, 2, 1], 1)
+
+    def test_a_forecast_counts_what_is_due_as_overdue(self, desk: Desk) -> None:
+        desk.put("a", "b")
+        desk.put("heavy", priority=1)
+        assert desk.take(1) == ["heavy"]
+        desk.put("c", at=START - 1)
+        assert desk.forecast(10, 2) == Forecasted(START, 3, [0, 0], 0)
+
+    def test_a_forecast_leaves_out_what_does_not_wait(self, desk: Desk) -> None:
+        furnish(desk)
+        assert desk.forecast(HOUR, 1) == Forecasted(START, 3, [3], 0)
+
+    def test_a_forecast_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.forecast(10, 2) == Forecasted(START, 0, [0, 0], 0)
+
+    # Queues.
+
+    def test_queues_are_named_sorted_and_by_prefix(self, desk: Desk) -> None:
+        for name in ("b", "a/x", "a", "a/y", "ab", "A"):
+            desk.batch(cmd.Configure(name))
+        assert desk.queues() == ["A", "a", "a/x", "a/y", "ab", "b"]
+        assert desk.queues("a/") == ["a/x", "a/y"]
+        assert desk.queues("a/x") == ["a/x"]
+        assert desk.queues("%") == desk.queues("a_") == desk.queues("*") == []
+
+    def test_a_queue_stays_when_it_is_empty(self, desk: Desk) -> None:
+        desk.put("a")
+        desk.cancel("a")
+        assert desk.queues() == ["q"]

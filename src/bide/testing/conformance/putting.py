@@ -1,0 +1,175 @@
+# ruff: noqa: D102  (what is promised stands in the name of each case)
+"""Put: new messages, known ids, replacing, importing."""
+
+import pytest
+
+from bide.model.message import Failure, Item, State
+from bide.model.replies import Outcome, Outcomes
+from bide.testing.conformance.desk import HOUR, START, Desk
+
+__all__ = ["PutCases", "refused"]
+
+HELD_OR_GONE: tuple[State, ...] = ("leased", "acked", "expired")
+EVERY_STATE: tuple[State, ...] = ("delayed", "ready", "leased", "dead", "acked", "expired")
+
+
+def refused(desk: Desk, id: str) -> Outcome:
+    """Return the answer to whoever wants to change a message that may not be changed."""
+    message = desk.get(id)
+    until = message.until if message.until is not None else message.ended
+    return Outcome(id, False, message.state, message.due, until, message.holder)
+
+
+class PutCases:
+    """What a put promises."""
+
+    def test_a_delay_counts_from_the_stores_now(self, desk: Desk) -> None:
+        assert desk.put("a", delay=250) == [Outcome("a", True, "delayed", START + 250)]
+
+    def test_a_moment_stays_as_it_was_given(self, desk: Desk) -> None:
+        assert desk.put("a", at=START + 7) == [Outcome("a", True, "delayed", START + 7)]
+
+    def test_a_moment_in_the_past_is_ready_at_once(self, desk: Desk) -> None:
+        assert desk.put("a", at=START - HOUR) == [Outcome("a", True, "ready", START - HOUR)]
+        assert desk.take() == ["a"]
+
+    def test_the_first_moment_of_all_can_be_due(self, desk: Desk) -> None:
+        desk.put("a", at=0)
+        assert desk.get("a").due == 0
+        assert desk.take() == ["a"]
+
+    def test_everything_that_was_given_comes_back(self, desk: Desk) -> None:
+        desk.put("a", data=b"[2]", at=START + 5, priority=9, expires=50, attempts=3, group="g",
+                 headers={"trace": "1"})  # fmt: skip
+        message = desk.get("a")
+        assert (message.id, message.queue, message.body, message.json) == ("a", "q", [2], True)
+        assert (message.due, message.priority, message.expires) == (START + 5, 9, 50)
+        assert (message.attempt, message.attempts, message.failures) == (0, 3, ())
+        assert (message.group, message.headers) == ("g", {"trace": "1"})
+        assert (message.holder, message.until, message.ended) == (None, None, None)
+
+    def test_outcomes_come_in_the_order_of_the_items(self, desk: Desk) -> None:
+        desk.put("b")
+        outcomes = desk.put("c", "b", "a")
+        assert [(o.id, o.done) for o in outcomes] == [("c", True), ("b", False), ("a", True)]
+
+    @pytest.mark.parametrize("state", EVERY_STATE)
+    def test_a_known_id_is_kept_and_the_answer_tells_where_it_is(
+        self, desk: Desk, state: State
+    ) -> None:
+        desk.bring("a", state)
+        before = desk.get("a")
+        assert desk.put("a", data=b"2") == [refused(desk, "a")]
+        assert desk.get("a") == before
+        assert desk.counts().flow.put == 1
+
+    def test_an_id_is_free_again_when_its_message_is_gone(self, desk: Desk) -> None:
+        lease = desk.lease("a", priority=7, expires=50, group="g", headers={"h": "1"})
+        desk.retry(lease, reason="no")
+        desk.cancel("a")
+        desk.put("a")
+        message = desk.get("a")
+        assert (message.priority, message.expires, message.group) == (0, None, None)
+        assert (message.attempt, message.failures, message.headers) == (0, (), None)
+
+    def test_an_id_twice_in_one_put_is_stored_once(self, desk: Desk) -> None:
+        items = [Item("a", b"1"), Item("a", b"2")]
+        outcomes = desk.put_items(items).outcomes
+        assert [outcome.done for outcome in outcomes] == [True, False]
+        assert outcomes[1] == refused(desk, "a")
+        assert desk.get("a").body == 1
+        assert desk.counts().flow.put == 1
+
+    def test_wake_is_the_earliest_moment_that_was_stored(self, desk: Desk) -> None:
+        desk.put("old", delay=1)
+        items = [Item("old", b"1"), Item("b", b"1", delay=30), Item("c", b"1", delay=20)]
+        assert desk.put_items(items).wake == START + 20
+
+    def test_a_put_that_stored_nothing_wakes_nobody(self, desk: Desk) -> None:
+        desk.put("a")
+        assert desk.put_items([Item("a", b"1")]).wake is None
+        assert desk.put_items([]) == Outcomes([])
+
+    # Replacing.
+
+    @pytest.mark.parametrize("state", ["delayed", "ready", "dead"])
+    def test_replace_changes_everything_in_place(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        assert desk.put("a", on_conflict="replace", data=b"2", delay=9, priority=3, attempts=2) == [
+            Outcome("a", True, "delayed", desk.now + 9)
+        ]
+        message = desk.get("a")
+        assert (message.body, message.priority, message.attempts) == (2, 3, 2)
+        assert (message.attempt, message.failures, message.ended) == (0, (), None)
+        assert desk.counts().flow.put == 1
+
+    @pytest.mark.parametrize("state", HELD_OR_GONE)
+    def test_replace_leaves_what_is_held_or_done(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        before = desk.get("a")
+        assert desk.put("a", on_conflict="replace", data=b"2") == [refused(desk, "a")]
+        assert desk.get("a") == before
+
+    def test_replace_of_an_unknown_id_is_a_put(self, desk: Desk) -> None:
+        assert desk.put("a", on_conflict="replace") == [Outcome("a", True, "ready", START)]
+        assert desk.counts().flow.put == 1
+
+    def test_replace_of_a_dead_letter_revives_it(self, desk: Desk) -> None:
+        desk.bring("a", "dead")
+        desk.put("a", on_conflict="replace")
+        assert desk.counts().flow.revived == 1
+        assert desk.take() == ["a"]
+
+    def test_replace_takes_back_a_lapsed_lease(self, desk: Desk) -> None:
+        desk.lease("a")
+        desk.wait(1_000)
+        assert desk.put("a", on_conflict="replace") == [Outcome("a", True, "ready", desk.now)]
+        assert desk.counts().flow.lapsed == 1
+
+    def test_a_replaced_message_keeps_its_place_among_equals(self, desk: Desk) -> None:
+        desk.put("a", "b", "c")
+        desk.put("a", on_conflict="replace", data=b"2")
+        assert desk.take() == ["a", "b", "c"]
+
+    def test_an_id_twice_in_one_replace_ends_as_the_last(self, desk: Desk) -> None:
+        items = [Item("a", b"1", delay=5), Item("b", b"1"), Item("a", b"2", delay=9)]
+        outcomes = desk.put_items(items, "replace")
+        assert [outcome.due for outcome in outcomes.outcomes] == [START + 5, START, START + 9]
+        assert desk.get("a").body == 2
+        assert desk.counts().flow.put == 2
+
+    def test_a_replaced_message_changes_its_group(self, desk: Desk) -> None:
+        desk.put("a", group="old")
+        desk.put("a", on_conflict="replace", group="new")
+        assert desk.scan(group="old") == []
+        assert desk.cancel_where(group="new").count == 1
+
+    # Importing.
+
+    def test_an_import_goes_on_with_attempts_and_failures(self, desk: Desk) -> None:
+        failures = (Failure(1, START - 9, "w9", "no"), Failure(2, START - 5, "w8", "no!"))
+        desk.put("a", attempt=2, failures=failures, attempts=3)
+        message = desk.claim().messages[0]
+        assert (message.attempt, message.failures) == (3, failures)
+
+    def test_an_import_of_a_dead_letter_is_a_dead_letter(self, desk: Desk) -> None:
+        died = START - HOUR
+        outcomes = desk.put_items([Item("a", b"1", at=5, died=died)])
+        assert outcomes == Outcomes([Outcome("a", True, "dead", 5, died)])
+        assert desk.get("a").ended == died
+        assert desk.take() == []
+        counts = desk.counts()
+        assert (counts.sizes.dead, counts.flow.put, counts.flow.died) == (1, 1, 1)
+
+    def test_an_import_of_a_dead_letter_replaces_what_waits(self, desk: Desk) -> None:
+        desk.put("a")
+        desk.put("a", on_conflict="replace", at=5, died=START)
+        assert desk.state("a") == "dead"
+        assert desk.counts().flow.died == 1
+
+    def test_an_import_twice_changes_nothing(self, desk: Desk) -> None:
+        items = [Item("a", b"1", delay=9, attempt=1), Item("b", b"1", at=5, died=6)]
+        desk.put_items(items)
+        before = desk.find("a", "b")
+        assert [o.done for o in desk.put_items(items).outcomes] == [False, False]
+        assert desk.find("a", "b") == before

@@ -1,0 +1,290 @@
+# ruff: noqa: D102  (what is promised stands in the name of each case)
+"""Extend, ack, retry, bury: what the holder of a lease may say, and what nobody else may."""
+
+from typing import Any
+
+import pytest
+
+from bide.model import commands as cmd
+from bide.model.commands import Lease
+from bide.model.message import EXPIRED_KEEP, FORGET, Failure, State
+from bide.model.replies import Outcome, Outcomes
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.putting import refused
+
+__all__ = ["SettleCases"]
+
+every = pytest.mark.parametrize("verb", [cmd.Ack, cmd.Extend, cmd.Retry, cmd.Bury])
+EVERY_STATE: tuple[State, ...] = ("delayed", "ready", "dead", "acked", "expired")
+
+
+def settle(desk: Desk, verb: Any, *held: Lease) -> list[Outcome]:
+    """Carry out one of the four commands that settle leases."""
+    fields = {"lease": 1_000} if verb is cmd.Extend else {}
+    return desk.ask(verb(desk.queue, list(held), **fields), Outcomes).outcomes
+
+
+class _EverySettle:
+    """What holds for all four."""
+
+    @every
+    def test_a_message_that_never_was(self, desk: Desk, verb: Any) -> None:
+        assert settle(desk, verb, Lease("a", 1)) == [Outcome("a", False)]
+        desk.put("b")
+        assert settle(desk, verb, Lease("a", 1)) == [Outcome("a", False)]
+
+    @every
+    def test_nothing_named_nothing_done(self, desk: Desk, verb: Any) -> None:
+        desk.put("a")
+        assert settle(desk, verb) == []
+
+    @every
+    @pytest.mark.parametrize("state", EVERY_STATE)
+    def test_without_a_lease_nothing_changes(self, desk: Desk, verb: Any, state: State) -> None:
+        lease = desk.bring("a", state)
+        assert settle(desk, verb, lease) == [refused(desk, "a")]
+        assert desk.state("a") == state
+
+    @every
+    def test_after_the_lapse_nothing_is_settled(self, desk: Desk, verb: Any) -> None:
+        lease = desk.lease("a")
+        desk.wait(1_000)
+        assert settle(desk, verb, lease) == [Outcome("a", False, "ready", START)]
+        assert desk.counts().flow.lapsed == 1
+
+    @every
+    def test_a_lapse_of_the_last_attempt_is_noticed_here_too(self, desk: Desk, verb: Any) -> None:
+        lease = desk.lease("a", attempts=1)
+        desk.wait(1_001)
+        assert settle(desk, verb, lease) == [Outcome("a", False, "dead", START, START + 1_001)]
+
+    @every
+    def test_an_old_token_is_refused_while_another_holds(self, desk: Desk, verb: Any) -> None:
+        old = desk.lease("a")
+        desk.wait(1_000)
+        new = desk.claim(holder="w2")
+        assert settle(desk, verb, old) == [
+            Outcome("a", False, "leased", START, desk.now + 1_000, "w2")
+        ]
+        assert settle(desk, verb, *leases(new))[0]
+
+    @every
+    def test_the_token_of_another_message_is_refused(self, desk: Desk, verb: Any) -> None:
+        first, second = desk.lease("a"), desk.lease("b")
+        assert settle(desk, verb, Lease("a", second.token)) == [refused(desk, "a")]
+        assert settle(desk, verb, first)[0]
+
+    @every
+    def test_good_and_bad_leases_travel_together(self, desk: Desk, verb: Any) -> None:
+        good, bad = desk.lease("a"), desk.lease("b")
+        outcomes = settle(desk, verb, Lease("b", bad.token - 1), good, Lease("c", 1))
+        assert [(o.id, o.done) for o in outcomes] == [("b", False), ("a", True), ("c", False)]
+
+    @every
+    def test_a_good_lease_before_a_bad_one_of_the_same_message(self, desk: Desk, verb: Any) -> None:
+        good = desk.lease("a")
+        outcomes = settle(desk, verb, good, Lease("a", good.token - 1))
+        assert [outcome.done for outcome in outcomes] == [True, False]
+        assert outcomes[1].state == desk.state("a")
+
+
+class SettleCases(_EverySettle):
+    """What the four commands of a lease's holder promise."""
+
+    # Ack.
+
+    def test_ack_makes_the_message_leave(self, desk: Desk) -> None:
+        assert desk.ack(desk.lease("a")) == [Outcome("a", True)]
+        assert desk.state("a") is None
+        counts = desk.counts()
+        assert (counts.flow.acked, counts.sizes.total, counts.kept) == (1, 0, 0)
+
+    @pytest.mark.parametrize("keep", [0, HOUR])
+    def test_ack_twice_says_so(self, desk: Desk, keep: int) -> None:
+        desk.configure(keep=keep)
+        lease = desk.lease("a")
+        assert desk.ack(lease)[0]
+        again = desk.ack(lease)[0]
+        assert not again
+        assert again.state == ("acked" if keep else None)
+        assert desk.counts().flow.acked == 1
+
+    def test_ack_twice_in_one_command_counts_once(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        assert desk.ack(lease, lease) == [Outcome("a", True), Outcome("a", False)]
+        assert desk.counts().flow.acked == 1
+
+    def test_one_tick_before_the_lapse_is_in_time(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.wait(999)
+        assert desk.ack(lease)[0]
+
+    def test_what_is_kept_is_remembered_with_its_id(self, desk: Desk) -> None:
+        desk.configure(keep=HOUR)
+        lease = desk.lease("a")
+        desk.wait(10)
+        assert desk.ack(lease) == [Outcome("a", True, "acked", START, START + 10)]
+        message = desk.get("a")
+        assert (message.state, message.attempt, message.ended) == ("acked", 1, START + 10)
+        assert (message.holder, message.until) == (None, None)
+        counts = desk.counts()
+        assert (counts.kept, counts.sizes.total, counts.flow.acked) == (1, 0, 1)
+        assert not desk.put("a")[0]
+
+    def test_what_was_kept_is_forgotten_in_time(self, desk: Desk) -> None:
+        desk.configure(keep=HOUR)
+        desk.ack(desk.lease("a"))
+        desk.wait(HOUR - 1)
+        desk.put("b")
+        assert desk.state("a") == "acked"
+        desk.wait(1)
+        assert desk.put("a")[0]
+        assert desk.state("a") == "ready"
+
+    @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
+    def test_expired_ones_are_remembered_a_day_or_as_long_as_the_queue_keeps(
+        self, desk: Desk, keep: int
+    ) -> None:
+        desk.configure(keep=keep)
+        desk.bring("a", "expired")
+        desk.wait(max(keep, EXPIRED_KEEP) - 1)
+        assert not desk.put("a")[0]
+        desk.wait(1)
+        assert desk.put("a")[0]
+
+    def test_keeping_less_forgets_sooner(self, desk: Desk) -> None:
+        desk.configure(keep=HOUR)
+        desk.ack(desk.lease("a"))
+        desk.configure(keep=5)
+        desk.wait(5)
+        desk.claim()
+        assert desk.counts().kept == 0
+
+    def test_a_crowd_is_forgotten_bit_by_bit(self, bare: Desk) -> None:
+        bare.configure(keep=5)
+        ids = [f"m{number:04}" for number in range(FORGET + 50)]
+        bare.put(*ids)
+        bare.ack(*leases(bare.claim(len(ids))))
+        bare.wait(5)
+        refusals = [outcome.done for outcome in bare.put(ids[0], ids[-1])]
+        assert refusals == [True, False]
+        assert bare.counts().kept == 50
+        bare.claim(0)
+        assert bare.counts().kept == 0
+
+    # Extend.
+
+    def test_extend_moves_the_lapse_and_keeps_the_token(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.wait(600)
+        assert desk.extend(lease, lease=2_000) == [
+            Outcome("a", True, "leased", START, START + 2_600, "w1")
+        ]
+        desk.wait(1_999)
+        assert desk.take() == []
+        assert desk.extend(lease)[0]
+        assert desk.ack(lease)[0]
+
+    def test_extend_can_shorten(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.extend(lease, lease=10)
+        desk.wait(10)
+        assert desk.take() == ["a"]
+
+    def test_an_extended_lease_lapses_at_its_new_moment(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.extend(lease, lease=3_000)
+        assert desk.claim().next == 3_000
+        desk.wait(3_000)
+        assert desk.claim().messages[0].failures[0].moment == START + 3_000
+
+    def test_extend_counts_no_attempt(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.extend(lease)
+        assert desk.get("a").attempt == 1
+
+    # Retry.
+
+    def test_retry_delays_and_tells_the_reason(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.wait(5)
+        assert desk.retry(lease, delay=300, reason="no luck") == [
+            Outcome("a", True, "delayed", START + 305)
+        ]
+        message = desk.get("a")
+        assert message.failures == (Failure(1, START + 5, "w1", "no luck"),)
+        assert (message.attempt, message.holder, message.until) == (1, None, None)
+        desk.wait(299)
+        assert desk.take() == []
+        desk.wait(1)
+        assert desk.claim().messages[0].attempt == 2
+        assert desk.counts().flow.retried == 1
+
+    def test_retry_with_used_up_attempts_makes_a_dead_letter(self, desk: Desk) -> None:
+        desk.put("a", attempts=2)
+        desk.retry(*leases(desk.claim()))
+        desk.wait(7)
+        assert desk.retry(*leases(desk.claim()), delay=9, reason="no") == [
+            Outcome("a", True, "dead", START, START + 7)
+        ]
+        flow = desk.counts().flow
+        assert (flow.retried, flow.died) == (1, 1)
+        assert [failure.attempt for failure in desk.get("a").failures] == [1, 2]
+
+    def test_a_retry_does_not_put_off_expiry(self, desk: Desk) -> None:
+        desk.retry(desk.lease("a", expires=500), delay=400)
+        desk.retry(desk.lease("b", expires=501), delay=400)
+        desk.wait(501)
+        assert desk.take() == ["b"]
+        assert desk.state("a") == "expired"
+
+    def test_a_retry_beyond_expiry_expires(self, desk: Desk) -> None:
+        desk.retry(desk.lease("a", expires=100), delay=200)
+        desk.wait(200)
+        assert desk.take() == []
+        assert desk.state("a") == "expired"
+
+    def test_a_long_reason_is_cut(self, desk: Desk) -> None:
+        desk.retry(desk.lease("a"), reason="x" * 9_000)
+        assert len(desk.get("a").failures[0].reason) == 8_192
+
+    def test_retry_wakes_at_the_moment_of_the_next_attempt(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        reply = desk.ask(cmd.Retry("q", [lease], delay=40), Outcomes)
+        assert reply.wake == START + 40
+
+    def test_release_counts_no_attempt_and_keeps_the_turn(self, desk: Desk) -> None:
+        desk.put("a", attempts=1)
+        lease = leases(desk.claim())[0]
+        desk.wait(5)
+        desk.put("b")
+        reply = desk.ask(cmd.Retry("q", [lease], release=True), Outcomes)
+        assert reply == Outcomes([Outcome("a", True, "ready", START)], wake=START)
+        message = desk.get("a")
+        assert (message.attempt, message.failures) == (0, ())
+        assert desk.take() == ["a", "b"]
+        assert desk.counts().flow.retried == 0
+
+    def test_a_released_lease_is_over(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.retry(lease, release=True)
+        assert desk.ack(lease) == [Outcome("a", False, "ready", START)]
+
+    # Bury.
+
+    def test_bury_sets_aside_whatever_attempts_are_left(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        desk.wait(3)
+        assert desk.bury(lease, reason="bad") == [Outcome("a", True, "dead", START, START + 3)]
+        message = desk.get("a")
+        assert message.failures == (Failure(1, START + 3, "w1", "bad"),)
+        assert (message.attempt, message.ended, message.holder) == (1, START + 3, None)
+        counts = desk.counts()
+        assert (counts.flow.died, counts.sizes.dead) == (1, 1)
+        desk.wait(HOUR)
+        assert desk.take() == []
+
+    def test_who_settles_finally_wakes_nobody(self, desk: Desk) -> None:
+        for verb in (cmd.Ack, cmd.Bury, cmd.Extend):
+            lease = desk.lease(verb.__name__)
+            assert desk.ask(verb("q", [lease]), Outcomes).wake is None
