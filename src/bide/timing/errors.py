@@ -6,7 +6,7 @@ if sys.version_info >= (3, 13):
     from queue import ShutDown as _QueueShutDown
 else:
 
-    class _QueueShutDown(Exception):  # noqa: N818 - the name that Python 3.13 gave it
+    class _QueueShutDown(Exception):
         """Stands in for `queue.ShutDown`, which Python 3.13 brought."""
 
 

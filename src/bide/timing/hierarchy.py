@@ -14,37 +14,39 @@ Hierarchical Timing Wheels" (SOSP 1987), scheme 7, with these differences:
   nobody waits for a million of them to move at once.
 """
 
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 __all__ = ["Entry", "Hierarchy", "Slot"]
 
 BITS = 8  # a level has 256 times the span of the one below
 LEVEL_OF = [0] + [bits // BITS for bits in range(64)]  # by the bit length of (tick ^ current)
 CROWD = 512  # a slot with more entries than this is moved down ahead of time
-NEVER: int = 1 << 62
+NEVER: int = 1 << 70
 
 E = TypeVar("E", bound="Entry")
 
 
 class Entry:
-    """Something that waits in a slot. `_due` is an integer; `_slot` is None when it waits no more."""
+    """Something that waits in a slot until `_due`; `_slot` is None when it waits no more."""
 
     __slots__ = ("_due", "_slot")
     _due: int
-    _slot: "Slot | None"
+    _slot: "Slot[Any] | None"
 
 
-class Slot(dict[Entry, None]):
+class Slot(dict[E, None]):
     """The entries of one slot, in the order in which they were added."""
 
     __slots__ = ("earliest", "removed")
 
-    def __init__(self) -> None:
-        self.earliest = NEVER  # no entry is due before this
+    def __init__(self, earliest: int) -> None:
+        self.earliest = earliest  # no entry is due before this
         self.removed = 0
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: E) -> None:
         """Take an entry out, and give back the memory it used."""
         del self[entry]
         if not self:
@@ -60,17 +62,17 @@ class Slot(dict[Entry, None]):
             self.removed = 0
 
 
-class Level:
+class Level(Generic[E]):
     """The slots of one width. `keys` is a heap of the slots' numbers, some of them empty by now."""
 
     __slots__ = ("keys", "shift", "slots")
 
     def __init__(self, shift: int) -> None:
         self.shift = shift
-        self.slots: dict[int, Slot] = {}
+        self.slots: dict[int, Slot[E]] = {}
         self.keys: list[int] = []
 
-    def first(self) -> Slot | None:
+    def first(self) -> Slot[E] | None:
         """Return the earliest slot that has entries; forget the empty ones before it."""
         while self.keys:
             slot = self.slots[self.keys[0]]
@@ -86,31 +88,41 @@ class Hierarchy(Generic[E]):
     Args:
         shift: how many low bits of `_due` are finer than a tick.
         current: the tick to start from.
+        part_ticks: ticks that moving `CROWD` entries down may take, generously.
     """
 
-    __slots__ = ("_levels", "_shift", "count", "current")
+    __slots__ = ("_levels", "_moving", "_part_ticks", "_shift", "_ticks", "_wide", "current")
 
-    def __init__(self, shift: int, current: int) -> None:
+    def __init__(self, shift: int, current: int, part_ticks: int = 1) -> None:
+        self._part_ticks = part_ticks
         self._shift = shift
-        self._levels = [Level(level * BITS) for level in range(64 // BITS)]
+        self._levels: list[Level[E]] = [Level(level * BITS) for level in range(64 // BITS)]
+        self._ticks = self._levels[0]
+        self._wide: int = NEVER  # no slot of the other levels begins before this tick
+        self._moving: tuple[Slot[E], Iterator[E]] | None = None  # a crowded slot, what is left
         self.current = current  # this tick and all before it were pulled
-        self.count = 0
+
+    def __len__(self) -> int:
+        """Count the entries, by slot: there are a few hundred slots."""
+        return sum(len(slot) for level in self._levels for slot in level.slots.values())
 
     def add(self, entry: E) -> None:
         """Put in an entry whose tick is after `current`."""
         due = entry._due
-        self.count += 1
         tick = due >> self._shift
         level = self._levels[LEVEL_OF[(tick ^ self.current).bit_length()]]
         key = tick >> level.shift
         slot = level.slots.get(key)
         if slot is None:
-            slot = level.slots[key] = Slot()
+            slot = level.slots[key] = Slot(due)
             heappush(level.keys, key)
+            start = key << level.shift
+            if start < self._wide and level.shift:
+                self._wide = start
+        elif due < slot.earliest:
+            slot.earliest = due
         slot[entry] = None
         entry._slot = slot
-        if due < slot.earliest:
-            slot.earliest = due
 
     def remove(self, entry: E) -> None:
         """Take out an entry that was added and has not been pulled."""
@@ -118,24 +130,27 @@ class Hierarchy(Generic[E]):
         assert slot is not None
         entry._slot = None
         slot.remove(entry)
-        self.count -= 1
 
-    def pull(self, tick: int) -> Slot | None:
+    def pull(self, tick: int) -> Slot[E] | None:
         """Detach the slot of the earliest occupied tick, if that is at most `tick`.
 
         Its entries keep their `_slot`: the caller settles each. None when nothing is due.
         """
-        while (level := self._first_level()) is not None:
-            key = level.keys[0]
-            if key << level.shift > tick:
-                break
-            slot = level.slots.pop(heappop(level.keys))
-            if level.shift == 0:
+        ticks = self._ticks
+        while True:
+            slot = ticks.first()
+            key = NEVER if slot is None else ticks.keys[0]
+            if key < self._wide:
+                if key > tick:
+                    break
+                del ticks.slots[heappop(ticks.keys)]
                 self.current = key
-                self.count -= len(slot)
                 return slot
-            self._move_down(slot, key << level.shift, list(slot))
-        self.current = max(self.current, tick)
+            if self._wide > tick:
+                break
+            self._lower()
+        if tick > self.current:
+            self.current = tick
         return None
 
     def earliest(self) -> int:
@@ -148,42 +163,50 @@ class Hierarchy(Generic[E]):
         return min((slot.earliest for slot in firsts if slot is not None), default=NEVER)
 
     def crowd(self) -> int:
-        """Return the tick by which a crowded slot should have begun to move down, or `NEVER`.
-
-        Two ticks (of about a millisecond) for every thousand entries leave time enough.
-        """
-        for level in self._levels[1:]:
-            slot = level.first()
-            if slot is not None and len(slot) > CROWD:
-                return (level.keys[0] << level.shift) - len(slot) // CROWD - 1
-        return NEVER
+        """Return the tick at which to begin moving a crowded slot down, or `NEVER`."""
+        crowded = self._crowded()
+        return NEVER if crowded is None else crowded[0]
 
     def spread(self) -> None:
-        """Move a part of the earliest crowded slot down one step. Order is kept."""
+        """Move at most `CROWD` entries of the next crowded slot down. Order is kept."""
+        crowded = self._crowded()
+        if crowded is None:
+            return
+        level = crowded[1]
+        key = level.keys[0]
+        slot = level.slots[key]
+        if self._moving is None or self._moving[0] is not slot:
+            self._moving = (slot, iter(list(slot)))
+        part = list(islice(self._moving[1], CROWD))
+        if len(part) < CROWD:
+            self._moving = None  # what was added meanwhile is for another time
+        part = [entry for entry in part if entry._slot is slot]
+        for entry in part:
+            slot.remove(entry)
+        self._move_down(part, key << level.shift)
+
+    def _crowded(self) -> tuple[int, Level[E]] | None:
+        found = None
         for level in self._levels[1:]:
             slot = level.first()
             if slot is not None and len(slot) > CROWD:
-                part = []
-                for entry in slot:
-                    part.append(entry)
-                    if len(part) == CROWD:
-                        break
-                for entry in part:
-                    del slot[entry]
-                self._move_down(slot, level.keys[0] << level.shift, part)
-                return
+                parts = 1 + len(slot) // CROWD
+                tick = (level.keys[0] << level.shift) - parts * self._part_ticks
+                if found is None or tick < found[0]:
+                    found = (tick, level)
+        return found
 
-    def head(self) -> list[Entry]:
+    def head(self) -> list[E]:
         """Return the entries of the earliest occupied tick, in the order in which they came."""
-        while (level := self._first_level()) is not None:
-            slot = level.slots[level.keys[0]]
-            if level.shift == 0:
-                return list(slot)
-            del level.slots[heappop(level.keys)]
-            self._move_down(slot, level.keys[0] << level.shift, list(slot))
-        return []
+        while True:
+            slot = self._ticks.first()
+            if (NEVER if slot is None else self._ticks.keys[0]) < self._wide:
+                return list(slot or ())
+            if self._wide == NEVER:
+                return []
+            self._lower()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[E]:
         """Return every entry, in no order."""
         return [entry for level in self._levels for slot in level.slots.values() for entry in slot]
 
@@ -195,22 +218,28 @@ class Hierarchy(Generic[E]):
                     entry._slot = None
             level.slots.clear()
             level.keys.clear()
-        self.count = 0
+        self._wide = NEVER
+        self._moving = None
 
-    def _first_level(self) -> Level | None:
-        """Return the level whose first slot begins earliest; of several, the widest.
+    def _lower(self) -> None:
+        """Move down the wider slot that begins first; of several, the widest.
 
         The widest goes first because what it holds came earlier than what lies in the narrow one.
         """
-        found: Level | None = None
-        start = NEVER
-        for level in self._levels:
-            if level.keys and level.first() is not None and level.keys[0] << level.shift <= start:
+        found: Level[E] | None = None
+        start = self._wide = NEVER
+        for level in self._levels[1:]:
+            if level.first() is not None and level.keys[0] << level.shift <= start:
                 found = level
                 start = level.keys[0] << level.shift
-        return found
+        if found is not None:
+            self._move_down(found.slots.pop(heappop(found.keys)), start)
+            self._wide = min(
+                (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
+                default=NEVER,
+            )
 
-    def _move_down(self, slot: Slot, start: int, entries: list[Entry]) -> None:
+    def _move_down(self, entries: Iterable[E], start: int) -> None:
         """Put entries of a slot that begins at `start` where they belong on the levels below."""
         shift = self._shift
         levels = self._levels
@@ -221,9 +250,11 @@ class Hierarchy(Generic[E]):
             key = tick >> level.shift
             below = level.slots.get(key)
             if below is None:
-                below = level.slots[key] = Slot()
+                below = level.slots[key] = Slot(due)
                 heappush(level.keys, key)
+                if level.shift and key << level.shift < self._wide:
+                    self._wide = key << level.shift
+            elif due < below.earliest:
+                below.earliest = due
             below[entry] = None
             entry._slot = below
-            if due < below.earliest:
-                below.earliest = due

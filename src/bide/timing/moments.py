@@ -6,7 +6,7 @@ from numbers import Real
 
 from bide.clock import Clock
 
-__all__ = ["MAX_DELAY", "NS", "Delay", "Moment", "period_ns", "seconds_until"]
+__all__ = ["MAX_DELAY", "NS", "Delay", "Moment", "length_seconds", "period_ns", "seconds_until"]
 
 NS = 1_000_000_000  # nanoseconds in a second
 MAX_DELAY = 1e10  # seconds; 316 years
@@ -30,9 +30,9 @@ def seconds_until(delay: Delay | None, at: Moment | None, clock: Clock) -> float
             `at` is a datetime without a time zone.
     """
     if at is None:
-        if delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:  # type: ignore[operator]
-            return delay  # type: ignore[return-value]
-        return 0.0 if delay is None else _seconds(delay, "delay")
+        if delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
+            return delay
+        return 0.0 if delay is None else length_seconds(delay, "delay")
     if delay is not None:
         raise TypeError("delay= and at= were both given; say when with one of them")
     return _bounded(_unix_seconds(at) - clock.now() / 1000, f"at={at!r}")
@@ -45,13 +45,19 @@ def period_ns(period: Delay, name: str = "period") -> int:
         TypeError: it is neither a number nor a `timedelta`.
         ValueError: it is zero, negative, NaN, infinite or longer than 316 years.
     """
-    seconds = _seconds(period, name)
+    seconds = length_seconds(period, name)
     if seconds == 0:
         raise ValueError(f"{name} is 0: the task would never pause; give a length above zero")
     return max(1, round(seconds * NS))
 
 
-def _seconds(value: Delay, name: str) -> float:
+def length_seconds(value: Delay, name: str) -> float:
+    """Return a length of time in seconds; `name` is what the caller calls it.
+
+    Raises:
+        TypeError: it is neither a number nor a `timedelta`.
+        ValueError: it is negative, NaN, infinite or longer than 316 years.
+    """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, Real) and not isinstance(value, bool):

@@ -1,0 +1,333 @@
+"""Timers by the million on one thread."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from types import TracebackType
+from typing import Any
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.timing.errors import ShutDown
+from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
+from bide.timing.lifetime import forked, guard_exit, guard_fork
+from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, period_ns, seconds_until
+
+__all__ = ["TimerHandle", "TimingWheel"]
+
+logger = logging.getLogger("bide.timing")
+
+MIN_TICK_NS = 1_000
+PART_NS = 1_000_000  # moving one part of a crowded slot takes less
+NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
+UP = 1 - NOISE  # added before cutting off, rounds up
+GONE = object()
+
+
+class TimerHandle(Entry):
+    """One timer of a `TimingWheel`.
+
+    Attributes:
+        fn: what is called.
+        args: what it is called with.
+    """
+
+    __slots__ = ("_wheel", "args", "fn")
+
+    def __init__(
+        self, due: int, fn: Callable[..., object], args: tuple[object, ...], wheel: "TimingWheel"
+    ) -> None:
+        self._due = due
+        self._slot = None
+        self._wheel = wheel
+        self.fn = fn
+        self.args = args
+
+    @property
+    def due(self) -> float:
+        """The moment, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
+        return self._wheel._moment(self._due)
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has neither started nor been cancelled."""
+        return self._slot is not None
+
+    def cancel(self) -> bool:
+        """Take the timer back: `TimingWheel.cancel` in short."""
+        return self._wheel.cancel(self)
+
+    def __repr__(self) -> str:
+        return f"<TimerHandle {self.fn!r} due={self.due:.3f}>"
+
+
+class TimingWheel:
+    """Calls functions when their moments come; scheduling and cancelling cost O(1).
+
+    A hierarchical timing wheel (Varghese and Lauck, 1987) with one thread, which sleeps until the
+    next timer is due however far off that is: it does not tick over empty slots. Made for very many
+    timers, most of which are cancelled, such as timeouts. Java people know the shape as Netty's
+    `HashedWheelTimer`, whose every tick wakes the thread.
+
+    A timer starts at the first tick that is not before its moment: never early, and up to one tick
+    late. Timers of one tick start in the order in which they were scheduled. What a callback raises
+    is logged (logger `bide.timing`) and harms no other timer.
+
+    Moments are kept on the monotonic clock: setting the wall clock moves no timer. A timer
+    scheduled with `at=` keeps the distance that it had when it was scheduled. After the machine or
+    the process stood still, everything that fell due starts at once, in order.
+
+    Args:
+        tick: the precision, in seconds or a `timedelta`; at least a microsecond.
+        executor: runs the callbacks. `None` runs them on the wheel's own thread: fastest, but then
+            they must be short, for they delay each other. The executor remains the caller's.
+        clock: tells the time and waits; tests pass `bide.testing.FakeClock`.
+
+    Raises:
+        ValueError: `tick` is too short.
+
+    Example:
+        >>> wheel = TimingWheel()
+        >>> timeout = wheel.schedule(print, 30, args=("too late",))
+        >>> wheel.cancel(timeout)
+        True
+        >>> wheel.stop()
+        []
+    """
+
+    def __init__(
+        self,
+        tick: Delay = 0.001,
+        *,
+        executor: Executor | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        tick_ns = period_ns(tick, "tick")
+        if tick_ns < MIN_TICK_NS:
+            raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
+        self._rate = NS / tick_ns  # ticks a second
+        self._executor = executor
+        self._clock = clock
+        self._monotonic = clock.monotonic
+        self._origin = clock.monotonic()
+        part_ticks = max(1, PART_NS // tick_ns)
+        self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
+        self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
+        self._make_lock()
+        self._alarm = -NEVER  # the tick that the thread sleeps until
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._forked = False
+        guard_fork(self)
+
+    def schedule(
+        self,
+        fn: Callable[..., object],
+        delay: Delay | None = None,
+        *,
+        at: Moment | None = None,
+        args: tuple[Any, ...] = (),
+    ) -> TimerHandle:
+        """Have `fn(*args)` called when its moment comes.
+
+        Args:
+            fn: any callable; what it returns is dropped.
+            delay: seconds or a `timedelta` from now; with neither `delay` nor `at` the next tick.
+            at: an aware `datetime` or Unix seconds; one that is past means the next tick.
+            args: positional arguments (for keywords, `functools.partial`).
+
+        Returns:
+            A handle for `cancel`.
+
+        Raises:
+            TypeError: `fn` cannot be called; both `delay` and `at`; or a wrong type.
+            ValueError: the delay is negative or NaN, or the datetime has no time zone.
+            ShutDown: after `stop`.
+        """
+        if at is not None or delay.__class__ is not float or not 0.0 <= delay <= MAX_DELAY:
+            delay = seconds_until(delay, at, self._clock)
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {type(fn).__name__}")
+        self._acquire()  # half the price of `with`
+        try:
+            if self._thread is None or self._stopping:
+                self._start()
+            due = int((self._monotonic() - self._origin + delay) * self._rate + UP)
+            timers = self._timers
+            if due <= timers.current:
+                due = timers.current + 1
+            timer = TimerHandle(due, fn, args, self)
+            timers.add(timer)
+            if due < self._alarm:
+                self._alarm = -NEVER
+                self._changed.notify()
+        finally:
+            self._release()
+        return timer
+
+    def cancel(self, handle: TimerHandle) -> bool:
+        """Take a timer back. No other timer is touched, and its memory is free at once.
+
+        Returns:
+            True: it will not be called. False: it has started, or was cancelled before.
+
+        Raises:
+            ValueError: the handle is another wheel's.
+            TypeError: it is no handle.
+        """
+        if handle.__class__ is not TimerHandle:
+            raise TypeError(f"cancel wants what schedule returned, not {type(handle).__name__}")
+        if handle._wheel is not self:
+            raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
+        self._acquire()
+        try:
+            if self._forked:
+                raise forked("TimingWheel")
+            slot = handle._slot
+            if slot is None:
+                return False
+            handle._slot = None
+            if slot is self._firing:
+                return slot.pop(handle, GONE) is not GONE  # atomic; `_fire` does it without lock
+            slot.remove(handle)
+        finally:
+            self._release()
+        return True
+
+    @property
+    def pending(self) -> int:
+        """The number of timers that have neither started nor been cancelled."""
+        with self._lock:
+            if self._forked:
+                raise forked("TimingWheel")
+            return len(self._timers) + len(self._firing)
+
+    def stop(self, drain: bool = False) -> list[TimerHandle]:
+        """Refuse further timers and end the thread. Calling it again is allowed.
+
+        Returns when the thread has ended, so when a callback on it has; called from a callback on
+        that thread, at once. Callbacks that were handed to an executor are the executor's.
+
+        Args:
+            drain: True waits until every pending timer has been called at its moment, however far
+                off that is; False drops them.
+
+        Returns:
+            The dropped timers by moment; their `fn` and `args` say what was not done.
+        """
+        with self._lock:
+            if self._forked:
+                raise forked("TimingWheel")
+            self._stopping = True
+            dropped = [] if drain else self._drop()
+            self._alarm = -NEVER
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        return dropped
+
+    def __enter__(self) -> "TimingWheel":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop at once, dropping what is pending; call `stop(drain=True)` before to await it."""
+        self.stop()
+
+    def _moment(self, tick: int) -> float:
+        return self._origin + tick / self._rate
+
+    def _now(self) -> int:
+        return int((self._monotonic() - self._origin) * self._rate + NOISE)
+
+    def _start(self) -> None:
+        if self._forked:
+            raise forked("TimingWheel")
+        if self._stopping:
+            raise ShutDown("the timing wheel was stopped: it takes no more timers")
+        thread = threading.Thread(target=self._run, name="bide-timing-wheel", daemon=True)
+        thread.start()
+        self._thread = thread
+        guard_exit(self)
+
+    def _drop(self) -> list[TimerHandle]:
+        dropped = self._timers.entries()
+        dropped.sort(key=lambda timer: timer._due)
+        dropped[:0] = [timer for timer in list(self._firing) if self._claim(timer, self._firing)]
+        self._timers.clear()
+        return dropped
+
+    def _run(self) -> None:
+        while (slot := self._next_slot()) is not None:
+            self._fire(slot)
+
+    def _next_slot(self) -> Slot[TimerHandle] | None:
+        """Wait for timers to be due and return those of the first tick; None: all is over."""
+        reached = 0
+        while True:
+            with self._lock:
+                now = max(self._now(), reached)
+                slot = self._timers.pull(now)
+                if slot is not None:
+                    self._firing = slot
+                    return slot
+                if self._stopping and not len(self._timers):
+                    return None
+                crowd = self._timers.crowd()
+                if crowd <= now:
+                    self._timers.spread()
+                    continue  # lets go of the lock in between
+                self._alarm = self._timers.earliest()
+                tick = min(self._alarm, crowd)
+                if tick >= NEVER:
+                    self._clock.wait(self._changed, None)
+                elif not self._clock.wait_until(self._changed, self._moment(tick)):
+                    reached = tick  # a float may say a bit less
+                self._alarm = -NEVER
+
+    @staticmethod
+    def _claim(timer: TimerHandle, slot: Slot[TimerHandle]) -> bool:
+        """Take a timer out of the slot that fires; False when somebody else has. Atomic."""
+        timer._slot = None
+        return slot.pop(timer, GONE) is not GONE
+
+    def _fire(self, slot: Slot[TimerHandle]) -> None:
+        executor = self._executor
+        for timer in list(slot):
+            if slot.pop(timer, GONE) is GONE:
+                continue  # cancelled since it fell due
+            timer._slot = None
+            try:
+                if executor is None:
+                    timer.fn(*timer.args)
+                else:
+                    executor.submit(_call, timer.fn, timer.args)
+            except BaseException:
+                logger.exception("timer %r failed", timer.fn)
+
+    def _at_exit(self) -> None:
+        self.stop()
+
+    def _make_lock(self) -> None:
+        self._lock = threading.RLock()
+        self._acquire = self._lock.acquire
+        self._release = self._lock.release
+        self._changed = threading.Condition(self._lock)
+
+    def _after_fork(self) -> None:
+        self._make_lock()
+        self._thread = None
+        self._forked = True
+
+
+def _call(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+    try:
+        fn(*args)
+    except BaseException:
+        logger.exception("timer %r failed", fn)
+        raise  # so that the executor sees it too
