@@ -77,7 +77,6 @@ def new_ids(count: int) -> list[str]:
     ULID specification's monotonic form (https://github.com/ulid/spec).
     """
     global _last_ms, _prefix, _count
-    ids: list[str] = []
     with _lock:
         now = time.time_ns() // 1_000_000
         if now > _last_ms or _count + count >= 1 << 30:
@@ -88,11 +87,10 @@ def new_ids(count: int) -> list[str]:
         start, prefix = _count, _prefix
         _count += count
     pairs = _PAIRS
-    ids = [
+    return [
         prefix + pairs[n >> 20] + pairs[n >> 10 & 1023] + pairs[n & 1023]
         for n in range(start, start + count)
     ]
-    return ids
 
 
 def _encode(number: int, width: int) -> str:

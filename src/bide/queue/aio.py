@@ -9,6 +9,7 @@ import msgspec
 
 from bide.model.commands import Cancel, Command, Configure, Count, Purge
 from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, new_ids
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import (
@@ -66,11 +67,11 @@ class AsyncQueue(Face):
         on_conflict: OnConflict | Literal["raise"] = "keep",
     ) -> Outcome:
         """Async form of `Queue.put`."""
-        message = NewMessage(
-            body=body, delay=delay, at=at, id=id, priority=priority, expires=expires,
-            attempts=attempts, group=group, headers=headers,
+        item = self._ask.item(
+            body, delay, at, new_ids(1)[0] if id is None else check_name(id),
+            priority, expires, attempts, group, headers, self._clock.now(),
         )  # fmt: skip
-        reply = await self._do(Outcomes, self._ask.put((message,), on_conflict, self._clock.now()))
+        reply = await self._do(Outcomes, self._ask.put_one(item, on_conflict))
         return stored(reply.outcomes[0], on_conflict)
 
     async def put_many(

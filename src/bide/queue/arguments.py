@@ -44,39 +44,54 @@ class Arguments:
         self, messages: Iterable[NewMessage], on_conflict: str = "keep", now: int = 0
     ) -> cmd.Put:
         """Return the command that puts messages; `now` (Unix ms) only bounds their delays."""
-        if on_conflict not in ("keep", "replace", "raise"):
-            raise InvalidArgument(
-                f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"'
-            )
         listed = list(messages)
-        unnamed = sum(message.id is None for message in listed)
-        ids = iter(new_ids(unnamed) if unnamed else ())
-        items = [self._item(m, next(ids) if m.id is None else m.id, now) for m in listed]
-        return cmd.Put(self.queue, items, "replace" if on_conflict == "replace" else "keep")
+        unnamed = sum([message.id is None for message in listed])
+        fresh = iter(new_ids(unnamed) if unnamed else ())
+        items = [
+            self.item(
+                m.body, m.delay, m.at, next(fresh) if m.id is None else check_name(m.id),
+                m.priority, m.expires, m.attempts, m.group, m.headers, now,
+            )
+            for m in listed
+        ]  # fmt: skip
+        return cmd.Put(self.queue, items, _policy(on_conflict))
 
-    def _item(self, message: NewMessage, id: str, now: int) -> Item:
-        data, is_json = bodies.encode(message.body, self.max_body)
-        if message.id is not None:
-            check_name(id)
-        at, delay = when(message.delay, message.at, now)
-        priority, attempts = message.priority, message.attempts
+    def put_one(self, item: Item, on_conflict: str) -> cmd.Put:
+        """Return the command that puts one message."""
+        return cmd.Put(self.queue, [item], _policy(on_conflict))
+
+    def item(
+        self,
+        body: Any,
+        delay: Duration | None,
+        at: Moment | None,
+        id: str,
+        priority: int,
+        expires: Duration | None,
+        attempts: int,
+        group: str | None,
+        headers: Mapping[str, str] | None,
+        now: int,
+    ) -> Item:
+        """Return one message as the store takes it; `id` is checked already."""
+        data, is_json = bodies.encode(body, self.max_body)
+        moment, ms = when(delay, at, now)
         if type(priority) is not int or not 0 <= priority <= 255:
             raise InvalidArgument(f"priority={priority!r} must be a whole number from 0 to 255")
         if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS:
             raise InvalidArgument(
                 f"attempts={attempts!r} must be a whole number from 1 to {MAX_ATTEMPTS:,}"
             )
-        expires = None
-        if message.expires is not None:
-            expires = milliseconds(message.expires, "expires")
-            if not expires:
+        lasting = None
+        if expires is not None:
+            lasting = milliseconds(expires, "expires")
+            if not lasting:
                 raise InvalidArgument("expires must be longer than 0; leave it out for 'never'")
-        if message.group is not None:
-            check_name(message.group, "group")
-        headers = None if message.headers is None else _headers(message.headers)
-        return Item(
-            id, data, is_json, at, delay, priority, expires, attempts, message.group, headers
-        )
+        if group is not None:
+            check_name(group, "group")
+        if headers is not None:
+            headers = _headers(headers)
+        return Item(id, data, is_json, moment, ms, priority, lasting, attempts, group, headers)
 
     def bulk(self, messages: Iterable[Any], shared: NewMessage) -> list[NewMessage]:
         """Return messages as they are, and bodies as messages with what they share."""
@@ -256,6 +271,12 @@ def _ids(ids: Sequence[str]) -> list[str]:
     if isinstance(ids, str):
         raise InvalidArgument("ids must be several: a list of str")
     return [check_name(id) for id in ids]
+
+
+def _policy(on_conflict: str) -> OnConflict:
+    if on_conflict not in ("keep", "replace", "raise"):
+        raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
+    return "replace" if on_conflict == "replace" else "keep"
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:

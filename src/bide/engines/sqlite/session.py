@@ -148,6 +148,10 @@ class Session:
             known = self._queues[name] = queue, queue.values()
         return known[0]
 
+    def knows(self, name: str) -> bool:
+        """Tell whether the row of a queue was read in this transaction."""
+        return name in self._queues
+
     def open(self, name: str) -> QueueRow | None:
         """Return a queue that is going to be changed; first forget what was kept long enough."""
         queue = self.look(name)

@@ -30,6 +30,16 @@ INSERT INTO message
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
+-- name: insert_one
+INSERT INTO message
+  (queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data)
+SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM queue WHERE name = ?
+ON CONFLICT (queue, id) DO NOTHING;
+
+-- name: count_put
+UPDATE queue SET put = put + 1, delayed = delayed + 1, weighted = max(weighted, ?)
+WHERE name = ? RETURNING id, kept;
+
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.
 SELECT seq FROM message WHERE seq > :seq;

@@ -3,10 +3,20 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bide.engines.sqlite.session import ACKED, DEAD, EXPIRED, Place, QueueRow, Session, json_text
+from bide.engines.sqlite.session import (
+    ACKED,
+    DEAD,
+    DELAYED,
+    EXPIRED,
+    Place,
+    QueueRow,
+    Session,
+    json_text,
+)
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Put
 from bide.model.message import Item
+from bide.model.rank import delayed_rank
 from bide.model.replies import Outcome, Outcomes, Reply
 
 __all__ = ["put"]
@@ -15,7 +25,9 @@ __all__ = ["put"]
 def put(session: Session, run: list[Put]) -> list[Reply]:
     """Store the messages of consecutive puts."""
     if len(run) == 1 and len(run[0].items) == 1 and run[0].on_conflict == "keep":
-        return [_one(session, run[0])]
+        stored = _one(session, run[0])
+        if stored is not None:
+            return [stored]
     replies: list[Reply] = []
     keeps: list[Put] = []
     for command in run:
@@ -29,37 +41,29 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
 
 
 def _one(session: Session, command: Put) -> Outcomes | None:
-    """Store one message, the commonest put, without reading anything before.
+    """Store one message, the commonest put, with no look at anything before.
 
-    Returns `None`, with nothing changed, when that does not do: the queue does not exist, or is
-    being changed by the same batch, or the id is taken.
+    Returns `None`, with nothing changed, when that does not do: the queue does not exist or is
+    changed by the same batch, or the id is taken.
     """
     item = command.items[0]
     if session.knows(command.queue) or item.died is not None:
         return None
     now = session.now
     due = now + item.delay if item.at is None else item.at
-    row = session.run(SQL.count_put, (item.priority > 0, command.queue)).fetchone()
-    if row is None:
+    cursor = session.run(SQL.insert_one, (*_content(item, due), command.queue))
+    seq = cursor.lastrowid
+    if cursor.rowcount == 0 or seq is None:
         return None
-    queue, kept = row
+    session.forget_seq()
+    rows = session.run(SQL.count_put, (item.priority > 0, command.queue)).fetchall()
+    queue, kept = rows[0]
+    rank = delayed_rank(due, item.priority)
+    session.run(SQL.insert_pending, (queue, DELAYED, rank, seq))
     if kept:
-        session.open(command.queue)  # forgets what was kept long enough, maybe of this id
-    cursor = session.run(SQL.insert_message, _row(None, queue, item, due))
-    if cursor.rowcount == 0:
-        session.run(SQL.uncount_put, (queue,))
-        return None
-def _stand(session: Session, queue: QueueRow, item: Item, due: int, seq: int) -> Outcome:
-    """Give a new message its place."""
-    if item.priority:
-        queue.weighted = 1
-    if item.died is not None:
-        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
-        queue.dead += 1
-        queue.died += 1
-        return Outcome(item.id, True, "dead", due, item.died)
-    session.delay(queue, due, item.priority, seq)
-    return Outcome(item.id, True, "ready" if due <= session.now else "delayed", due)
+        session.open(command.queue)  # forgets what was kept long enough
+    outcome = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
+    return Outcomes([outcome], due)
 
 
 def _keep(session: Session, run: list[Put]) -> list[Reply]:
@@ -107,10 +111,14 @@ def _count(
         queue.weighted = 1
 
 
-def _row(seq: int | None, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+    return (seq, queue, *_content(item, due))
+
+
+def _content(item: Item, due: int) -> tuple[Any, ...]:
     return (
-        seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
-        item.group, json_text(item.headers) if item.headers is not None else None,
+        item.id, due, item.priority, item.attempt, item.attempts, item.expires, item.group,
+        json_text(item.headers) if item.headers is not None else None,
         json_text(item.failures) if item.failures else None,
         item.data.decode() if item.json else item.data,
     )  # fmt: skip
@@ -200,4 +208,12 @@ def _store(session: Session, queue: QueueRow, item: Item, old: Place | None) -> 
     else:
         seq = old.seq
     session.run(SQL.insert_message, _row(seq, queue.id, item, due))
-    return _stand(session, queue, item, due, seq)
+    if item.priority:
+        queue.weighted = 1
+    if item.died is not None:
+        session.run(SQL.insert_aside, (seq, queue.id, DEAD, item.died))
+        queue.dead += 1
+        queue.died += 1
+        return Outcome(item.id, True, "dead", due, item.died)
+    session.delay(queue, due, item.priority, seq)
+    return Outcome(item.id, True, "ready" if due <= session.now else "delayed", due)
