@@ -3,15 +3,21 @@
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Doorbell, Engine
 from bide.lane.ticket import Ticket
-from bide.model.commands import Command
-from bide.model.errors import OutcomeUnknown, StoreUnavailable
+from bide.model.commands import Claim, Command
+from bide.model.errors import Closed, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.replies import Reply
 
-__all__ = ["Executor", "own"]
+__all__ = ["CLOSED", "Executor", "own"]
+
+CLOSED = "the queue is closed; open a new one to go on"
+
+FORK_WAITS = 5.0
+"""For how many seconds a fork waits for the batch under way, so as not to split it in two."""
 
 _inherited: list[Engine] = []
 """Engines of a parent process: closing them in a fork would pull them from under the parent."""
@@ -30,6 +36,9 @@ class Executor:
         self._clock = clock
         self._engine: Engine | None = None
         self._lock = threading.Lock()
+        self._waiting = False
+        self._closed = False
+        self._holds = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -38,8 +47,16 @@ class Executor:
             return self._opened().capabilities
 
     def alone(self, command: Command) -> Reply | None:
-        """Execute a command in the caller's thread, if nobody else is at it; else return `None`."""
-        if not self._lock.acquire(blocking=False):
+        """Execute a command in the caller's thread, if nobody else is at it; else return `None`.
+
+        A batch that waits goes first: a thread that comes back at once would get the lock each
+        time, and those who share the batch would wait for as long as that goes on. Nor does a claim
+        go alone in the main thread: an interrupt strikes there right after the commit, while nobody
+        knows yet what was claimed, and nobody would hold it until the lease lapses.
+        """
+        if type(command) is Claim and threading.current_thread() is threading.main_thread():
+            return None
+        if self._waiting or not self._lock.acquire(blocking=False):
             return None
         try:
             engine = self._opened()
@@ -54,27 +71,28 @@ class Executor:
 
     def execute(self, batch: Sequence[Ticket]) -> None:
         """Execute a batch: afterwards each of its tickets has a reply or an error."""
+        self._waiting = True
         with self._lock:
+            self._waiting = False
             self._execute(batch)
 
     def _execute(self, batch: Sequence[Ticket]) -> None:
         try:
             engine = self._opened()
             replies = engine.execute([ticket.command for ticket in batch], self._now(engine))
+            for ticket, reply in zip(batch, replies, strict=True):
+                ticket.reply = reply
         except OutcomeUnknown as error:
             self._repeat(batch, error)
-        except StoreUnavailable as error:  # no command's fault: it would be the same for each
+        except (StoreUnavailable, Closed) as error:  # it would be the same for each command
             for ticket in batch:
                 ticket.error = own(error)
-        except Exception as error:  # noqa: BLE001  (it is handed to its caller)
+        except BaseException as error:  # noqa: BLE001  (it is handed to its caller)
             if len(batch) == 1:
-                batch[0].error = error
+                batch[0].error = _raisable(error)
             else:  # one of them is to blame: let only that one hear of it
                 for ticket in batch:
                     self._execute([ticket])
-        else:
-            for ticket, reply in zip(batch, replies, strict=True):
-                ticket.reply = reply
 
     def _repeat(self, batch: Sequence[Ticket], error: OutcomeUnknown) -> None:
         """Repeat what may be done twice after a connection was lost, and report the rest."""
@@ -85,14 +103,19 @@ class Executor:
             try:
                 engine = self._opened()
                 ticket.reply = engine.execute([ticket.command], self._now(engine))[0]
-            except Exception as again:  # noqa: BLE001  (it is handed to its caller)
-                ticket.error = again
+            except BaseException as again:  # noqa: BLE001  (it is handed to its caller)
+                ticket.error = _raisable(again)
 
     def reader(self) -> Callable[[], Engine] | None:
-        """Return what opens a second engine that only reads, if this kind of store has such."""
-        with self._lock:
-            engine = self._opened()
-            first = engine.reader()
+        """Return what opens a second engine that only reads, if this kind of store has such.
+
+        Whoever asks is not to wait for the batch under way: they want to look meanwhile.
+        """
+        engine = self._engine
+        if engine is None:
+            with self._lock:
+                engine = self._opened()
+        first = engine.reader()
         if first is None:
             return None
         spare = [first]
@@ -111,14 +134,27 @@ class Executor:
         """Tell other processes that something in a queue can be claimed from a moment on."""
         engine = self._engine
         if engine is not None:
-            engine.ring(queue, wake)
+            # The messages are stored, and whoever waits for them looks again by itself.
+            with suppress(Exception):
+                engine.ring(queue, wake)
 
     def close(self) -> None:
-        """Close the engine."""
+        """Close the engine, for good."""
         with self._lock:
+            self._closed = True
             engine, self._engine = self._engine, None
             if engine is not None:
                 engine.close()
+
+    def hold(self) -> None:
+        """Before a fork: let no batch be under way, or the child would inherit half of it."""
+        self._holds = self._lock.acquire(timeout=FORK_WAITS)
+
+    def let_go(self) -> None:
+        """After a fork, in the parent: go on."""
+        if self._holds:
+            self._holds = False
+            self._lock.release()
 
     def forked(self) -> None:
         """In the child of a fork: leave the engine to the parent, open another when needed."""
@@ -126,8 +162,11 @@ class Executor:
             _inherited.append(self._engine)
         self._engine = None
         self._lock = threading.Lock()
+        self._waiting = self._holds = False
 
     def _opened(self) -> Engine:
+        if self._closed:
+            raise Closed(CLOSED)
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
@@ -143,3 +182,12 @@ def own(error: Exception) -> Exception:
     mine = copy.copy(error)
     mine.__cause__ = error.__cause__
     return mine
+
+
+def _raisable(error: BaseException) -> Exception:
+    """Return an error as one that every caller can raise and catch."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = StoreError(f"the engine broke off with {error!r}; this is a bug in it")
+    wrapped.__cause__ = error
+    return wrapped

@@ -8,34 +8,29 @@ alone executes in its own thread, without the hop. (Group commit, as in DeWitt e
 """
 
 import asyncio
-import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine
-from bide.lane.executor import Executor, own
+from bide.lane.executor import CLOSED, Executor, own
+from bide.lane.forks import follow
+from bide.lane.inbox import Inbox, call_on
 from bide.lane.parked import Parked
 from bide.lane.ticket import AsyncTicket, Ticket, Unattended, claimed_by
 from bide.lane.wakeups import Wakeups
-from bide.model.commands import Claim, Command, Lease, Retry
-from bide.model.errors import Closed
+from bide.model.commands import Command, Lease, Retry
+from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
 __all__ = ["Lane"]
 
-MAX_COMMANDS = 1_000
-MAX_WEIGHT = 20_000
-"""How many commands, and how many messages, one batch holds at most."""
-
 INBOX = 10_000
 """How many commands wait for their turn at most; whoever brings more waits to hand them in."""
 
-CLOSED = "the queue is closed; open a new one to go on"
-
-_lanes: "weakref.WeakSet[Lane]" = weakref.WeakSet()
+WAITED = "the queue was closed while this claim was waiting"
 
 
 class Lane:
@@ -60,19 +55,17 @@ class Lane:
         self._clock = clock
         self._limit = inbox
         self._only_reads = reads
-        self._closing = False
+        self._closing = self._ended = False
+        self._released: weakref.WeakSet[object] = weakref.WeakSet()
         self._fresh()
-        _lanes.add(self)
+        follow(self)
 
     def _fresh(self) -> None:
         """Begin without a thread and without a waiting caller."""
         guard = threading.RLock()
         self._reads_lock = threading.Lock()
         self._changed = threading.Condition(guard)
-        self._space = threading.Condition(guard)
-        self._inbox: deque[Ticket] = deque()
-        self._tasks_for_space: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]
-        self._tasks_for_space = deque()
+        self._inbox = Inbox(guard, self._limit)
         self._parked = Parked()
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
@@ -102,19 +95,19 @@ class Lane:
             StoreError: it was not carried out.
             Closed: the lane was closed.
         """
-        if command.only_reads and (reads := self._reader()) is not None:
-            return reads.call(command, owner)
         if self._closing:
             raise Closed(CLOSED)
+        if command.only_reads and (reads := self._reader()) is not None:
+            return reads.call(command, owner)
         if not self._inbox and (reply := self._executor.alone(command)) is not None:
             self._announce((command,), (reply,))
             if not self._would_wait(reply, wait):
                 return reply
         ticket = Ticket(command, owner, self._deadline(wait))
         with self._changed:
-            while len(self._inbox) >= self._limit and not self._closing:
-                self._space.wait()
-            self._submit(ticket)
+            while self._inbox.full and not self._closing:
+                self._inbox.wait()
+            self._hand_in(ticket)
         return self._await(ticket)
 
     async def acall(
@@ -125,14 +118,25 @@ class Lane:
         Cancelling the caller takes no command back that is on its way, but what a claim brings then
         goes back to the queue at once.
         """
-        if command.only_reads and self._reads not in (None, self):
-            return await self._reads.acall(command, owner)
+        if self._closing:
+            raise Closed(CLOSED)
+        if command.only_reads and not self._only_reads:
+            if self._reads is None:
+                await asyncio.to_thread(self._reader)  # it opens a file
+            if self._reads not in (None, self):
+                return await self._reads.acall(command, owner)
         ticket = AsyncTicket(command, owner, self._deadline(wait))
-        while not self._hand_in(ticket):
-            await self._room(ticket.loop)
+        while (room := self._hand_in_or_room(ticket)) is not None:
+            try:
+                await room
+            except asyncio.CancelledError:
+                with self._changed:
+                    self._inbox.let_in()  # the place goes to the next
+                raise
         try:
             return await ticket.future
         except asyncio.CancelledError:
+            self._withdraw(ticket)
             # It may have been settled in the very moment in which the caller was cancelled.
             if not ticket.future.cancelled() and ticket.future.exception() is None:
                 self._give_back(ticket)
@@ -141,53 +145,55 @@ class Lane:
     def release(self, owner: object) -> None:
         """Settle the claims that wait on behalf of an owner: the queue they wait for is closed."""
         with self._changed:
+            self._released.add(owner)
             tickets = self._parked.owned(owner, self._clock.monotonic())
-        self._fail(tickets, Closed("the queue was closed while this claim was waiting"))
+        self._fail(tickets, Closed(WAITED))
 
     def close(self) -> None:
         """Refuse new commands, carry out those handed in, settle what waits, close the store."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._space.notify_all()
-            while self._tasks_for_space:
-                _call_on(self._tasks_for_space[0][0], _free, self._tasks_for_space.popleft()[1])
-            thread, reads, wakeups = self._thread, self._reads, self._wakeups
+            self._inbox.let_all_in()
+            thread = self._thread
+            self._ended = self._ended or thread is None
             tickets = self._parked.owned(None, self._clock.monotonic())
-        self._fail(tickets, Closed("the queue was closed while this claim was waiting"))
+        self._fail(tickets, Closed(WAITED))
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        if wakeups is not None:
-            wakeups.stop()
+        if self._wakeups is not None:
+            self._wakeups.stop()
+        with self._reads_lock:
+            reads = self._reads
         if reads is not None and reads is not self:
             reads.close()
         self._executor.close()
 
     # Handing in.
 
-    def _submit(self, ticket: Ticket) -> None:
+    def _hand_in(self, ticket: Ticket) -> None:
+        """Add a caller's command; the caller of this holds the lock."""
         if self._closing:
             raise Closed(CLOSED)
+        self._submit(ticket)
+
+    def _hand_in_or_room(self, ticket: AsyncTicket) -> "asyncio.Future[None] | None":
+        """Add a task's command; or return what tells the task when to try again."""
+        with self._changed:
+            if self._inbox.full and not self._closing:
+                return self._inbox.room(ticket.loop)
+            self._hand_in(ticket)
+            return None
+
+    def _submit(self, ticket: Ticket) -> None:
+        if self._thread is None:  # first, so that no ticket waits for a thread that cannot be
+            thread = threading.Thread(target=self._run, name="bide-lane", daemon=True)
+            thread.start()
+            self._thread = thread
         if ticket.waits:
             self._parked.enter(ticket)
-        self._inbox.append(ticket)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="bide-lane", daemon=True)
-            self._thread.start()
+        self._inbox.extend((ticket,))
         self._changed.notify()
-
-    def _hand_in(self, ticket: Ticket) -> bool:
-        with self._changed:
-            if len(self._inbox) >= self._limit and not self._closing:
-                return False
-            self._submit(ticket)
-            return True
-
-    async def _room(self, loop: asyncio.AbstractEventLoop) -> None:
-        room: asyncio.Future[None] = loop.create_future()
-        with self._changed:
-            self._tasks_for_space.append((loop, room))
-        await room
 
     def _await(self, ticket: Ticket) -> Reply:
         try:
@@ -195,12 +201,18 @@ class Lane:
         except BaseException:  # an interrupt: nobody is going to look at what a claim brings
             with self._changed:
                 ticket.abandoned = True
+            self._withdraw(ticket)
             self._give_back(ticket)
             raise
         if ticket.error is not None:
             raise ticket.error
         assert ticket.reply is not None
         return ticket.reply
+
+    def _withdraw(self, ticket: Ticket) -> None:
+        """Let a claim wait no longer, since its caller does not."""
+        with self._changed:
+            self._parked.withdraw(ticket, self._clock.monotonic())
 
     def _deadline(self, wait: float | None) -> float | None:
         return None if wait is None else self._clock.monotonic() + wait
@@ -230,41 +242,57 @@ class Lane:
         while True:
             with self._changed:
                 batch, over = self._gather()
+                if not batch and not over:
+                    self._ended = True
+                    return
             for ticket in over:
                 ticket.reply = Claimed([], 0, self._clock.now())
             self._settle(over)
             if batch:
-                self._executor.execute(batch)
-                self._after(batch)
-                if self._reads is None and any(ticket.command.only_reads for ticket in batch):
-                    self._reader()  # here, since opening it would stop an event loop
-            elif not over:
-                return
+                self._work(batch)
 
     def _gather(self) -> tuple[list[Ticket], list[Ticket]]:
-        """Wait for work; return the claims and commands to execute, and the claims to give up."""
+        """Wait for work; return the claims and commands to execute, and the claims to give up.
+
+        Both are empty when the lane is closing and nothing is left to do.
+        """
         while True:
             now = self._clock.monotonic()
-            over = self._parked.overdue(now)
+            # Who is to ask in the very moment its time is over asks once more.
             self._inbox.extend(self._parked.due(now))
+            over = self._parked.overdue(now)
             if self._inbox or over or self._closing:
-                return self._take(), over
+                return self._inbox.take(), over
             moment = self._parked.next_moment()
-            self._clock.wait(self._changed, None if moment is None else moment - now)
+            if moment is None:
+                self._clock.wait(self._changed, None)
+            else:
+                self._clock.wait_until(self._changed, moment)
 
-    def _take(self) -> list[Ticket]:
-        batch: list[Ticket] = []
-        weight = 0
-        while self._inbox and len(batch) < MAX_COMMANDS and weight < MAX_WEIGHT:
-            ticket = self._inbox.popleft()
-            weight += ticket.command.weight
-            batch.append(ticket)
-        if batch:
-            self._space.notify_all()
-            for _ in range(min(len(self._tasks_for_space), len(batch))):
-                loop, room = self._tasks_for_space.popleft()
-                _call_on(loop, _free, room)
-        return batch
+    def _work(self, batch: Sequence[Ticket]) -> None:
+        """Execute a batch and settle it. Whatever happens here, nobody is left waiting."""
+        try:
+            if self._wakeups is None and any(ticket.waits for ticket in batch):
+                self._listen()
+            self._executor.execute(batch)
+            self._after(batch)
+        except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
+            unsettled = [ticket for ticket in batch if not ticket.settled]
+            with self._changed:
+                now = self._clock.monotonic()
+                for ticket in unsettled:
+                    if ticket.parkable and not self._parked.withdraw(ticket, now):
+                        self._parked.leave(ticket, now, asked=True)
+                    if ticket.reply is None and ticket.error is None:
+                        ticket.error = StoreError(f"the lane failed with {error!r}; report it")
+                        ticket.error.__cause__ = error
+            self._settle(unsettled)
+
+    def _listen(self) -> None:
+        """Begin to hear of other processes, before the claim that is going to wait looks."""
+        # A store that cannot be opened is reported by the command itself; hints can be missed.
+        with suppress(Exception):
+            self._wakeups = Wakeups(self._executor.doorbell(), self.hint)
 
     # Settling.
 
@@ -277,28 +305,20 @@ class Lane:
             for ticket in batch:
                 if not ticket.waits:
                     settled.append(ticket)
-                elif self._keeps_waiting(ticket, now):
-                    reply = ticket.reply
+                    continue
+                reply, closed = ticket.reply, self._closing or ticket.owner in self._released
+                empty = isinstance(reply, Claimed) and not reply.messages
+                if empty and not closed and not ticket.gone and now < (ticket.deadline or 0):
                     assert isinstance(reply, Claimed)
                     wake = None if reply.next is None else now + reply.next / 1000
-                    self._parked.park(ticket, wake, now)
                     ticket.reply = None
-                else:
-                    if self._closing and claimed_by(ticket) is None and ticket.error is None:
-                        ticket.error = Closed(CLOSED)
-                    self._parked.leave(ticket, now, asked=True)
-                    settled.append(ticket)
-            if self._parked and self._wakeups is None:
-                self._wakeups = Wakeups(self._executor.doorbell(), self.hint)
+                    self._parked.park(ticket, wake, now)
+                    continue
+                if empty and closed:
+                    ticket.error = Closed(WAITED)
+                self._parked.leave(ticket, now, asked=True)
+                settled.append(ticket)
         self._settle(settled)
-
-    def _keeps_waiting(self, ticket: Ticket, now: float) -> bool:
-        if ticket.error is not None or ticket.abandoned or self._closing:
-            return False
-        if isinstance(ticket, AsyncTicket) and ticket.future.done():
-            return False
-        assert ticket.deadline is not None
-        return claimed_by(ticket) is None and ticket.deadline > now
 
     def _announce(self, commands: Sequence[Command], replies: Sequence[Reply | None]) -> None:
         """Let everybody know who waits for what these commands have made claimable."""
@@ -306,8 +326,6 @@ class Lane:
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
-        if not wakes:
-            return
         for queue, wake in wakes.items():
             self.hint(queue, wake)
             self._executor.ring(queue, wake)
@@ -325,16 +343,16 @@ class Lane:
         """Let callers go on: threads one by one, tasks with one wake-up of their loop."""
         loops: dict[asyncio.AbstractEventLoop, list[AsyncTicket]] = {}
         for ticket in tickets:
-            if isinstance(ticket, AsyncTicket):
-                loops.setdefault(ticket.loop, []).append(ticket)
-                continue
             with self._changed:
-                abandoned = ticket.abandoned
-                ticket.settle()
-            if abandoned:
+                ticket.settled, gone = True, ticket.gone
+                if not gone and not isinstance(ticket, AsyncTicket):
+                    ticket.settle()
+            if gone:
                 self._give_back(ticket)
+            elif isinstance(ticket, AsyncTicket):
+                loops.setdefault(ticket.loop, []).append(ticket)
         for loop, group in loops.items():
-            if not _call_on(loop, self._deliver, group):
+            if not call_on(loop, self._deliver, group):
                 for ticket in group:
                     self._give_back(ticket)
 
@@ -346,49 +364,31 @@ class Lane:
     def _give_back(self, ticket: Ticket) -> None:
         """Hand back at once what a claim brought for somebody who has gone."""
         claimed = claimed_by(ticket)
-        if claimed is None or not isinstance(ticket.command, Claim):
+        if claimed is None:
             return
         leases = [Lease(message.id, claimed.token) for message in claimed.messages]
         back = Unattended(Retry(ticket.command.queue, leases, release=True))
         ticket.reply = None
         with self._changed:
-            if self._closing and self._thread is None:
-                return  # they lapse
-            self._closing, closing = False, self._closing
-            try:
+            if not self._ended:  # else nobody is left to do it, and they lapse
                 self._submit(back)
-            finally:
-                self._closing = closing
 
     def _fail(self, tickets: Sequence[Ticket], error: Exception) -> None:
         for ticket in tickets:
             ticket.error = own(error)
         self._settle(tickets)
 
-    def _forked(self) -> None:
-        """In the child of a fork: begin anew; the parent's connection and thread stay its own."""
+    # Forking.
+
+    def before_fork(self) -> None:
+        """Let no batch be under way, or the child would inherit half of it."""
+        self._executor.hold()
+
+    def after_fork(self) -> None:
+        """Go on."""
+        self._executor.let_go()
+
+    def in_child(self) -> None:
+        """Begin anew; the parent's connection and thread stay its own."""
         self._executor.forked()
         self._fresh()
-
-
-def _call_on(
-    loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object
-) -> bool:
-    try:
-        loop.call_soon_threadsafe(function, *args)
-    except RuntimeError:  # the loop was closed, and whoever ran on it is gone
-        return False
-    return True
-
-
-def _free(room: asyncio.Future[None]) -> None:
-    if not room.done():
-        room.set_result(None)
-
-
-def _begin_anew() -> None:
-    for lane in list(_lanes):
-        lane._forked()
-
-
-os.register_at_fork(after_in_child=_begin_anew)

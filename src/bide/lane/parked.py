@@ -110,13 +110,19 @@ class Parked:
                 due.append(waiting.tickets.popleft())
         return due
 
+    def withdraw(self, ticket: Ticket, now: float) -> bool:
+        """Take out a claim that waits; return False if it is not waiting, but asking or settled."""
+        if not ticket.parkable or not self._take(ticket):
+            return False
+        self.leave(ticket, now, asked=False)
+        return True
+
     def overdue(self, now: float) -> list[Ticket]:
         """Take out the claims whose time to wait is over, and return them."""
         over = []
         while self._deadlines and self._deadlines[0][0] <= now:
             ticket = heapq.heappop(self._deadlines)[2]
-            if self._take(ticket):
-                self.leave(ticket, now, asked=False)
+            if self.withdraw(ticket, now):
                 over.append(ticket)
         return over
 
@@ -125,8 +131,7 @@ class Parked:
         tickets = [t for w in self._queues.values() for t in w.tickets]
         owned = [t for t in tickets if owner is None or t.owner is owner]
         for ticket in owned:
-            self._take(ticket)
-            self.leave(ticket, now, asked=False)
+            self.withdraw(ticket, now)
         return owned
 
     def next_moment(self) -> float | None:

@@ -6,7 +6,7 @@ import threading
 from bide.model.commands import Claim, Command
 from bide.model.replies import Claimed, Reply
 
-__all__ = ["AsyncTicket", "Ticket", "Unattended"]
+__all__ = ["AsyncTicket", "Ticket", "Unattended", "claimed_by"]
 
 
 class Ticket:
@@ -18,7 +18,10 @@ class Ticket:
         deadline: for a claim that waits: until when, by the lane's monotonic clock.
     """
 
-    __slots__ = ("_done", "abandoned", "command", "deadline", "error", "owner", "parkable", "reply")
+    __slots__ = (
+        "_done", "abandoned", "command", "deadline", "error", "owner", "parkable", "reply",
+        "settled",
+    )  # fmt: skip
 
     def __init__(
         self, command: Command, owner: object = None, deadline: float | None = None
@@ -30,6 +33,7 @@ class Ticket:
         self.error: BaseException | None = None
         self.abandoned = False
         self.parkable = False
+        self.settled = False
         # A bare lock: a third of what an event costs, and a put waits on one.
         self._done = threading.Lock()
         self._done.acquire()
@@ -46,6 +50,11 @@ class Ticket:
     def waits(self) -> bool:
         """Whether it is a claim that may wait for messages to fall due."""
         return self.deadline is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the caller was interrupted: nobody will look at the reply."""
+        return self.abandoned
 
 
 class Unattended(Ticket):
@@ -68,6 +77,11 @@ class AsyncTicket(Ticket):
         super().__init__(command, owner, deadline)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Reply] = self.loop.create_future()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the task was cancelled, or its event loop was closed under it."""
+        return self.future.done() or self.loop.is_closed()
 
     def deliver(self) -> bool:
         """On the loop: settle the future; return whether anybody still waits for it."""

@@ -282,9 +282,10 @@ class AsyncQueue(Face):
     async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
         """Have a command carried out and return its reply."""
         self._check_open()
-        first = self._configuration()
+        first = self._configuration(command)
         if first is not None:
             await self._lane.acall(first, self)
+            self._keep = None
         return expect(kind, await self._lane.acall(command, self, wait))
 
     async def _repeat(self, command: Cancel | Purge) -> int:

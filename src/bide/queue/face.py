@@ -1,12 +1,13 @@
 """What `Queue` and `AsyncQueue` have in common: a name, a lane, and when it was closed."""
 
 import os
+from typing import NoReturn
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Configure
+from bide.model.commands import Command, Configure
 from bide.model.errors import Closed
 from bide.model.moments import Duration, milliseconds
 from bide.queue.arguments import Arguments
@@ -41,8 +42,8 @@ class Face:
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
         self._keep = None if keep is None else milliseconds(keep, "keep")
         self._holder = holder
-        self._closed = False
         self._lane = open_lane(self._url, clock)
+        self._users = [name]  # one, until it is closed
         self._clock = clock
 
     @property
@@ -59,17 +60,30 @@ class Face:
         closed = ", closed" if self._closed else ""
         return f"<{type(self).__name__} {self.name!r} at {self.url}{closed}>"
 
-    def _configuration(self) -> Configure | None:
-        """Return, the first time, the command that sets what the constructor was told."""
-        keep, self._keep = self._keep, None
-        return None if keep is None else Configure(self.name, keep=keep)
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be sent to another process; make one there, with the "
+            "same name and URL"
+        )
+
+    @property
+    def _closed(self) -> bool:
+        return not self._users
+
+    def _configuration(self, command: Command) -> Configure | None:
+        """Return what sets what the constructor was told, until that was done once."""
+        if self._keep is None or command.only_reads:
+            return None
+        return Configure(self.name, keep=self._keep)
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
     def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._lane.release(self)
-            close_lane(self._lane)
+        try:
+            self._users.pop()  # by one thread only, whoever else closes at the same time
+        except IndexError:
+            return
+        self._lane.release(self)
+        close_lane(self._lane)

@@ -426,9 +426,10 @@ class Queue(Face):
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
                 "bide.AsyncQueue here (the same methods, with await)"
             )
-        first = self._configuration()
+        first = self._configuration(command)
         if first is not None:
             self._lane.call(first, self)
+            self._keep = None
         return expect(kind, self._lane.call(command, self, wait))
 
     def _repeat(self, command: Cancel | Purge) -> int:

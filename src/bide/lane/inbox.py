@@ -1,0 +1,101 @@
+"""The inbox: commands that wait for their turn, and callers who wait until theirs fits in."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from bide.lane.ticket import Ticket
+
+__all__ = ["Inbox", "call_on"]
+
+MAX_COMMANDS = 1_000
+MAX_WEIGHT = 20_000
+"""How many commands, and how many messages, one batch holds at most."""
+
+
+class Inbox:
+    """Commands in the order in which they came. Not safe by itself: the lane's lock guards it.
+
+    Args:
+        guard: the lane's lock.
+        limit: how many commands there may be before callers have to wait.
+    """
+
+    def __init__(self, guard: threading.RLock, limit: int) -> None:
+        self._limit = limit
+        self._tickets: deque[Ticket] = deque()
+        self._space = threading.Condition(guard)
+        self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return iter(self._tickets)
+
+    @property
+    def full(self) -> bool:
+        """Whether a caller has to wait before handing in another command."""
+        return len(self._tickets) >= self._limit
+
+    def extend(self, tickets: Iterable[Ticket]) -> None:
+        """Add commands, however many there are already: those of the lane itself never wait."""
+        self._tickets.extend(tickets)
+
+    def take(self) -> list[Ticket]:
+        """Take out what one batch holds."""
+        batch: list[Ticket] = []
+        weight = 0
+        while self._tickets and len(batch) < MAX_COMMANDS and weight < MAX_WEIGHT:
+            ticket = self._tickets.popleft()
+            weight += ticket.command.weight
+            batch.append(ticket)
+        if batch:
+            self.let_in()
+        return batch
+
+    def wait(self) -> None:
+        """Block a thread until it may try again."""
+        self._space.wait()
+
+    def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return what is done as soon as a task may try again."""
+        room: asyncio.Future[None] = loop.create_future()
+        self._tasks.append((loop, room))
+        return room
+
+    def let_in(self) -> None:
+        """Let callers who wait try again: as many tasks as there is room for, and the threads.
+
+        Whoever was let in and does not come (its task was cancelled) calls this for the next one.
+        """
+        self._space.notify_all()
+        room = self._limit - len(self._tickets)
+        while self._tasks and room > 0:
+            loop, waiting = self._tasks.popleft()
+            if not waiting.done() and call_on(loop, _grant, waiting):
+                room -= 1
+
+    def let_all_in(self) -> None:
+        """Let everybody try again: the lane is closing, and they are to hear of it."""
+        self._space.notify_all()
+        while self._tasks:
+            loop, waiting = self._tasks.popleft()
+            call_on(loop, _grant, waiting)
+
+
+def call_on(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object
+) -> bool:
+    """Call a function on an event loop; return False if the loop was closed."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:  # whoever ran on it is gone
+        return False
+    return True
+
+
+def _grant(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
