@@ -1,0 +1,161 @@
+"""`bide claim`: take due messages by hand, or run a command for each."""
+
+import sys
+
+import click
+
+from bide.cli.exits import warn
+from bide.cli.messages import as_json, body_bytes, body_line, new_table
+from bide.cli.moments import local, relative, rounded
+from bide.cli.options import DURATION, on_store, queue_argument
+from bide.cli.output import Output
+from bide.cli.store import Store
+from bide.queue.delivery import Delivery
+from bide.queue.sync import Queue
+
+__all__ = ["claim"]
+
+
+@click.command()
+@queue_argument
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="How many at most; 1 by default.",
+)
+@click.option(
+    "--wait",
+    type=DURATION,
+    metavar="TIME",
+    help="How long to wait for one to fall due; by default not at all.",
+)
+@click.option(
+    "--lease",
+    type=DURATION,
+    default=30,
+    show_default="30s",
+    metavar="TIME",
+    help="After so long without an ack it goes to somebody else.",
+)
+@click.option("--ack", is_flag=True, help="Ack once they are printed, and the output flushed.")
+@click.option(
+    "--body",
+    "only_body",
+    is_flag=True,
+    help="With --ack: print bodies alone, text and bytes as they are.",
+)
+@click.option("--exec", "command", metavar="CMD", help="Run a shell command for each message.")
+@click.option(
+    "--retry",
+    type=DURATION,
+    metavar="TIME",
+    help="With --exec: try again so long after a failure; 10s by default.",
+)
+@click.option("--loop", is_flag=True, help="With --exec: go on until interrupted.")
+@on_store
+def claim(
+    store: Store,
+    out: Output,
+    queue: str,
+    count: int | None,
+    wait: float | None,
+    lease: float,
+    ack: bool,
+    only_body: bool,
+    command: str | None,
+    retry: float | None,
+    loop: bool,
+) -> bool:
+    """Take due messages, each for the length of a lease.
+
+    In a pipe a line is: id, token, body. Settle each with `bide ack QUEUE ID TOKEN` (or retry,
+    bury, extend) before its lease is over. Exit code 1 when nothing was due in time.
+
+    --exec runs CMD once a message, one after the other, with the body on stdin and BIDE_QUEUE,
+    BIDE_ID, BIDE_ATTEMPT, BIDE_TOKEN, BIDE_DUE and BIDE_URL in its environment. The lease is
+    extended while it runs. Exit code 0 of CMD acks; any other has the message tried again, with the
+    exit code as the reason, and makes the exit code of `bide claim` 1. An interrupt stops CMD and
+    hands its message back.
+
+    \b
+    Example:
+      bide claim orders --wait 1h --ack
+      bide claim orders -n 100 --json
+      bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
+    """  # fmt: skip
+    _refuse_odd(count, ack, only_body, command, retry, loop)
+    orders = store.queue(queue)
+    if command is not None:
+        from bide.cli.execute import Runner
+
+        runner = Runner(orders, store.url, command, lease, 10 if retry is None else retry, out)
+        return runner.run(None if loop else count or 1, wait)
+    deliveries = orders.claim(count or 1, wait=wait, lease=lease)
+    if not deliveries:
+        if out.terminal:
+            within = f" within {rounded(wait * 1000)}" if wait else ""
+            warn(f"nothing of {queue} is due{within}")
+        return False
+    _print(out, deliveries, only_body, ack)
+    out.flush()
+    return _ack(orders, deliveries) if ack else True
+
+
+def _refuse_odd(
+    count: int | None, ack: bool, only_body: bool, command: str | None, retry: float | None,
+    loop: bool,
+) -> None:  # fmt: skip
+    wrong = None
+    if command is not None and (ack or only_body):
+        wrong = "--exec acks by the exit code of the command; leave --ack and --body out"
+    elif command is None and (retry is not None or loop):
+        wrong = "--retry and --loop go with --exec"
+    elif only_body and not ack:
+        wrong = "--body prints no token to ack with; add --ack"
+    elif loop and count is not None:
+        wrong = "--loop goes on until it is interrupted, --count ends before; choose one"
+    if wrong is not None:
+        raise click.UsageError(wrong, click.get_current_context())
+
+
+def _print(out: Output, deliveries: list[Delivery], only_body: bool, ack: bool) -> None:
+    if only_body:
+        stream = sys.stdout.buffer
+        for delivery in deliveries:
+            stream.write(body_bytes(delivery.message) + b"\n" * delivery.message.json)
+        stream.flush()
+    elif out.terminal:
+        _table(out, deliveries, ack)
+    else:
+        for d in deliveries:
+            if out.as_json:
+                out.json(as_json(d.message, token=d.token, lateness=d.lateness))
+            else:
+                out.row(d.id, d.token, body_line(d.message))
+
+
+def _table(out: Output, deliveries: list[Delivery], ack: bool) -> None:
+    from rich.text import Text
+
+    names = ("id", "token", "attempt", "late by", "body")
+    table = new_table(*names, right=names[1:4])
+    for d in deliveries:
+        attempt = f"{d.attempt}/{d.message.attempts}"
+        late = rounded(d.lateness * 1000)
+        table.add_row(Text(d.id), str(d.token), attempt, late, Text(body_line(d.message)[:500]))
+    out.console.print(table)
+    first = deliveries[0]
+    until, now = first.message.until, first.claimed
+    if not ack and until is not None:
+        told = f"{local(until, now)} ({relative(until, now)})"
+        then = f"bide ack {first.message.queue} {first.id} {first.token}"
+        out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)
+
+
+def _ack(orders: Queue, deliveries: list[Delivery]) -> bool:
+    lost = [outcome for outcome in orders.ack(deliveries) if not outcome]
+    for outcome in lost:
+        warn(f"not acked, the lease was over: {outcome}")
+    return not lost

@@ -1,0 +1,165 @@
+"""Running a command for each message: `bide claim --exec`."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from bide.cli.exits import TERMINATED, warn
+from bide.cli.messages import body_bytes
+from bide.cli.moments import iso, rounded
+from bide.cli.output import Output
+from bide.model.errors import LeaseLost
+from bide.queue.delivery import Delivery
+from bide.queue.sync import Queue
+
+__all__ = ["Runner"]
+
+IDLE = 3600.0
+"""For how long one claim of a loop waits."""
+
+
+class Runner:
+    """Claims one message at a time, so that each is started when it is claimed.
+
+    Args:
+        queue: where the messages come from.
+        url: of its store, for what `bide` the command itself may call.
+        command: for the shell.
+        lease: in seconds; a third of it is how often it is extended.
+        retry: seconds until the next attempt after a failure.
+        out: where outcomes go, as JSON, if that is wanted.
+    """
+
+    def __init__(
+        self, queue: Queue, url: str, command: str, lease: float, retry: float, out: Output
+    ) -> None:
+        self._queue = queue
+        self._url = url
+        self._command = command
+        self._lease = lease
+        self._retry = retry
+        self._out = out
+
+    def run(self, count: int | None, wait: float | None) -> bool:
+        """Handle messages until there were `count` (`None`: for ever); return whether all is well.
+
+        Args:
+            count: how many at most.
+            wait: how many seconds to wait for each.
+        """
+        handled, well = 0, True
+        with _terminable():
+            while count is None or handled < count:
+                patience = IDLE if count is None and wait is None else wait
+                found = self._queue.claim(wait=patience, lease=self._lease)
+                if found:
+                    handled += 1
+                    well = self._handle(found[0]) and well
+                elif count is not None or wait is not None:
+                    break
+        return well and handled > 0
+
+    def _handle(self, delivery: Delivery) -> bool:
+        """Run the command for one message, and settle it by the exit code."""
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
+            body.write(body_bytes(delivery.message))
+            body.seek(0)
+            # A session of its own would take Ctrl-C from the command, which it may want to see.
+            process = subprocess.Popen(
+                self._command, shell=True, stdin=body, env={**os.environ, **self._about(delivery)}
+            )
+            try:
+                code = self._attend(process, delivery)
+            except BaseException:
+                _stop(process)
+                delivery.release()
+                raise
+        return self._settle(delivery, code, time.monotonic() - began)
+
+    def _about(self, delivery: Delivery) -> dict[str, str]:
+        return {
+            "BIDE_URL": self._url,
+            "BIDE_QUEUE": self._queue.name,
+            "BIDE_ID": delivery.id,
+            "BIDE_ATTEMPT": str(delivery.attempt),
+            "BIDE_TOKEN": str(delivery.token),
+            "BIDE_DUE": iso(delivery.message.due),
+        }
+
+    def _attend(self, process: "subprocess.Popen[bytes]", delivery: Delivery) -> int:
+        """Wait for the command's end, and keep the lease until then."""
+        held = True
+        while True:
+            try:
+                return process.wait(self._lease / 3 if held else None)
+            except subprocess.TimeoutExpired:
+                try:
+                    delivery.extend(self._lease)
+                except LeaseLost as error:
+                    held = False
+                    warn(f"{error}; the command goes on, and its result will not count")
+
+    def _settle(self, delivery: Delivery, code: int, seconds: float) -> bool:
+        reason = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+        message = delivery.message
+        try:
+            if code == 0:
+                delivery.ack()
+                outcome = "acked"
+            else:
+                delivery.retry(self._retry, reason)
+                last = message.attempt >= message.attempts
+                outcome = "dead" if last else "retried"
+        except LeaseLost as error:
+            warn(str(error))
+            outcome = "lost"
+        self._report(delivery, code, outcome, seconds, reason)
+        return outcome == "acked"
+
+    def _report(
+        self, delivery: Delivery, code: int, outcome: str, seconds: float, reason: str
+    ) -> None:
+        message = delivery.message
+        if self._out.as_json:
+            self._out.json({
+                "id": delivery.id, "attempt": delivery.attempt, "exit": code, "outcome": outcome,
+                "seconds": round(seconds, 3), "lateness": delivery.lateness,
+            })  # fmt: skip
+            self._out.flush()
+        elif outcome in ("retried", "dead"):
+            then = f"again in {rounded(self._retry * 1000)}"
+            then = "it is a dead letter now" if outcome == "dead" else then
+            warn(
+                f"{delivery.id}: {reason}, attempt {message.attempt} of {message.attempts}; {then}"
+            )
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a command that has not ended: ask first, and wait a little."""
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind as Ctrl-C does, so that what is held is handed back."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

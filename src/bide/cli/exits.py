@@ -1,0 +1,72 @@
+"""Exit codes, and what failures look like to somebody at a shell."""
+
+import os
+import sys
+
+import click
+
+from bide.model.errors import (
+    AlreadyExists,
+    BideError,
+    Empty,
+    InvalidArgument,
+    LeaseLost,
+    Unsupported,
+)
+
+__all__ = [
+    "BROKEN_PIPE",
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "NOT_DONE",
+    "TERMINATED",
+    "WRONG_USAGE",
+    "code_of",
+    "drop_output",
+    "say",
+    "warn",
+]
+
+DONE = 0
+NOT_DONE = 1
+"""The store answered, and the answer is no: nothing found, held by a worker, does not balance."""
+WRONG_USAGE = 2
+FAILED = 3
+"""The store, or a file, could not be read or written."""
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""Whoever read the output has left, as `head` does. What a shell says of any other program then."""
+TERMINATED = 143
+
+_NO = (AlreadyExists, Empty, LeaseLost)
+_WRONG = (InvalidArgument, Unsupported)
+
+
+def code_of(error: BideError) -> int:
+    """Return the exit code that an error of bide's ends a command with."""
+    if isinstance(error, _WRONG):
+        return WRONG_USAGE
+    return NOT_DONE if isinstance(error, _NO) else FAILED
+
+
+def say(error: click.ClickException) -> None:
+    """Print what went wrong to stderr, in a line or two."""
+    lines = [line for line in error.format_message().splitlines() if line.strip()]
+    text = " ".join(line.strip() for line in lines)
+    hint = ""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        hint = f"\n       see '{error.ctx.command_path} --help'"
+    click.echo(click.style("error:", fg="red", bold=True) + f" {text}{hint}", err=True)
+
+
+def warn(text: str) -> None:
+    """Print a remark to stderr."""
+    click.echo(text, err=True)
+
+
+def drop_output() -> None:
+    """Write what is still to come to nowhere, so that nothing complains of a closed pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

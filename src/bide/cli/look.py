@@ -1,0 +1,119 @@
+"""`bide get`, `bide peek` and `bide scan`: looking, which changes nothing."""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from bide.cli.exits import warn
+from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, row
+from bide.cli.options import STATE, on_store, queue_argument, rule_options
+from bide.cli.output import Output
+from bide.cli.store import Store
+from bide.model.message import Message, State
+
+__all__ = ["get", "peek", "scan"]
+
+SCREEN = 100
+"""How many messages a scan shows on a terminal, unless told otherwise."""
+
+
+@click.command()
+@queue_argument
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option(
+    "--body",
+    "only_body",
+    is_flag=True,
+    help="Print the body alone: text and bytes as they are, the rest as JSON.",
+)
+@on_store
+def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: bool) -> bool:
+    """Look at messages by id.
+
+    Exit code 1 when one of them is not there.
+
+    \b
+    Example:
+      bide get orders order-42
+      bide get orders order-42 --body | jq .total
+    """  # fmt: skip
+    orders = store.standing(queue)
+    all_there = True
+    for id in ids:
+        message = orders.get(id)
+        if message is None:
+            all_there = False
+            warn(f"{id} is not in {queue}: it never was, or it is gone")
+        elif only_body:
+            stream = sys.stdout.buffer
+            stream.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
+            stream.flush()
+        elif out.terminal:
+            print_sheet(out, message)
+        elif out.as_json:
+            out.json(as_json(message))
+        else:
+            out.row(*row(message))
+    return all_there
+
+
+@click.command()
+@queue_argument
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many at most.",
+)
+@on_store
+def peek(store: Store, out: Output, queue: str, count: int) -> None:
+    """Look at what goes out next: what is ready, then what falls due.
+
+    In a pipe a line is: id, state, due, priority, attempt, group, body.
+
+    \b
+    Example:
+      bide peek orders -n 20
+    """  # fmt: skip
+    print_messages(out, store.standing(queue).peek(count), f"nothing waits in {queue}")
+
+
+@click.command()
+@queue_argument
+@click.option("--state", type=STATE, help="Only messages in this state, in its order.")
+@rule_options
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"How many at most; on a terminal {SCREEN}, in a pipe all.",
+)
+@on_store
+def scan(
+    store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
+) -> None:
+    """List messages, any number of them, beside those who work.
+
+    In a pipe a line is: id, state, due, priority, attempt, group, body.
+
+    \b
+    Example:
+      bide scan orders --state delayed --before 2026-12-01T00:00Z
+      bide scan mail --group order:42 --json | jq -r .id
+    """  # fmt: skip
+    found = store.standing(queue).scan(state, **rule)
+    most = limit or (SCREEN if out.terminal else None)
+    print_messages(out, islice(found, most))
+    if limit is None and out.terminal and _more(found):
+        warn(f"... and more: --limit N shows N, a pipe shows all, 'bide counts {queue}' counts")
+
+
+def _more(found: Iterator[Message]) -> bool:
+    return next(found, None) is not None

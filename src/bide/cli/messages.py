@@ -1,0 +1,245 @@
+"""How messages and outcomes are shown: to programs, in pipes, and to people."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bide.cli.moments import iso, local, now_ms, relative, rounded
+from bide.cli.output import STYLES, Output, printable
+from bide.model.message import ATTEMPTS, Message
+from bide.model.replies import Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "as_json",
+    "body_bytes",
+    "body_line",
+    "new_table",
+    "outcome_json",
+    "print_messages",
+    "print_outcomes",
+    "print_sheet",
+    "row",
+    "state_and_due",
+]
+
+
+def as_json(message: Message, **more: Any) -> dict[str, Any]:
+    """Return what there is to say of a message. Moments are Unix milliseconds."""
+    found: dict[str, Any] = {
+        "id": message.id,
+        "queue": message.queue,
+        "state": message.state,
+        "due": message.due,
+        "priority": message.priority,
+        "attempt": message.attempt,
+        "attempts": message.attempts,
+        **more,
+    }
+    for name in ("expires", "group", "headers", "holder", "until", "ended"):
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
+    if message.failures:
+        found["failures"] = [
+            {name: getattr(failure, name) for name in failure.__struct_fields__}
+            for failure in message.failures
+        ]
+    # JSON goes through as it is; bytes become base64.
+    found["body" if message.json else "bytes"] = (
+        msgspec.Raw(message.data) if message.json else message.data
+    )
+    return found
+
+
+def body_line(message: Message) -> str:
+    """Return a body on one line: JSON as it is, bytes as Python writes them."""
+    return printable(message.data.decode()) if message.json else repr(message.data)
+
+
+def body_bytes(message: Message) -> bytes:
+    """Return a body as a program reads it: bytes and strings as they are, the rest as JSON."""
+    body = message.body
+    return body.encode() if isinstance(body, str) else message.data
+
+
+def state_and_due(state: str, due: int, now: int) -> list[tuple[str, str]]:
+    """Return a state and a moment, fit for `Output.text`."""
+    return [
+        (state, STYLES[state]),
+        (f", due {local(due, now)}", ""),
+        (f" ({relative(due, now)})", "dim"),
+    ]
+
+
+def row(message: Message) -> tuple[str, ...]:
+    """Return a message as the columns of a line in a pipe."""
+    attempts = f"{message.attempt}/{message.attempts}"
+    return (
+        message.id, message.state, iso(message.due), str(message.priority), attempts,
+        message.group or "", body_line(message),
+    )  # fmt: skip
+
+
+def print_messages(out: Output, messages: Iterable[Message], empty: str = "no messages") -> int:
+    """Print messages, in a pipe as they come; return how many there were."""
+    if out.terminal:
+        listed = list(messages)
+        if listed:
+            out.console.print(_table(listed, now_ms()))
+        else:
+            out.text((empty, "dim"))
+        return len(listed)
+    count = 0
+    for message in messages:
+        count += 1
+        if out.as_json:
+            out.json(as_json(message))
+        else:
+            out.row(*row(message))
+    return count
+
+
+_LEAST = {"id": 8, "state": 7, "due": 8, "body": 8, "last error": 12, "held by": 4, "group": 5}
+"""How narrow columns may become on a narrow terminal."""
+
+
+def new_table(*columns: str, right: Sequence[str] = ()) -> "Table":
+    """Return an empty table in the one style that all of bide's tables have."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=True,
+            overflow="ellipsis"
+            if column in ("body", "last error", "id", "group", "held by")
+            else "fold",
+            min_width=_LEAST.get(column, len(column)),
+            ratio=1 if column in ("body", "last error") else None,
+        )
+    return table
+
+
+def _table(messages: Sequence[Message], now: int) -> "Table":
+    from rich.text import Text
+
+    # A column that says the same of every message says nothing.
+    weighed = any(message.priority for message in messages)
+    tried = any(message.attempt or message.attempts != ATTEMPTS for message in messages)
+    grouped = any(message.group for message in messages)
+    held = any(message.state == "leased" for message in messages)
+    chosen = (
+        ("id", True), ("state", True), ("due", True), ("", True), ("priority", weighed),
+        ("attempt", tried), ("group", grouped), ("held by", held), ("body", True),
+    )  # fmt: skip
+    names = [name for name, wanted in chosen if wanted]
+    table = new_table(*names, right=("", "priority", "attempt"))
+    for message in messages:
+        cells = {
+            "id": Text(message.id),
+            "state": Text(message.state, STYLES[message.state]),
+            "due": Text(local(message.due, now)),
+            "": Text(relative(message.due, now), "dim"),
+            "priority": Text(str(message.priority)),
+            "attempt": Text(f"{message.attempt}/{message.attempts}"),
+            "group": Text(message.group or ""),
+            "held by": Text(printable(message.holder or "")),
+            "body": Text(body_line(message)[:500]),
+        }
+        table.add_row(*(cells[name] for name in names))
+    return table
+
+
+def print_sheet(out: Output, message: Message) -> None:
+    """Print all there is to say of one message, for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    now = now_ms()
+    sheet = Table.grid(padding=(0, 2))
+    sheet.add_column(style="dim", justify="right")
+    sheet.add_column(overflow="fold")
+
+    def moment(ms: int) -> Text:
+        return Text.assemble(local(ms, now), (f"  {relative(ms, now)}", "dim"))
+
+    sheet.add_row("id", Text(message.id, "bold"))
+    sheet.add_row("state", Text(message.state, STYLES[message.state]))
+    sheet.add_row("due", moment(message.due))
+    if message.expires is not None:
+        sheet.add_row("expires", moment(message.due + message.expires))
+    sheet.add_row("priority", str(message.priority))
+    sheet.add_row("attempt", f"{message.attempt} of {message.attempts}")
+    if message.group is not None:
+        sheet.add_row("group", Text(message.group))
+    if message.holder is not None:
+        sheet.add_row("held by", Text(printable(message.holder)))
+    if message.until is not None:
+        sheet.add_row("held until", moment(message.until))
+    if message.ended is not None:
+        sheet.add_row(f"{message.state} since", moment(message.ended))
+    for name, value in (message.headers or {}).items():
+        sheet.add_row("header", Text(printable(f"{name}: {value}")))
+    for failure in message.failures:
+        told = f"attempt {failure.attempt}, {local(failure.moment, now)}, {failure.holder}: "
+        lines = [printable(line) for line in failure.reason.splitlines()]
+        sheet.add_row("failed", Text.assemble((printable(told), "dim"), ("\n".join(lines), "red")))
+    sheet.add_row("body", Text(body_line(message)))
+    out.console.print(sheet)
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Return what became of a message, for programs."""
+    found: dict[str, Any] = {"id": outcome.id, "done": outcome.done, "state": outcome.state}
+    for name in ("due", "until", "holder"):
+        if (value := getattr(outcome, name)) is not None:
+            found[name] = value
+    return found
+
+
+def print_outcomes(out: Output, outcomes: Iterable[Outcome], verb: str) -> bool:
+    """Print what became of messages; return whether all was done.
+
+    In a pipe a line is: id, the verb or "no", the state it is in, and what that means.
+    """
+    all_done = True
+    for outcome in outcomes:
+        all_done = all_done and outcome.done
+        if out.as_json:
+            out.json(outcome_json(outcome))
+        elif not out.terminal:
+            where = "" if outcome.done else _where(outcome)
+            out.row(outcome.id, verb if outcome.done else "no", outcome.state or "gone", where)
+        elif outcome.done:
+            out.text(("✓ ", "green"), f"{outcome.id} {verb}", *_then(outcome))
+        else:
+            out.text(("✗ ", "red"), f"{outcome.id} not {verb}: {_where(outcome)}")
+    return all_done
+
+
+def _then(outcome: Outcome) -> list[tuple[str, str]]:
+    now = now_ms()
+    if outcome.state == "leased" and outcome.until is not None:
+        return [(f": held until {local(outcome.until, now)}", ""),
+                (f" ({relative(outcome.until, now)})", "dim")]  # fmt: skip
+    if outcome.state not in ("delayed", "ready") or outcome.due is None:
+        return []
+    return [(": ", ""), *state_and_due(outcome.state, outcome.due, now)]
+
+
+def _where(outcome: Outcome) -> str:
+    now = now_ms()
+    if outcome.state is None:
+        return "there is no such message in the queue (it never was, or is gone)"
+    if outcome.state == "leased" and outcome.until is not None:
+        left = rounded(max(0, outcome.until - now))
+        return f"{outcome.holder} holds it until {local(outcome.until, now)} ({left} left)"
+    if outcome.state in ("delayed", "ready") and outcome.due is not None:
+        return f"it is {outcome.state}, due {local(outcome.due, now)}"
+    return f"it is {outcome.state}"

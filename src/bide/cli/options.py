@@ -1,0 +1,160 @@
+"""Arguments and options that commands share, and how what people write there is read."""
+
+import functools
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from bide.cli.exits import NOT_DONE
+from bide.cli.output import Output
+from bide.cli.program import DEBUG
+from bide.cli.store import Store
+from bide.model.errors import BideError, InvalidArgument
+from bide.model.message import STATES
+from bide.model.moments import LATEST, milliseconds, unix
+
+__all__ = [
+    "DURATION",
+    "MOMENT",
+    "STATE",
+    "complete_queue",
+    "on_store",
+    "queue_argument",
+    "rule_options",
+    "when_options",
+]
+
+
+def read_duration(value: str | float) -> float:
+    """Read a length of time, "1h30m" or a plain number of seconds; return seconds.
+
+    Raises:
+        click.BadParameter: it is neither.
+    """
+    try:
+        return milliseconds(_number(value)) / 1000
+    except InvalidArgument:
+        raise click.BadParameter(
+            f"{value!r} is no length of time; write 250ms, 30s, 30m, 1h30m or 7d, or a plain "
+            "number of seconds"
+        ) from None
+
+
+def read_moment(value: str | float) -> float:
+    """Read a moment, ISO 8601 with a zone or Unix seconds; return Unix seconds.
+
+    Raises:
+        click.BadParameter: it is neither, or names no zone.
+    """
+    number = _number(value)
+    try:
+        moment = datetime.fromisoformat(number) if isinstance(number, str) else number
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no moment; write ISO 8601 with a zone, as 2026-12-01T09:00+01:00 or "
+            "2026-12-01T08:00Z, or Unix seconds"
+        ) from None
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        mended = moment.astimezone().isoformat(timespec="minutes")
+        raise click.BadParameter(
+            f"{value!r} has no time zone, so it names no moment; for this machine's zone write "
+            f"{mended}, for UTC add a Z"
+        )
+    try:
+        return unix(moment) / 1000
+    except InvalidArgument:
+        counted = isinstance(number, float) and number > LATEST / 1000
+        hint = "; a plain number counts seconds, not milliseconds" if counted else ""
+        raise click.BadParameter(f"{value!r} is not between 1970 and 2100{hint}") from None
+
+
+def _number(text: str | float) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+DURATION = read_duration
+MOMENT = read_moment
+STATE = click.Choice(STATES)
+
+F = Callable[..., Any]
+
+
+def complete_queue(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the names of the queues in the store, if there is one."""
+    try:
+        with Store(ctx.params.get("url")) as store:
+            return [CompletionItem(name) for name in store.names(incomplete)]
+    except BideError:  # no store, or a broken one: there is nothing to offer
+        return []
+
+
+def queue_argument(function: F) -> F:
+    """Take the queue as the first argument."""
+    return click.argument("queue", shell_complete=complete_queue)(function)
+
+
+def when_options(function: F) -> F:
+    """Take a moment: `--delay` or `--at`."""
+    function = click.option(
+        "--at", type=MOMENT, metavar="MOMENT",
+        help="When it is due instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix "
+        "seconds. In the past means at once.",
+    )(function)  # fmt: skip
+    return click.option(
+        "--delay", type=DURATION, metavar="TIME",
+        help="How long from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
+    )(function)  # fmt: skip
+
+
+def rule_options(function: F) -> F:
+    """Take what several messages have in common: `--group`, `--after`, `--before`."""
+    options = (
+        click.option("--group", metavar="NAME", help="Only messages of this group."),
+        click.option("--after", type=MOMENT, metavar="MOMENT", help="Only if due then or later."),
+        click.option("--before", type=MOMENT, metavar="MOMENT", help="Only if due before then."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[DEBUG] = True
+
+
+def on_store(function: Callable[..., bool | None]) -> F:
+    """Have a command called with the store and the output that the user wants.
+
+    The command returns whether what was asked for was done; `False` ends it with exit code 1.
+    """
+
+    @click.option(
+        "--url",
+        envvar="BIDE_URL",
+        show_envvar=True,
+        metavar="URL",
+        is_eager=True,
+        help="The store: sqlite:///file.db, ...  By default bide.db in this folder.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+    @click.option(
+        "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
+        help="Show tracebacks of errors.",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def run(url: str | None, as_json: bool, **arguments: Any) -> None:
+        with Store(url) as store:
+            done = function(store, Output(as_json), **arguments)
+        if done is False:
+            click.get_current_context().exit(NOT_DONE)
+
+    return run

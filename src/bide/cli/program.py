@@ -1,0 +1,214 @@
+"""`bide` itself: which commands there are, and how they end."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import click
+
+from bide.cli import exits
+from bide.model.errors import BideError
+
+__all__ = ["DEBUG", "Program", "main"]
+
+DEBUG = "bide.debug"
+"""Under this key the context remembers that tracebacks are wanted."""
+
+
+class _Entry(NamedTuple):
+    """Where a command is, and its line in the list: known without importing it."""
+
+    name: str
+    where: str
+    summary: str
+
+
+SECTIONS: dict[str, tuple[_Entry, ...]] = {
+    "Messages": (
+        _Entry("put", "put:put", "Store a message until its moment."),
+        _Entry("cancel", "change:cancel", "Take messages back before somebody holds them."),
+        _Entry("reschedule", "change:reschedule", "Move a message to another moment."),
+        _Entry("get", "look:get", "Look at messages by id."),
+        _Entry("peek", "look:peek", "Look at what goes out next."),
+        _Entry("scan", "look:scan", "List messages by state, group or time."),
+    ),
+    "Queues": (
+        _Entry("queues", "count:queues", "List the queues of the store."),
+        _Entry("counts", "count:counts", "Count messages, and what became of the others."),
+        _Entry("forecast", "forecast:forecast", "Chart how many messages fall due when."),
+        _Entry("audit", "audit:audit", "Check that every message is accounted for."),
+        _Entry("pause", "steer:pause", "Let nobody claim from a queue."),
+        _Entry("resume", "steer:resume", "Let messages be claimed again."),
+        _Entry("purge", "steer:purge", "Delete all messages of a state."),
+        _Entry("export", "transfer:export", "Write a queue as lines of JSON."),
+        _Entry("import", "transfer:import_", "Put messages from lines of an export."),
+    ),
+    "Work": (
+        _Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
+        _Entry("ack", "settle:ack", "Say that a claimed message is done."),
+        _Entry("retry", "settle:retry", "Have a claimed message tried again."),
+        _Entry("bury", "settle:bury", "Make a claimed message a dead letter."),
+        _Entry("extend", "settle:extend", "Hold a claimed message for longer."),
+        _Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
+        _Entry("revive", "dead:revive", "Have dead letters delivered again."),
+    ),
+    "Try it": (_Entry("demo", "demo:demo", "Watch orders time out on time, and see it proved."),),
+}
+
+_ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
+
+
+class Program(click.Group):
+    """The group of all commands. A command's file is imported when the command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if (entry := _ENTRIES.get(cmd_name)) is None:
+            return None
+        module, _, name = entry.where.partition(":")
+        command: click.Command = getattr(import_module(f"bide.cli.{module}"), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was called, or say which one may have been meant."""
+        name = args[0]
+        if name not in _ENTRIES and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, _ENTRIES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, a section each, without importing them."""
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(entry.name, entry.summary) for entry in entries])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete the names of commands, without importing them."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(entry.name, help=entry.summary)
+            for entry in _ENTRIES.values()
+            if entry.name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what goes wrong becomes an exit code and a line of text."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BideError as error:
+            raise _failure(ctx, error, exits.code_of(error)) from error
+        except BrokenPipeError:
+            exits.drop_output()
+            ctx.exit(exits.BROKEN_PIPE)
+        except OSError as error:
+            raise _failure(ctx, error, exits.FAILED) from error
+        except KeyboardInterrupt:
+            ctx.exit(exits.INTERRUPTED)
+        return result
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "bide",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line, and leave with its exit code."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+        except click.ClickException as error:
+            exits.say(error)
+            code = error.exit_code
+        except click.Abort:
+            code = exits.INTERRUPTED
+        sys.exit(code if isinstance(code, int) else exits.DONE)
+
+
+class _NotDone(click.ClickException):
+    """The store said no."""
+
+    exit_code = exits.NOT_DONE
+
+
+class _WrongUsage(click.ClickException):
+    """The command cannot be carried out as it was written."""
+
+    exit_code = exits.WRONG_USAGE
+
+
+class _Failed(click.ClickException):
+    """The store, or a file, failed."""
+
+    exit_code = exits.FAILED
+
+
+_KINDS = {kind.exit_code: kind for kind in (_NotDone, _WrongUsage, _Failed)}
+
+
+def _failure(ctx: click.Context, error: Exception, code: int) -> click.ClickException:
+    if ctx.meta.get(DEBUG):
+        traceback.print_exception(error)
+    return _KINDS[code](str(error))
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"bide {version('bide')}")
+        ctx.exit()
+
+
+@click.command(
+    cls=Program,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Exit codes:
+  0    done
+  1    not done: nothing found, held by a worker, does not balance
+  2    wrong usage
+  3    the store (or a file) failed
+  130  interrupted with Ctrl-C
+
+\b
+Shell completion, for bash (zsh and fish alike):
+  eval "$(_BIDE_COMPLETE=bash_source bide)"
+""",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
+    help="Show the version and leave.",
+)  # fmt: skip
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """A delay queue: messages that bide their time.
+
+    The store is named by --url or the environment's BIDE_URL, and is otherwise the file bide.db in
+    this folder. Each command has examples in its --help.
+
+    \b
+    Example:
+      bide put orders '{"order": 42}' --delay 30m --id order-42
+      bide cancel orders order-42
+      bide claim orders --wait 1h --ack
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

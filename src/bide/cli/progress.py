@@ -1,0 +1,90 @@
+"""Progress bars: on stderr, on a terminal, for what takes longer than a second."""
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["Bar"]
+
+T = TypeVar("T")
+
+PATIENCE = 1.0
+"""How many seconds people wait without asking what is going on."""
+
+
+class Bar:
+    """A bar that shows itself when its block has lasted for a second.
+
+    Args:
+        doing: what is going on: "exporting orders".
+        total: how much there is to do; `None` when nobody knows.
+        patience: seconds without a bar.
+    """
+
+    def __init__(self, doing: str, total: int | None = None, patience: float = PATIENCE) -> None:
+        self._doing = doing
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._timer: threading.Timer | None = None
+        self._over = False
+        if sys.stderr.isatty():
+            self._timer = threading.Timer(patience, self._show)
+            self._timer.daemon = True
+
+    def advance(self, by: int = 1) -> None:
+        """Say that so much more is done."""
+        self._done += by
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=self._done)
+
+    def over(self, things: Iterable[T]) -> Iterator[T]:
+        """Pass things through, and count them."""
+        for thing in things:
+            yield thing
+            self.advance()
+
+    def __enter__(self) -> Self:
+        if self._timer is not None:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._progress is not None:
+                self._progress.stop()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+        if self._total is not None:
+            columns.append(TimeRemainingColumn())
+        with self._lock:
+            if self._over:
+                return
+            progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            progress.add_task(self._doing, total=self._total, completed=self._done)
+            progress.start()
+            self._progress = progress

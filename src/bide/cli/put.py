@@ -1,0 +1,158 @@
+"""`bide put`."""
+
+from typing import Any, cast
+
+import click
+
+from bide.cli import body as bodies
+from bide.cli.messages import outcome_json, state_and_due
+from bide.cli.moments import now_ms
+from bide.cli.options import DURATION, on_store, queue_argument, when_options
+from bide.cli.output import Output
+from bide.cli.progress import Bar
+from bide.cli.store import Store
+from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
+from bide.model.replies import Outcome
+from bide.queue.sync import Queue
+
+__all__ = ["put"]
+
+
+def _headers(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str] | None:
+    headers = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} must be NAME=VALUE", ctx, param)
+        headers[name] = text
+    return headers or None
+
+
+@click.command()
+@queue_argument
+@click.argument("body", required=False)
+@when_options
+@click.option("--id", metavar="ID", help="A name of your own; made up when missing.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 255),
+    default=0,
+    metavar="0-255",
+    help="Of what is due, higher goes out first.",
+)
+@click.option(
+    "--expires",
+    type=DURATION,
+    metavar="TIME",
+    help="How long after its due moment it is still worth delivering.",
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(1, MAX_ATTEMPTS),
+    default=ATTEMPTS,
+    show_default=True,
+    metavar="N",
+    help="How often it is handed out before it becomes a dead letter.",
+)
+@click.option("--group", metavar="NAME", help="A name to cancel several messages by.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="K=V",
+    callback=_headers,
+    help="Text that travels beside the body; may be repeated.",
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["keep", "replace", "raise"]),
+    default="keep",
+    show_default=True,
+    help="What to do when the id is there already.",
+)
+@click.option("--text", "form", flag_value="text", help="The body is text, not JSON.")
+@click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, stored as they are.")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PATH",
+    help="Read the body (or, with --lines, the lines) from a file.",
+)
+@click.option("--lines", is_flag=True, help="Each line of stdin (or of --file) is a message.")
+@on_store
+def put(
+    store: Store,
+    out: Output,
+    queue: str,
+    body: str | None,
+    form: str | None,
+    file: str | None,
+    lines: bool,
+    **options: Any,
+) -> bool:
+    """Store a message until its moment.
+
+    BODY must be JSON, unless --text or --bytes says what else it is; '-' reads it from stdin. With
+    neither --delay nor --at the message is due at once. In a pipe, prints the id.
+
+    An id that is there already is kept as it is, which is no failure: a put can be repeated. With
+    "replace" it takes the new body and moment unless a worker holds it, with "raise" it stays; both
+    end with exit code 1 when nothing was stored.
+
+    \b
+    Example:
+      bide put orders '{"order": 42}' --delay 30m --id order-42
+      bide put mail "good morning" --text --at 2026-12-01T09:00+01:00
+      producer | bide put events --lines --delay 10s
+    """  # fmt: skip
+    chosen = cast("bodies.Form", form or "json")
+    if lines:
+        _refuse_with_lines(body, options)
+        _put_lines(store.queue(queue), out, chosen, file, options)
+        return True
+    value = bodies.decode(bodies.read(body, file), chosen)
+    outcome = store.queue(queue).put(value, **options)
+    _print(out, outcome, options["on_conflict"])
+    return outcome.done or options["on_conflict"] == "keep"
+
+
+def _print(out: Output, outcome: Outcome, on_conflict: str) -> None:
+    if out.as_json:
+        out.json(outcome_json(outcome))
+    elif not out.terminal:
+        out.row(outcome.id)
+    elif outcome.done and outcome.state is not None and outcome.due is not None:
+        told = state_and_due(outcome.state, outcome.due, now_ms())
+        out.text(("✓ ", "green"), (outcome.id, "bold"), " ", *told)
+    elif on_conflict == "keep":
+        out.text(("= ", "yellow"), f"kept what was there: {outcome}")
+    else:
+        out.text(("✗ ", "red"), f"not replaced: {outcome}")
+
+
+def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
+    context = click.get_current_context()
+    if body not in (None, "-"):
+        raise click.UsageError("with --lines the bodies come from stdin or --file", context)
+    if options["id"] is not None:
+        raise click.UsageError("--id names one message; with --lines ids are made up", context)
+    if options["headers"] is not None:
+        raise click.UsageError("--header and --lines do not go together", context)
+    if options["on_conflict"] == "raise":
+        raise click.UsageError("--on-conflict raise and --lines do not go together", context)
+
+
+def _put_lines(
+    queue: Queue, out: Output, form: bodies.Form, file: str | None, options: dict[str, Any]
+) -> None:
+    shared = {name: value for name, value in options.items() if name not in ("id", "headers")}
+    stored = 0
+    with Bar(f"putting into {queue.name}") as bar:
+        with click.open_file(file or "-", "rb") as stream:
+            for burst in bodies.lines_in_bursts(stream):
+                values = [bodies.decode(line, form, f"line {n}") for n, line in burst]
+                stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
+                bar.advance(len(burst))
+    out.report({"stored": stored}, ("✓ ", "green"), f"put {stored:,} messages into {queue.name}")

@@ -1,0 +1,83 @@
+"""The store that a command works on."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from bide.engines.registry import DEFAULT_URL, mask
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Command, Queues
+from bide.model.errors import StoreUnavailable
+from bide.model.replies import Names
+from bide.queue.answers import expect
+from bide.queue.sync import Queue
+
+__all__ = ["Store"]
+
+R = TypeVar("R")
+
+
+class Store:
+    """Opens queues of one store, and closes them all in the end.
+
+    Args:
+        url: of the store, or `None` for the file bide.db in this folder.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self.url = url or DEFAULT_URL
+        self._stack = ExitStack()
+        self._lane: Lane | None = None
+
+    @property
+    def shown(self) -> str:
+        """The URL, fit to be shown."""
+        return mask(self.url)
+
+    def queue(self, name: str) -> Queue:
+        """Open a queue."""
+        return self._stack.enter_context(Queue(name, self.url))
+
+    def standing(self, name: str) -> Queue:
+        """Open a queue to look at; looking must not make a store where there is none.
+
+        Raises:
+            StoreUnavailable: the store is a file, and there is none.
+        """
+        self._must_stand()
+        return self.queue(name)
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Return the names of the queues that begin with `prefix`."""
+        self._must_stand()
+        return self.ask(Names, Queues(prefix)).names
+
+    def ask(self, kind: type[R], command: Command) -> R:
+        """Have a command carried out, and return its reply."""
+        if self._lane is None:
+            self._lane = open_lane(self.url)
+            self._stack.callback(close_lane, self._lane)
+        return expect(kind, self._lane.call(command))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _must_stand(self) -> None:
+        parts = urlsplit(self.url)
+        path = Path(unquote(parts.path.removeprefix("/")))
+        if parts.scheme == "sqlite" and not parts.netloc and parts.path and not path.exists():
+            raise StoreUnavailable(
+                f"there is no store at {path.absolute()} yet; put something first, or name "
+                "another one with --url or BIDE_URL"
+            )
