@@ -148,10 +148,6 @@ class Session:
             known = self._queues[name] = queue, queue.values()
         return known[0]
 
-    def knows(self, name: str) -> bool:
-        """Tell whether the row of a queue was read in this transaction."""
-        return name in self._queues
-
     def open(self, name: str) -> QueueRow | None:
         """Return a queue that is going to be changed; first forget what was kept long enough."""
         queue = self.look(name)
@@ -181,10 +177,6 @@ class Session:
             self._seq = self.run(SQL.last_seq).fetchone()[0] or 0
         self._seq += count
         return self._seq - count
-
-    def forget_seq(self) -> None:
-        """Sequence numbers were given out by SQLite: ask again which was the last."""
-        self._seq = None
 
     # Messages.
 

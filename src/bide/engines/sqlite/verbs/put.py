@@ -6,7 +6,6 @@ from typing import Any
 from bide.engines.sqlite.session import (
     ACKED,
     DEAD,
-    DELAYED,
     EXPIRED,
     Place,
     QueueRow,
@@ -16,7 +15,6 @@ from bide.engines.sqlite.session import (
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Put
 from bide.model.message import Item
-from bide.model.rank import delayed_rank
 from bide.model.replies import Outcome, Outcomes, Reply
 
 __all__ = ["put"]
@@ -24,10 +22,6 @@ __all__ = ["put"]
 
 def put(session: Session, run: list[Put]) -> list[Reply]:
     """Store the messages of consecutive puts."""
-    if len(run) == 1 and len(run[0].items) == 1 and run[0].on_conflict == "keep":
-        stored = _one(session, run[0])
-        if stored is not None:
-            return [stored]
     replies: list[Reply] = []
     keeps: list[Put] = []
     for command in run:
@@ -38,32 +32,6 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
             keeps = []
             replies.append(_replace(session, command))
     return replies + _keep(session, keeps)
-
-
-def _one(session: Session, command: Put) -> Outcomes | None:
-    """Store one message, the commonest put, with no look at anything before.
-
-    Returns `None`, with nothing changed, when that does not do: the queue does not exist or is
-    changed by the same batch, or the id is taken.
-    """
-    item = command.items[0]
-    if session.knows(command.queue) or item.died is not None:
-        return None
-    now = session.now
-    due = now + item.delay if item.at is None else item.at
-    cursor = session.run(SQL.insert_one, (*_content(item, due), command.queue))
-    seq = cursor.lastrowid
-    if cursor.rowcount == 0 or seq is None:
-        return None
-    session.forget_seq()
-    rows = session.run(SQL.count_put, (item.priority > 0, command.queue)).fetchall()
-    queue, kept = rows[0]
-    rank = delayed_rank(due, item.priority)
-    session.run(SQL.insert_pending, (queue, DELAYED, rank, seq))
-    if kept:
-        session.open(command.queue)  # forgets what was kept long enough
-    outcome = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
-    return Outcomes([outcome], due)
 
 
 def _keep(session: Session, run: list[Put]) -> list[Reply]:
