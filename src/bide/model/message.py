@@ -54,7 +54,7 @@ class NewMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One message to put, for `put_many` and for whatever makes messages in bulk.
 
     Args:
-        body: any JSON value, or bytes. Also the first positional argument.
+        body: any JSON value, or bytes.
         delay: how long from now until it is due; not together with `at`. Due at once by default.
         at: the moment at which it is due.
         id: a name of your own, 1 to 512 bytes; made up when missing.
@@ -65,7 +65,7 @@ class NewMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
         headers: text that travels beside the body.
 
     Example:
-        >>> NewMessage({"order": 42}, delay="30m", id="order-42").id
+        >>> NewMessage(body={"order": 42}, delay="30m", id="order-42").id
         'order-42'
     """
 
