@@ -1,9 +1,9 @@
 """Executing batches on an engine: opening it, and finding out whose fault a failure is."""
 
 import copy
+import logging
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Doorbell, Engine
@@ -18,6 +18,8 @@ CLOSED = "the queue is closed; open a new one to go on"
 
 FORK_WAITS = 5.0
 """For how many seconds a fork waits for the batch under way, so as not to split it in two."""
+
+_log = logging.getLogger("bide.lane")
 
 _inherited: list[Engine] = []
 """Engines of a parent process: closing them in a fork would pull them from under the parent."""
@@ -135,8 +137,10 @@ class Executor:
         engine = self._engine
         if engine is not None:
             # The messages are stored, and whoever waits for them looks again by itself.
-            with suppress(Exception):
+            try:
                 engine.ring(queue, wake)
+            except Exception:  # noqa: BLE001
+                _log.debug("no hint could be sent for queue %r", queue, exc_info=True)
 
     def close(self) -> None:
         """Close the engine, for good."""

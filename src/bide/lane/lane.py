@@ -100,7 +100,8 @@ class Lane:
         if command.only_reads and (reads := self._reader()) is not None:
             return reads.call(command, owner)
         if not self._inbox and (reply := self._executor.alone(command)) is not None:
-            self._announce((command,), (reply,))
+            if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+                self._tell(command.queue, reply.wake)
             if not self._would_wait(reply, wait):
                 return reply
         ticket = Ticket(command, owner, self._deadline(wait))
@@ -327,8 +328,11 @@ class Lane:
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
         for queue, wake in wakes.items():
-            self.hint(queue, wake)
-            self._executor.ring(queue, wake)
+            self._tell(queue, wake)
+
+    def _tell(self, queue: str, wake: int) -> None:
+        self.hint(queue, wake)
+        self._executor.ring(queue, wake)
 
     def hint(self, queue: str, wake: int) -> None:
         """Something in a queue can be claimed from a moment on (Unix milliseconds)."""

@@ -7,7 +7,7 @@ import time
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["check_name", "check_queue", "new_ids"]
+__all__ = ["check_name", "check_queue", "new_id", "new_ids"]
 
 _QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -65,26 +65,33 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 _lock = threading.Lock()
 _last_ms = 0
-_prefix = ""
-_count = 1 << 30
+_moment = ""
+_process = ""
+_count = 0
+
+
+def new_id() -> str:
+    """Return an id that nobody has used; see `new_ids`."""
+    return new_ids(1)[0]
 
 
 def new_ids(count: int) -> list[str]:
     """Return ids that nobody has used: ULIDs, 26 characters that sort by the time of their making.
 
-    48 bits of milliseconds and 80 bits of chance, the last 30 of which count up within one
-    millisecond of one process, so that ids made together also sort as they were made. After the
-    ULID specification's monotonic form (https://github.com/ulid/spec).
+    48 bits of milliseconds; 50 bits of chance, drawn once a process; and 30 bits that count up from
+    a place of chance, so that ids of one process also sort as they were made. After the ULID
+    specification (https://github.com/ulid/spec), whose ids these are.
     """
-    global _last_ms, _prefix, _count
+    global _last_ms, _moment, _count
     with _lock:
         now = time.time_ns() // 1_000_000
         if now > _last_ms or _count + count >= 1 << 30:
-            _last_ms = max(now, _last_ms)
-            chance = int.from_bytes(os.urandom(10))
-            _prefix = _encode(_last_ms << 50 | chance >> 30, 20)
-            _count = (chance & (1 << 30) - 1) >> 1  # half of the range is left to count in
-        start, prefix = _count, _prefix
+            # When the counter is used up the next millisecond is borrowed, and it starts again.
+            _last_ms = max(now, _last_ms + 1)
+            _moment = _encode(_last_ms, 10) + _process
+            if _count + count >= 1 << 30:
+                _count = 0
+        start, prefix = _count, _moment
         _count += count
     pairs = _PAIRS
     return [
@@ -94,14 +101,18 @@ def new_ids(count: int) -> list[str]:
 
 
 def _encode(number: int, width: int) -> str:
-    return "".join(_PAIRS[number >> shift & 1023] for shift in range((width - 2) * 5, -1, -10))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range((width - 2) * 5, -1, -10)])
 
 
-def _forget() -> None:
-    """In a forked child: make a new prefix, the parent goes on with the old one."""
-    global _lock, _last_ms
+def _draw() -> None:
+    """Draw the part that is this process's own: at the start, and again in a forked child."""
+    global _lock, _last_ms, _process, _count
+    chance = int.from_bytes(os.urandom(10))
     _lock = threading.Lock()
     _last_ms = 0
+    _process = _encode(chance >> 30, 10)
+    _count = (chance & (1 << 30) - 1) >> 1  # half of the range is left to count in
 
 
-os.register_at_fork(after_in_child=_forget)
+_draw()
+os.register_at_fork(after_in_child=_draw)

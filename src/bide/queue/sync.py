@@ -9,7 +9,7 @@ import msgspec
 
 from bide.model.commands import Cancel, Command, Configure, Count, Purge
 from bide.model.errors import InvalidArgument, WrongContext
-from bide.model.identity import check_name, new_ids
+from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import (
@@ -100,7 +100,7 @@ class Queue(Face):
             AlreadyExists: the id is there already, with `on_conflict="raise"`.
         """
         item = self._ask.item(
-            body, delay, at, new_ids(1)[0] if id is None else check_name(id),
+            body, delay, at, new_id() if id is None else check_name(id),
             priority, expires, attempts, group, headers, self._clock.now(),
         )  # fmt: skip
         reply = self._do(Outcomes, self._ask.put_one(item, on_conflict))
