@@ -75,7 +75,7 @@ def as_markdown() -> str:
     lines = ["| cause | from | to | when | counts |", "|---|---|---|---|---|"]
     for cause, before, after, when, counts in TRANSITIONS:
         cells = (cause, before or "none", after or "gone", when, ", ".join(counts))
-        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+        lines.append(" ".join(f"| {' | '.join(cells)} |".split()))
     return "\n".join(lines) + "\n"
 
 

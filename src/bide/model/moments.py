@@ -19,7 +19,7 @@ Moment = float | datetime
 """Unix seconds, or an aware `datetime`."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])\s*")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])\s*")
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
 
 

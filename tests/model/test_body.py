@@ -1,0 +1,156 @@
+import math
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bide.model.body import MAX_BODY, decode, encode
+from bide.model.errors import InvalidArgument
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@dataclass
+class Order:
+    number: int
+    notes: Any = None
+
+
+class Parcel(msgspec.Struct):
+    weight: float
+    owner: Any = None
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@given(values)
+def test_json_comes_back_as_it_was(value: Any) -> None:
+    data, is_json = encode(value)
+    assert is_json
+    assert decode(data, is_json) == value
+
+
+@given(st.binary())
+def test_bytes_come_back_as_they_were(value: bytes) -> None:
+    for form in (value, bytearray(value), memoryview(value)):
+        assert encode(form) == (value, False)
+    assert decode(value, False) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Order(42), b'{"number":42,"notes":null}'),
+        (Parcel(1.5), b'{"weight":1.5,"owner":null}'),
+        (datetime(2030, 1, 1, tzinfo=UTC), b'"2030-01-01T00:00:00Z"'),
+        (UUID(int=1), b'"00000000-0000-0000-0000-000000000001"'),
+        (Colour.RED, b'"red"'),
+        ((1, 2), b"[1,2]"),
+        ({3}, b"[3]"),
+        ({1: "a"}, b'{"1":"a"}'),
+    ],
+)
+def test_what_has_a_json_form_is_written_in_it(value: Any, text: bytes) -> None:
+    assert encode(value) == (text, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (object(), "body is a object"),
+        (1j, "body is a complex"),
+        ({"a": object()}, r"body\['a'\] is a object"),
+        ({"a": [1, {"b": (2, lambda: 0)}]}, r"body\['a'\]\[1\]\['b'\]\[1\] is a function"),
+        (Order(1, notes=[object()]), r"body\.notes\[0\] is a object"),
+        (Parcel(1, owner=object()), r"body\.owner is a object"),
+        ([threading.Lock()], r"body\[0\] is a lock"),
+    ],
+)
+def test_the_part_that_is_no_json_is_named(body: Any, place: str) -> None:
+    with pytest.raises(InvalidArgument, match=place + ".*convert it, or encode the whole body"):
+        encode(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "key"),
+    [
+        ({(1, 2): 3}, "body", r"\(1, 2\), a tuple"),
+        ({"a": [{None: 1}]}, r"body\['a'\]\[0\]", "None, a NoneType"),
+    ],
+)
+def test_the_key_that_is_no_text_is_named(body: Any, place: str, key: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{place} has the key {key}; JSON needs str keys"):
+        encode(body)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("wrap", "place"),
+    [
+        (lambda bad: bad, "body"),
+        (lambda bad: {"a": [None, bad]}, r"body\['a'\]\[1\]"),
+        (lambda bad: Order(1, notes={"x": bad}), r"body\.notes\['x'\]"),
+        (lambda bad: Parcel(bad), r"body\.weight"),
+        (lambda bad: ({"t": (bad,)},), r"body\[0\]\['t'\]\[0\]"),
+    ],
+)
+def test_a_nan_is_refused_where_it_stands_and_not_lost(bad: float, wrap: Any, place: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{place} is (nan|inf|-inf), which JSON cannot"):
+        encode(wrap(bad))
+
+
+def test_none_and_the_word_null_are_no_nan() -> None:
+    for value in (None, [None], {"a": None}, "null", ["null", {"null": "nullnull"}]):
+        assert decode(*encode(value)) == value
+
+
+def test_a_lone_surrogate_is_refused_where_it_stands() -> None:
+    with pytest.raises(InvalidArgument, match=r"body\['a'\] is a str, which JSON cannot hold"):
+        encode({"a": "\ud800"})
+
+
+def test_a_body_that_holds_itself_is_refused() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(InvalidArgument, match="nested too deeply, or holds itself"):
+        encode(ring)
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = None
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidArgument, match="nested too deeply"):
+        encode(deep)
+
+
+def test_the_limit_is_on_the_encoded_bytes() -> None:
+    assert len(encode("x" * (MAX_BODY - 2))[0]) == MAX_BODY
+    with pytest.raises(InvalidArgument, match=r"takes 1,048,577 bytes, the limit is 1,048,576"):
+        encode("x" * (MAX_BODY - 1))
+    with pytest.raises(InvalidArgument, match=r"store it elsewhere and put a reference, or raise"):
+        encode(b"x" * (MAX_BODY + 1))
+    with pytest.raises(InvalidArgument, match="takes 4 bytes, the limit is 3"):
+        encode("ü", limit=3)
+    assert encode(b"abc", limit=3) == (b"abc", False)
+
+
+def test_a_large_integer_is_json_too() -> None:
+    for number in (2**64 - 1, 2**64, -(2**63) - 1, 10**400):
+        assert decode(*encode(number)) == number
+    with pytest.raises(InvalidArgument, match="body is a int"):
+        encode(10**5_000)

@@ -1,0 +1,119 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from bide.model import commands as cmd
+from bide.model import replies
+from bide.model.message import Item
+from bide.model.replies import Counts, Flow, Outcome, Sizes
+
+EXAMPLES: list[Any] = [
+    cmd.Put("q", [Item("a", b"1"), Item("b", b"\xff", json=False, delay=5)], "replace"),
+    cmd.Cancel("q", ["a"], if_due=5),
+    cmd.Cancel("q", where=cmd.Where("g", 1, 2), dry_run=True),
+    cmd.Reschedule("q", ["a"], at=5),
+    cmd.Claim("q", 5, 1_000, "w"),
+    cmd.Extend("q", [cmd.Lease("a", 1)], 5),
+    cmd.Ack("q", [cmd.Lease("a", 1)]),
+    cmd.Retry("q", [cmd.Lease("a", 1)], 5, "no", release=True),
+    cmd.Bury("q", [cmd.Lease("a", 1)], "bad"),
+    cmd.Revive("q", ["a"], 5),
+    cmd.Find("q", ["a"]),
+    cmd.Scan("q", "next", cmd.Where("g"), "0.1.2", 5),
+    cmd.Count("q", recount=True),
+    cmd.Forecast("q", 60_000, 10),
+    cmd.Configure("q", paused=True, keep=5),
+    cmd.Purge("q", "dead", 5),
+    cmd.Queues("q"),
+]
+
+
+def name(command: Any) -> str:
+    return type(command).__name__
+
+
+@pytest.mark.parametrize("command", EXAMPLES, ids=name)
+def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
+    data = msgspec.json.encode(command)
+    assert msgspec.json.decode(data)["command"] == name(command).lower()
+    assert msgspec.json.decode(data, type=cmd.Command) == command
+
+
+def test_every_command_is_among_the_examples() -> None:
+    assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
+    assert len(cmd.Command.__args__) == 16
+
+
+@pytest.mark.parametrize("command", EXAMPLES, ids=name)
+def test_what_only_reads_says_so(command: Any) -> None:
+    reads = {"Find", "Scan", "Count", "Forecast", "Queues"}
+    dry = isinstance(command, cmd.Cancel) and command.dry_run
+    assert command.only_reads == (name(command) in reads or dry)
+
+
+@pytest.mark.parametrize(
+    ("command", "weight"),
+    [
+        (cmd.Put("q", [Item("a", b"1")] * 3), 3),
+        (cmd.Put("q", []), 0),
+        (cmd.Cancel("q", ["a", "b"]), 2),
+        (cmd.Cancel("q", where=cmd.Where("g")), cmd.BULK),
+        (cmd.Reschedule("q", ["a"]), 1),
+        (cmd.Claim("q", 7, 1, "w"), 7),
+        (cmd.Ack("q", [cmd.Lease("a", 1)] * 4), 4),
+        (cmd.Revive("q", ["a"] * 2), 2),
+        (cmd.Purge("q", "dead"), cmd.BULK),
+        (cmd.Count("q"), 1),
+    ],
+)
+def test_the_weight_is_how_many_messages_it_names(command: Any, weight: int) -> None:
+    assert command.weight == weight
+
+
+def test_what_may_be_sent_again_says_so() -> None:
+    once = {name(command) for command in EXAMPLES if not command.repeatable}
+    assert once == {"Claim", "Ack", "Retry", "Bury"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome("a", False), "a is not in the queue"),
+        (Outcome("a", True, "delayed", 0), "a is delayed, due 1970-01-01 00:00:00 UTC"),
+        (Outcome("a", True, "ready", 0), "a is ready, due 1970-01-01 00:00:00 UTC"),
+        (
+            Outcome("a", False, "leased", 0, until=1_000, holder="w"),
+            "a is held by w until 1970-01-01 00:00:01 UTC",
+        ),
+        (Outcome("a", False, "dead", 0, 1_000), "a is dead since 1970-01-01 00:00:01 UTC"),
+        (Outcome("a", False, "acked", 0, 0), "a is acked since 1970-01-01 00:00:00 UTC"),
+    ],
+)
+def test_an_outcome_in_words(outcome: Outcome, text: str) -> None:
+    assert str(outcome) == text
+    assert bool(outcome) is outcome.done
+
+
+def test_sums() -> None:
+    assert Sizes(1, 2, 3, 4).total == 10
+    assert Flow(put=99, acked=1, cancelled=2, expired=3, purged=4, died=50, lapsed=9).gone == 10
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        replies.Outcomes([Outcome("a", True, "ready", 5)], 5),
+        replies.Claimed([], 0, 5, 7),
+        replies.Found([None]),
+        replies.Page([], "0.1.2"),
+        replies.Affected(5, more=True),
+        Counts(Sizes(1), Flow(1), recount=Sizes(1), strays=0),
+        replies.Forecasted(5, 1, [1, 2], 3),
+        replies.Settings(True, 5),
+        replies.Names(["q"]),
+    ],
+    ids=lambda reply: type(reply).__name__,
+)
+def test_a_reply_travels_as_json(reply: Any) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(reply), type=replies.Reply) == reply

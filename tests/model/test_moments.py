@@ -1,0 +1,143 @@
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bide.model.errors import InvalidArgument
+from bide.model.moments import LATEST, format_duration, milliseconds, to_datetime, unix
+
+
+@pytest.mark.parametrize(
+    ("duration", "ms"),
+    [
+        (0, 0), (1, 1000), (0.25, 250), (1.0004, 1000), (True + 1, 2000),
+        (timedelta(0), 0), (timedelta(days=1), 86_400_000), (timedelta(microseconds=1999), 1),
+        ("250ms", 250), ("30s", 30_000), ("30m", 1_800_000), ("1h30m", 5_400_000),
+        ("7d", 604_800_000), ("2w", 1_209_600_000), ("1.5h", 5_400_000), (" 1h 30m ", 5_400_000),
+        ("0s", 0), ("1 s", 1000), (LATEST / 1000, LATEST),
+    ],
+)  # fmt: skip
+def test_durations(duration: Any, ms: int) -> None:
+    assert milliseconds(duration) == ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "30", "m", "30x", "-30m", "1h-30m", "1,5h", "1e3s", "30M", "1h30", "٣m", "s30",
+     "nan", "inf", "1..5s", "1h" * 33],
+)  # fmt: skip
+def test_a_string_that_is_no_duration_shows_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"no duration; write it as '250ms', '30s'"):
+        milliseconds(text)
+
+
+@pytest.mark.parametrize("duration", [float("nan"), float("inf"), -float("inf")])
+def test_a_duration_must_be_finite(duration: float) -> None:
+    with pytest.raises(InvalidArgument, match="not a finite number of seconds"):
+        milliseconds(duration)
+
+
+@pytest.mark.parametrize("duration", [-1, -0.001, timedelta(seconds=-1), timedelta.min])
+def test_a_duration_is_not_negative(duration: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"is negative; for 'now' give 0.*use at="):
+        milliseconds(duration)
+
+
+@pytest.mark.parametrize("duration", [1e300, 10**30, timedelta.max, "9999999w", LATEST])
+def test_a_duration_past_all_measure_is_doubted(duration: Any) -> None:
+    with pytest.raises(InvalidArgument, match="longer than 130 years; are those seconds"):
+        milliseconds(duration)
+
+
+@pytest.mark.parametrize("duration", [True, None, b"30m", [1], 1j, datetime.now(UTC), object()])
+def test_a_duration_of_another_type_is_refused_by_name(duration: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"cannot be a {type(duration).__name__}; give sec"):
+        milliseconds(duration)
+
+
+def test_errors_name_the_argument() -> None:
+    for bad in ("x", -1, None, float("nan"), 1e30):
+        with pytest.raises(InvalidArgument, match=r"^lease"):
+            milliseconds(bad, "lease")  # type: ignore[arg-type]
+    for worse in (None, -1, float("nan"), datetime(2030, 1, 1)):  # noqa: DTZ001
+        with pytest.raises(InvalidArgument, match=r"^before"):
+            unix(worse, "before")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("moment", "ms"),
+    [
+        (0, 0), (1.5, 1500), (LATEST / 1000, LATEST),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime(2030, 1, 1, tzinfo=UTC), 1_893_456_000_000),
+        (datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 1_893_456_000_000),
+        (datetime(2030, 1, 1, microsecond=1999, tzinfo=UTC), 1_893_456_000_001),
+    ],
+)  # fmt: skip
+def test_moments(moment: Any, ms: int) -> None:
+    assert unix(moment) == ms
+
+
+def test_a_naive_datetime_names_no_moment() -> None:
+    with pytest.raises(InvalidArgument, match=r"has no time zone.*tzinfo=UTC.*astimezone"):
+        unix(datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_milliseconds_given_as_seconds_are_recognised() -> None:
+    with pytest.raises(InvalidArgument, match="looks like milliseconds, give seconds"):
+        unix(1_893_456_000_000)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [-1, -0.001, LATEST / 1000 + 1, datetime.min.replace(tzinfo=UTC),
+     datetime.max.replace(tzinfo=UTC), datetime(2100, 1, 1, 0, 0, 1, tzinfo=UTC)],
+)  # fmt: skip
+def test_a_moment_is_between_1970_and_2100(moment: Any) -> None:
+    with pytest.raises(InvalidArgument, match="is not between 1970 and 2100"):
+        unix(moment)
+
+
+@pytest.mark.parametrize("moment", [float("nan"), float("inf"), -float("inf")])
+def test_a_moment_must_be_finite(moment: float) -> None:
+    with pytest.raises(InvalidArgument, match="not a finite number of Unix seconds"):
+        unix(moment)
+
+
+@pytest.mark.parametrize("moment", [True, None, "2030-01-01", date(2030, 1, 1), timedelta(1)])
+def test_a_moment_of_another_type_is_refused_by_name(moment: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"cannot be a {type(moment).__name__}; give an aw"):
+        unix(moment)
+
+
+@given(st.integers(0, LATEST))
+def test_a_moment_survives_the_way_to_a_datetime_and_back(ms: int) -> None:
+    assert unix(to_datetime(ms)) == ms
+    assert unix(ms / 1000) == ms
+
+
+@given(st.integers(0, LATEST))
+def test_whole_milliseconds_survive_as_seconds_and_as_timedelta(ms: int) -> None:
+    assert milliseconds(ms / 1000) == milliseconds(timedelta(milliseconds=ms)) == ms
+    assert milliseconds(f"{ms}ms") == ms
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0s"), (0.4, "0s"), (1, "1ms"), (999, "999ms"), (1000, "1s"), (1001, "1s"),
+        (61_000, "1m1s"), (3_600_000, "1h"), (3_601_000, "1h1s"), (90_061_000, "1d1h"),
+        (-5_400_000, "-1h30m"), (604_800_000, "7d"),
+    ],
+)  # fmt: skip
+def test_format_duration(ms: float, text: str) -> None:
+    assert format_duration(ms) == text
+
+
+@given(st.integers(1_000, LATEST))
+def test_a_formatted_duration_is_read_back_to_within_its_second_unit(ms: int) -> None:
+    back = milliseconds(format_duration(ms))
+    assert back <= ms
+    assert ms - back < max(1_000, ms // 24)
