@@ -1,0 +1,73 @@
+"""Run one set of benchmarks: `python -m benchmarks core`."""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figure import Figure
+
+SETS = {
+    "core": "the queue on SQLite and in memory",
+    "timing": "the timers of one process",
+    "timing-java": "the timers of one process beside Java's (needs a JDK)",
+}
+
+
+def main() -> int:
+    """Measure, print, and return 1 when a goal was missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure bide against the raw limits here."
+    )
+    sets = "; ".join(f"{name}: {what}" for name, what in SETS.items())
+    parser.add_argument("set", choices=SETS, help=sets)
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure and line")
+    parser.add_argument("--only", metavar="WORD", help="only measurements whose name has this word")
+    chosen = parser.parse_args()
+    module = importlib.import_module("benchmarks." + chosen.set.replace("-", "_"))
+    table = _table(chosen.set)
+    missed = False
+    for figure in module.run(chosen.only or ""):
+        missed |= figure.met is False
+        if chosen.json:
+            print(json.dumps(dataclasses.asdict(figure)), flush=True)
+        else:
+            print(f"{figure.name}: {_number(figure.value)} {figure.unit}", file=sys.stderr)
+            table.add_row(*_row(figure))
+    if not chosen.json:
+        Console(width=None if sys.stdout.isatty() else 140).print(table)
+    return int(missed)
+
+
+def _table(name: str) -> Table:
+    table = Table(title=f"bide benchmarks: {name}", title_justify="left")
+    table.add_column("work")
+    table.add_column("measured", justify="right")
+    table.add_column("raw limit", justify="right")
+    table.add_column("ratio", justify="right")
+    table.add_column("to reach")
+    table.add_column("", justify="center")
+    return table
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    return (
+        figure.name,
+        f"{_number(figure.value)} {figure.unit}",
+        "" if figure.limit is None else f"{_number(figure.limit)} {figure.unit}",
+        "" if figure.ratio is None else f"{figure.ratio:.2f}",
+        figure.goal,
+        {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[figure.met],
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Stores to measure on: bide's in a new file, and a plain table with two indices beside it."""
+
+import random
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import bide
+from bide.model.identity import new_ids
+
+__all__ = ["BODY", "WEEK", "folder", "queue_in", "random_dues", "raw_store", "raw_write"]
+
+BODY = "x" * 254  # 256 bytes with the quotes of its JSON
+WEEK = 7 * 86_400
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """Give a folder on the disk that is here, and remove it with what is in it."""
+    with tempfile.TemporaryDirectory(prefix="bide-bench-", dir=Path.cwd()) as path:
+        yield Path(path)
+
+
+def queue_in(path: Path, name: str = "work") -> bide.Queue:
+    """Open a queue on a file of its own."""
+    return bide.Queue(name, f"sqlite:///{path / 'bide.db'}")
+
+
+def raw_store(path: Path) -> sqlite3.Connection:
+    """Make a table with two indices, as a queue of one's own would have."""
+    connection = sqlite3.connect(path / "raw.db", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(
+        "CREATE TABLE message (seq INTEGER PRIMARY KEY, queue INTEGER, id TEXT, due INTEGER, body)"
+    )
+    connection.execute("CREATE UNIQUE INDEX by_id ON message (queue, id)")
+    connection.execute("CREATE INDEX by_due ON message (queue, due)")
+    return connection
+
+
+def raw_write(connection: sqlite3.Connection, dues: Sequence[int]) -> None:
+    """Store a message for each due moment with one commit."""
+    rows = [(id, due, BODY) for id, due in zip(new_ids(len(dues)), dues, strict=True)]
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany("INSERT INTO message (queue, id, due, body) VALUES (1, ?, ?, ?)", rows)
+    connection.execute("COMMIT")
+
+
+def random_dues(count: int, start: float, span: float = WEEK) -> list[float]:
+    """Return due moments at random in a span, the same at each run."""
+    chance = random.Random(count)
+    return [start + chance.random() * span for _ in range(count)]
