@@ -1,0 +1,86 @@
+"""`bide demo`: the order timeout, for real, with a proof at the end."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+
+from bide.cli.demo.plan import QUEUE, Plan
+from bide.cli.demo.proof import prove
+from bide.cli.demo.records import Records
+from bide.cli.demo.screen import print_proof, watching
+from bide.cli.demo.stage import Stage
+from bide.cli.exits import NOT_DONE, warn
+from bide.cli.output import Output
+from bide.queue.sync import Queue
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option(
+    "--orders",
+    type=click.IntRange(50, 200_000),
+    default=5_000,
+    show_default=True,
+    metavar="N",
+    help="How many orders come.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=8,
+    show_default=True,
+    metavar="S",
+    help="For how long they come; the last time out 4 s later.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(2, 16),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How many workers there are; one of them is killed.",
+)
+@click.option("--keep", is_flag=True, help="Keep the folder with the store and the records.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.pass_context
+def demo(
+    ctx: click.Context, orders: int, seconds: float, workers: int, keep: bool, as_json: bool
+) -> None:
+    """Watch orders time out on time, be paid and be delivered, and see it proved.
+
+    A shop puts orders, each with a time-out of a few seconds, and cancels the time-outs of those
+    that are paid. Workers in other processes handle the rest. One worker is killed with -9 with its
+    hands full; its orders come to the others when its leases lapse. All of it happens on a SQLite
+    file in a temporary folder.
+
+    Each process writes down what it did. At the end this is held against the store: every unpaid
+    order was handled, none that was paid in time was, every second handling comes from a lapsed
+    lease, and the audit balances. Exit code 1 if not.
+
+    \b
+    Example:
+      bide demo
+      bide demo --orders 20000 --seconds 10 --keep
+    """  # fmt: skip
+    out = Output(as_json)
+    plan = Plan(orders, seconds, workers)
+    folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
+    try:
+        stage = Stage(folder, plan)
+        with watching(out, plan) as watch:
+            stage.run(watch)
+        with Queue(QUEUE, stage.url) as queue:
+            audit = queue.audit()
+        stage.records = Records.read(folder)
+        checks = prove(stage.records, audit, orders)
+        print_proof(out, stage, checks)
+    finally:
+        if keep:
+            warn(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder)
+    if not all(check.holds for check in checks):
+        ctx.exit(NOT_DONE)

@@ -1,0 +1,111 @@
+"""The proof: what the processes wrote down, held against what the store says."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from bide.cli.demo.records import Records
+from bide.queue.answers import Audit
+
+__all__ = ["Check", "percentile", "prove"]
+
+
+class Check(NamedTuple):
+    """One statement, and whether it holds."""
+
+    claim: str
+    problems: list[str]
+    detail: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.problems
+
+
+def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
+    """Check a run of the demo.
+
+    Args:
+        records: of the processes.
+        audit: of the store, after everybody has stopped.
+        orders: how many orders there should be.
+    """
+    paid = set(records.paid)
+    unpaid = set(records.put) - paid
+    handled = {handling.id for handling in records.handled}
+    again = len(records.handled) - len(handled)
+    flow = audit.counts.flow
+    return [
+        Check(
+            "every order was put",
+            _differ("orders were put", len(records.put), orders),
+            f"{len(records.put):,}",
+        ),
+        Check(
+            "every unpaid order timed out",
+            _some("never timed out", unpaid - handled)
+            + _some("timed out, but nobody put them", handled - set(records.put)),
+            f"{len(unpaid):,}, of which {len(records.too_late):,} were paid a moment too late",
+        ),
+        Check(
+            "no order that was paid in time was touched",
+            _some("were paid in time, and timed out all the same", paid & handled),
+            f"{len(paid):,}",
+        ),
+        Check(
+            "the store counts what the processes counted",
+            list(_miscounted(records, audit, len(unpaid))),
+            f"{flow.put:,} put = {flow.cancelled:,} cancelled + {flow.acked:,} acked",
+        ),
+        Check(
+            "every second handling is explained by a lapsed lease",
+            list(_unexplained(records, flow.lapsed + flow.retried)),
+            f"{flow.lapsed:,} lapsed, {again:,} handled twice",
+        ),
+        Check(
+            "none was early",
+            _some("were early", {h.id for h in records.handled if h.late < 0}),
+            "",
+        ),
+        Check("the audit balances", list(audit.problems), "nothing is left in the queue"),
+    ]
+
+
+def _differ(what: str, found: int, wanted: int) -> list[str]:
+    return [] if found == wanted else [f"{found:,} {what}, it should be {wanted:,}"]
+
+
+def _some(what: str, ids: Iterable[str]) -> list[str]:
+    listed = sorted(ids)
+    if not listed:
+        return []
+    more = ", ..." if len(listed) > 3 else ""
+    return [f"{len(listed):,} {what}: {', '.join(listed[:3])}{more}"]
+
+
+def _miscounted(records: Records, audit: Audit, unpaid: int) -> Iterator[str]:
+    flow, sizes = audit.counts.flow, audit.counts.sizes
+    yield from _differ("puts are counted by the store", flow.put, len(records.put))
+    yield from _differ("cancels are counted by the store", flow.cancelled, len(records.paid))
+    yield from _differ("acks are counted by the store", flow.acked, unpaid)
+    yield from _differ("messages are left in the queue", sizes.total, 0)
+    yield from _differ("died", flow.died, 0)
+    twice = [id for id, times in Counter(records.acked).items() if times > 1]
+    yield from _some("were acked twice", twice)
+
+
+def _unexplained(records: Records, lapses: int) -> Iterator[str]:
+    """Each delivery has its number: no number comes twice, and those above 1 are the lapses."""
+    attempts: dict[str, list[int]] = defaultdict(list)
+    for handling in records.handled:
+        attempts[handling.id].append(handling.attempt)
+    twice = [id for id, numbers in attempts.items() if len(set(numbers)) < len(numbers)]
+    yield from _some("were handed out twice as the same attempt", twice)
+    redelivered = sum(max(numbers) - 1 for numbers in attempts.values())
+    yield from _differ("redeliveries were seen by the workers", redelivered, lapses)
+
+
+def percentile(values: list[int], part: float) -> int:
+    """Return the value below which `part` of the sorted values lie; 0 for none."""
+    return values[min(len(values) - 1, int(len(values) * part))] if values else 0
