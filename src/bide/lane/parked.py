@@ -24,10 +24,11 @@ another container, its datagram found a full buffer), and a wall clock can be se
 class _Waiting:
     """The claims that wait for one queue."""
 
-    __slots__ = ("asked", "asking", "interested", "tickets", "wake")
+    __slots__ = ("asked", "asking", "interested", "leader", "tickets", "wake")
 
     def __init__(self) -> None:
         self.tickets: deque[Ticket] = deque()
+        self.leader: Ticket | None = None
         self.interested = 0
         self.asking = 0
         self.asked = 0.0
@@ -71,7 +72,10 @@ class Parked:
         waiting = self._queues[ticket.command.queue]
         waiting.asking -= 1
         waiting.asked = now
-        waiting.tickets.appendleft(ticket)
+        if ticket is waiting.leader:  # it asked in vain, and keeps its place
+            waiting.tickets.appendleft(ticket)
+        else:
+            waiting.tickets.append(ticket)
         if wake is not None:
             waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
 
@@ -107,7 +111,8 @@ class Parked:
             if moment is not None and moment <= now:
                 waiting.wake = None
                 waiting.asking += 1
-                due.append(waiting.tickets.popleft())
+                waiting.leader = waiting.tickets.popleft()
+                due.append(waiting.leader)
         return due
 
     def withdraw(self, ticket: Ticket, now: float) -> bool:

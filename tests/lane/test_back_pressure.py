@@ -1,0 +1,145 @@
+"""The inbox is bounded: whoever brings more waits to hand it in, threads and tasks alike."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+
+import pytest
+from tests.lane.scene import PATIENCE, eventually, gathered, put, sizes, spawn
+
+from bide.lane import Lane
+from bide.model.errors import Closed
+from bide.model.replies import Reply
+from bide.testing.clock import FakeClock
+from bide.testing.faults import FlakyEngine
+
+
+@pytest.fixture
+def narrow(engine: FlakyEngine, clock: FakeClock) -> Iterator[Lane]:
+    lane = Lane(lambda: engine, clock, inbox=2)
+    yield lane
+    lane.close()
+
+
+def fill(lane: Lane, engine: FlakyEngine) -> "list[Future[Reply]]":
+    """With the engine held: one thread is at it, the lane at the door, and the inbox full."""
+    futures = [spawn(lane.call, put("alone"))]
+    engine.wait_until_held()
+    futures.append(spawn(lane.call, put("batch")))
+    eventually(lambda: lane._executor._waiting)
+    for number in (1, 2):
+        futures.append(spawn(lane.call, put(f"inbox{number}")))
+        gathered(lane, number)
+    return futures
+
+
+def blocked(lane: Lane) -> int:
+    return len(lane._inbox._space._waiters) + len(lane._inbox._tasks)  # type: ignore[attr-defined]
+
+
+def test_a_thread_blocks_until_there_is_room(narrow: Lane, engine: FlakyEngine) -> None:
+    with engine.held():
+        futures = fill(narrow, engine)
+        late = spawn(narrow.call, put("late"))
+        eventually(lambda: blocked(narrow) == 1)
+        assert len(narrow._inbox) == 2
+    for future in [*futures, late]:
+        future.result(PATIENCE)
+
+
+def test_a_task_awaits_until_there_is_room(narrow: Lane, engine: FlakyEngine) -> None:
+    async def main() -> None:
+        with engine.held():
+            futures = await asyncio.to_thread(fill, narrow, engine)
+            late = asyncio.create_task(narrow.acall(put("late")))
+            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 1)
+            assert len(narrow._inbox) == 2
+        await asyncio.wait_for(late, PATIENCE)
+        for future in futures:
+            future.result(PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_takes_nobodys_place(narrow: Lane, engine: FlakyEngine) -> None:
+    async def main() -> None:
+        with engine.held():
+            await asyncio.to_thread(fill, narrow, engine)
+            late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(6)]
+            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 6)
+            for task in late[:4]:
+                task.cancel()
+        await asyncio.wait_for(asyncio.gather(*late[4:]), PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_task_cancelled_when_it_was_let_in_leaves_its_place_to_the_next(
+    narrow: Lane, engine: FlakyEngine
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            await asyncio.to_thread(fill, narrow, engine)
+            late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(4)]
+            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 4)
+            rooms = [room for _, room in narrow._inbox._tasks]
+            for task, room in zip(late[:2], rooms, strict=False):
+                room.add_done_callback(partial(lambda task, _: task.cancel(), task))
+        await asyncio.wait_for(asyncio.gather(*late[2:]), PATIENCE)
+        assert [task.cancelled() for task in late[:2]] == [True, True]
+
+    asyncio.run(main())
+
+
+def test_a_task_whose_loop_was_closed_takes_nobodys_place(
+    narrow: Lane, engine: FlakyEngine
+) -> None:
+    loop = asyncio.new_event_loop()
+    with engine.held():
+        futures = fill(narrow, engine)
+        tasks = [loop.create_task(narrow.acall(put(f"lost{n}"))) for n in range(3)]
+        loop.run_until_complete(asyncio.sleep(0))
+        assert blocked(narrow) == 3
+        loop.close()
+        late = spawn(asyncio.run, narrow.acall(put("late")))
+        eventually(lambda: blocked(narrow) == 4)
+    for future in [*futures, late]:
+        future.result(PATIENCE)
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_crowd_of_threads_and_tasks_gets_through_a_narrow_door(
+    narrow: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    async def crowd(name: str) -> None:
+        await asyncio.gather(*(narrow.acall(put(f"{name}{n}")) for n in range(300)))
+
+    def thread(name: str) -> None:
+        for number in range(50):
+            narrow.call(put(f"{name}{number}"))
+
+    futures = [spawn(asyncio.run, crowd(name)) for name in "ab"]
+    futures += [spawn(thread, name) for name in "cdef"]
+    for future in futures:
+        future.result(PATIENCE)
+    assert sizes(engine, clock.now()) == (0, 800, 0)
+
+
+def test_closing_frees_who_waits_for_room(narrow: Lane, engine: FlakyEngine) -> None:
+    async def main() -> None:
+        with engine.held():
+            futures = await asyncio.to_thread(fill, narrow, engine)
+            task = asyncio.create_task(narrow.acall(put("task")))
+            thread = spawn(narrow.call, put("thread"))
+            await asyncio.to_thread(eventually, lambda: blocked(narrow) == 2)
+            closing = spawn(narrow.close)
+            with pytest.raises(Closed):
+                await asyncio.wait_for(task, PATIENCE)
+            assert isinstance(thread.exception(PATIENCE), Closed)
+        closing.result(PATIENCE)
+        for future in futures:  # what was handed in before is carried out
+            future.result(PATIENCE)
+
+    asyncio.run(main())

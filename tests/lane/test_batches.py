@@ -1,0 +1,236 @@
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from tests.lane.scene import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
+
+from bide.lane import Lane
+from bide.lane.inbox import MAX_COMMANDS
+from bide.model.commands import Command, Put
+from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
+from bide.model.replies import Outcomes, Reply
+from bide.testing.clock import FakeClock
+from bide.testing.faults import FlakyEngine
+
+
+def is_put_of(id: str) -> Callable[[Command], bool]:
+    return lambda command: isinstance(command, Put) and command.items[0].id == id
+
+
+def together(lane: Lane, engine: FlakyEngine, *commands: Command) -> "list[Future[Reply]]":
+    """Have commands of as many threads travel in one batch, in this order."""
+    with engine.held():
+        first = spawn(lane.call, put("first"))
+        engine.wait_until_held()
+        second = spawn(lane.call, put("second"))
+        eventually(lambda: lane._executor._waiting)  # the lane's thread is at the door
+        futures = []
+        for number, command in enumerate(commands, 1):
+            futures.append(spawn(lane.call, command))
+            gathered(lane, number)
+    first.result(PATIENCE)
+    second.result(PATIENCE)
+    for future in futures:
+        future.exception(PATIENCE)
+    return futures
+
+
+def outcome(future: "Future[Reply]") -> object:
+    error = future.exception(PATIENCE)
+    if error is not None:
+        return type(error)
+    reply = future.result()
+    return ids(reply) if not isinstance(reply, Outcomes) else [o.id for o in reply.outcomes]
+
+
+def test_callers_go_on_only_after_the_engine_has_committed(lane: Lane, engine: FlakyEngine) -> None:
+    with engine.held():
+        alone = spawn(lane.call, put("a"))
+        engine.wait_until_held()
+        shared = spawn(lane.call, put("b"))
+        eventually(lambda: lane._executor._waiting)
+        assert not alone.done()
+        assert not shared.done()
+    assert outcome(alone) == ["a"]
+    assert outcome(shared) == ["b"]
+
+
+def test_a_task_goes_on_only_after_the_engine_has_committed(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            task = asyncio.create_task(lane.acall(put("a")))
+            await asyncio.to_thread(engine.wait_until_held)
+            assert not task.done()
+        await asyncio.wait_for(task, PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_lone_thread_executes_by_itself(lane: Lane, engine: FlakyEngine) -> None:
+    lane.call(put("a"))
+    assert lane._thread is None
+    assert engine.batches == [[put("a")]]
+
+
+def test_what_gathers_while_the_engine_works_is_one_batch(lane: Lane, engine: FlakyEngine) -> None:
+    commands = [put(f"m{number}") for number in range(5)]
+    together(lane, engine, *commands)
+    assert engine.batches == [[put("first")], [put("second")], commands]
+
+
+def test_nothing_lingers_to_gather_more(lane: Lane, clock: FakeClock) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(lane.acall(put("a")), PATIENCE)
+
+    asyncio.run(main())
+    assert clock.monotonic() == 1_000.0  # the clock never moved: nobody waited for time to pass
+
+
+def test_a_batch_is_bounded_by_commands(lane: Lane, engine: FlakyEngine) -> None:
+    count = MAX_COMMANDS + 3
+
+    async def main() -> None:
+        with engine.held():
+            first = asyncio.create_task(lane.acall(put("first")))
+            await asyncio.to_thread(engine.wait_until_held)
+            rest = [asyncio.create_task(lane.acall(put(f"m{n}"))) for n in range(count)]
+            await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.gather(first, *rest), PATIENCE)
+
+    asyncio.run(main())
+    assert [len(batch) for batch in engine.batches] == [1, MAX_COMMANDS, 3]
+
+
+def test_a_batch_is_bounded_by_messages(lane: Lane, engine: FlakyEngine) -> None:
+    big = [put(*(f"{name}{n}" for n in range(15_000))) for name in "abc"]
+    together(lane, engine, *big)
+    assert [len(batch) for batch in engine.batches] == [1, 1, 2, 1]
+
+
+def test_one_batch_wakes_an_event_loop_once(
+    lane: Lane, engine: FlakyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.call_soon_threadsafe
+
+        def counted(*args: Any) -> object:
+            calls.append(threading.current_thread().name)
+            return real(*args)
+
+        with engine.held():
+            first = asyncio.create_task(lane.acall(put("first")))
+            await asyncio.to_thread(engine.wait_until_held)
+            rest = [asyncio.create_task(lane.acall(put(f"m{n}"))) for n in range(50)]
+            await asyncio.sleep(0)
+            monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        await asyncio.wait_for(asyncio.gather(first, *rest), PATIENCE)
+
+    asyncio.run(main())
+    assert len(engine.batches) == 2
+    assert calls.count("bide-lane") == 2
+
+
+def test_only_the_guilty_caller_sees_the_error_of_a_poisoned_batch(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    engine.fail(ValueError("poison"), when=is_put_of("b"), times=None)
+    futures = together(lane, engine, put("a"), put("b"), put("c"))
+    assert [outcome(future) for future in futures] == [["a"], ValueError, ["c"]]
+    assert sizes(engine, clock.now()) == (0, 4, 0)
+
+
+def test_a_store_that_cannot_be_reached_is_not_asked_once_a_command(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    engine.fail(StoreBusy("locked"), when=is_put_of("a"), times=None)
+    futures = together(lane, engine, put("a"), put("b"), put("c"))
+    assert [outcome(future) for future in futures] == [StoreBusy] * 3
+    assert len(engine.batches) == 3
+    errors = [future.exception() for future in futures]
+    assert len({id(error) for error in errors}) == 3  # each has a traceback of its own
+
+
+def test_a_full_store_still_takes_what_fits(lane: Lane, engine: FlakyEngine) -> None:
+    engine.fail(StoreFull("full"), when=is_put_of("big"), times=None)
+    futures = together(lane, engine, put("big"), claim())
+    assert [outcome(future) for future in futures] == [StoreFull, ["first"]]
+
+
+def test_a_lost_connection_repeats_what_is_repeatable_and_reports_the_rest(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    lane.call(put("old"))
+    engine.fail(OutcomeUnknown("line dead"), when=is_put_of("a"), after=True)
+    futures = together(lane, engine, put("a"), claim(), put("b"))
+    assert [outcome(future) for future in futures] == [["a"], OutcomeUnknown, ["b"]]
+    assert sizes(engine, clock.now()) == (0, 4, 1)  # the claim did happen: nobody knows of it
+
+
+def test_a_lost_connection_of_a_lone_caller_is_no_different(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    engine.fail(OutcomeUnknown("line dead"), times=1)
+    assert isinstance(lane.call(put("a")), Outcomes)
+    engine.fail(OutcomeUnknown("line dead"), times=1)
+    with pytest.raises(OutcomeUnknown):
+        spawn(lane.call, claim()).result(PATIENCE)
+    assert [len(batch) for batch in engine.batches] == [1, 1, 1]
+
+
+def test_a_command_is_repeated_once_only(lane: Lane, engine: FlakyEngine) -> None:
+    fault = engine.fail(OutcomeUnknown("line dead"), when=is_put_of("a"), times=None)
+    (future,) = together(lane, engine, put("a"))
+    assert outcome(future) is OutcomeUnknown
+    assert fault.struck == 2
+
+
+def test_a_thread_that_always_comes_back_at_once_starves_nobody(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    with engine.held():
+        busy = spawn(lambda: [lane.call(put(f"busy{n}")) for n in range(20)])
+        engine.wait_until_held()
+        other = spawn(lane.call, put("other"))
+        eventually(lambda: lane._executor._waiting)
+    other.result(PATIENCE)
+    busy.result(PATIENCE)
+    assert engine.batches.index([put("other")]) == 1
+
+
+def test_an_engine_that_answers_too_little_hurts_nobody_else(
+    lane: Lane, engine: FlakyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine.engine.execute
+
+    def forgetful(commands: list[Command], now: int | None = None) -> list[Reply]:
+        replies = real(commands, now)
+        return replies[:-1] if len(commands) > 1 or is_put_of("b")(commands[0]) else replies
+
+    monkeypatch.setattr(engine.engine, "execute", forgetful)
+    futures = together(lane, engine, put("a"), put("b"))
+    assert [outcome(future) for future in futures] == [["a"], ValueError]
+
+
+@pytest.mark.parametrize("error", [SystemExit("bye"), StopIteration("odd"), KeyboardInterrupt()])
+def test_an_engine_that_breaks_off_oddly_is_an_error_that_everybody_can_catch(
+    lane: Lane, engine: FlakyEngine, error: BaseException
+) -> None:
+    engine.fail(error, when=is_put_of("a"), times=None)
+
+    async def main() -> list[object]:
+        tasks = [asyncio.create_task(lane.acall(put(id))) for id in "ab"]
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
+
+    broken, fine = asyncio.run(main())
+    assert isinstance(broken, StoreError)
+    assert "bug" in str(broken)
+    assert broken.__cause__ is error
+    assert isinstance(fine, Outcomes)

@@ -1,0 +1,178 @@
+"""Close refuses, drains and closes; from both worlds, and as often as one likes."""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import pytest
+from tests.lane.scene import PATIENCE, claim, eventually, ids, put, spawn, waiting
+
+from bide.engines.memory import MemoryEngine
+from bide.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Count
+from bide.model.errors import Closed
+from bide.model.replies import Outcomes, Reply
+from bide.testing.clock import FakeClock
+from bide.testing.faults import FlakyEngine
+
+
+def test_a_closed_lane_refuses_everything(lane: Lane, engine: FlakyEngine) -> None:
+    lane.call(put("a"))
+    lane.close()
+    for command in (put("b"), claim(), Count("q")):
+        with pytest.raises(Closed, match="open a new one"):
+            lane.call(command)
+        with pytest.raises(Closed, match="open a new one"):
+            asyncio.run(lane.acall(command))
+    assert engine.closed == 1
+    assert len(engine.batches) == 1
+
+
+def test_what_was_handed_in_is_carried_out_first(lane: Lane, engine: FlakyEngine) -> None:
+    async def main() -> tuple[Reply, Reply]:
+        with engine.held():
+            alone = spawn(lane.call, put("a"))
+            await asyncio.to_thread(engine.wait_until_held)
+            task = asyncio.create_task(lane.acall(put("b")))
+            await asyncio.sleep(0)
+            closing = spawn(lane.close)
+            await asyncio.to_thread(eventually, lambda: lane._closing)
+            assert engine.closed == 0
+        closing.result(PATIENCE)
+        return alone.result(PATIENCE), await task
+
+    assert all(isinstance(reply, Outcomes) for reply in asyncio.run(main()))
+    assert engine.closed == 1
+
+
+def test_claims_that_wait_hear_that_it_was_closed(lane: Lane) -> None:
+    async def main() -> None:
+        thread = spawn(lane.call, claim(), wait=60)
+        task = asyncio.create_task(lane.acall(claim(), wait=60))
+        await asyncio.to_thread(waiting, lane, 2)
+        await asyncio.to_thread(lane.close)
+        with pytest.raises(Closed, match="while this claim was waiting"):
+            await task
+        assert isinstance(thread.exception(PATIENCE), Closed)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_claim_that_asks_while_it_is_closed_is_settled(
+    lane: Lane, engine: FlakyEngine, filled: bool
+) -> None:
+    if filled:
+        lane.call(put("a"))
+    with engine.held():
+        future = spawn(asyncio.run, lane.acall(claim(), wait=60))
+        engine.wait_until_held()
+        closing = spawn(lane.close)
+        eventually(lambda: lane._closing)
+    closing.result(PATIENCE)
+    if filled:
+        assert ids(future.result(PATIENCE)) == ["a"]
+    else:
+        assert isinstance(future.exception(PATIENCE), Closed)
+
+
+def test_closing_twice_does_nothing(lane: Lane, engine: FlakyEngine) -> None:
+    lane.call(put("a"))
+    lane.close()
+    lane.close()
+    assert engine.closed == 1
+
+
+def test_closing_what_was_never_used_opens_nothing(clock: FakeClock) -> None:
+    opened: list[MemoryEngine] = []
+    lane = Lane(lambda: opened.append(MemoryEngine()) or opened[0], clock)  # type: ignore[func-returns-value]
+    lane.close()
+    assert opened == []
+
+
+def test_many_threads_may_close_at_once(lane: Lane, engine: FlakyEngine) -> None:
+    waiter = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    start = threading.Barrier(8)
+
+    def close() -> None:
+        start.wait()
+        lane.close()
+
+    closers: list[Future[None]] = [spawn(close) for _ in range(8)]
+    for closer in closers:
+        closer.result(PATIENCE)
+    assert isinstance(waiter.exception(PATIENCE), Closed)
+    assert engine.closed == 1
+
+
+def test_a_caller_who_comes_late_does_not_open_the_store_again(clock: FakeClock) -> None:
+    opened = []
+
+    def open_engine() -> MemoryEngine:
+        opened.append(1)
+        return MemoryEngine()
+
+    lane = Lane(open_engine, clock)
+    lane.call(put("a"))
+    lane._executor.close()  # as if the lane was closed right after the caller had looked
+    with pytest.raises(Closed):
+        lane.call(put("b"))
+    with pytest.raises(Closed):
+        asyncio.run(lane.acall(put("b")))
+    assert opened == [1]
+    lane.close()
+
+
+def test_release_settles_the_claims_of_one_owner_only(lane: Lane) -> None:
+    class Owner:
+        pass
+
+    mine, yours = Owner(), Owner()
+    leaving = spawn(lane.call, claim(), mine, 60)
+    waiting(lane, 1)
+    staying = spawn(lane.call, claim(), yours, 60)
+    waiting(lane, 2)
+    lane.release(mine)
+    assert isinstance(leaving.exception(PATIENCE), Closed)
+    lane.call(put("a"))
+    assert ids(staying.result(PATIENCE)) == ["a"]
+
+
+def test_release_reaches_a_claim_that_is_asking_just_now(lane: Lane, engine: FlakyEngine) -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    with engine.held():
+        future = spawn(asyncio.run, lane.acall(claim(), owner, 60))
+        engine.wait_until_held()
+        lane.release(owner)
+    assert isinstance(future.exception(PATIENCE), Closed)
+
+
+def test_a_shared_lane_is_closed_by_the_last_who_uses_it() -> None:
+    first, second = open_lane("memory://shared"), open_lane("memory://shared")
+    other = open_lane("memory://other")
+    assert first is second
+    assert other is not first
+    close_lane(first)
+    first.call(put("a"))
+    close_lane(second)
+    with pytest.raises(Closed):
+        first.call(put("b"))
+    third = open_lane("memory://shared")
+    assert third is not first
+    close_lane(third)
+    close_lane(other)
+
+
+def test_no_thread_is_left_behind(engine: FlakyEngine, clock: FakeClock) -> None:
+    before = set(threading.enumerate())
+    lane = Lane(lambda: engine, clock)
+    waiter = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    lane.close()
+    assert waiter.exception(PATIENCE)
+    eventually(lambda: set(threading.enumerate()) <= before)

@@ -1,0 +1,157 @@
+"""A child of a fork begins anew, and the parent notices nothing."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.lane.scene import PATIENCE, claim, eventually, spawn, waiting
+
+import bide
+from bide.lane import shared
+from bide.lane.shared import open_lane
+
+pytestmark = [
+    pytest.mark.process,
+    # Python 3.12 warns of what these tests are about: a fork while other threads run.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+
+
+def in_child(action: Callable[[], Any]) -> str:
+    """Fork, and return as text what the action returned or raised in the child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            text = repr(action())
+        except BaseException as error:  # noqa: BLE001  (the parent looks at it)
+            text = f"{type(error).__name__}: {error}"
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    text = b"".join(iter(lambda: os.read(reading, 4096), b"")).decode()
+    os.close(reading)
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[bide.Queue]:
+    with bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db") as queue:
+        queue.put("from the parent", id="parent")
+        queue.counts()
+        yield queue
+
+
+def test_a_file_is_opened_again_in_the_child(orders: bide.Queue) -> None:
+    assert in_child(lambda: orders.put(1, id="child").done) == "True"
+    assert in_child(lambda: orders.counts().sizes.ready) == "2"
+    assert {message.id for message in orders.scan()} == {"parent", "child"}
+    assert orders.audit()
+
+
+def test_the_parent_goes_on_with_its_own_connection(orders: bide.Queue) -> None:
+    engine = orders._lane._executor._engine
+    in_child(lambda: orders.put(1))
+    orders.put(2)
+    assert orders._lane._executor._engine is engine
+    assert orders.counts().sizes.ready == 3
+
+
+def test_claims_of_the_parent_are_not_the_childs(orders: bide.Queue) -> None:
+    waiter = spawn(orders._lane.call, claim(queue="empty"), wait=60)
+    waiting(orders._lane)
+    assert in_child(lambda: len(orders._lane._parked)) == "0"
+    assert in_child(lambda: orders.claim(wait=5)[0].id) == "'parent'"
+    assert not waiter.done()
+
+
+def test_the_child_hands_in_through_a_thread_of_its_own(orders: bide.Queue) -> None:
+    assert orders.claim()  # the parent's lane has a thread now
+    assert in_child(lambda: orders.claim(wait=0.01)) == "[]"
+
+
+def test_a_memory_queue_stays_with_the_parent() -> None:
+    with bide.Queue("orders", "memory://") as queue:
+        queue.put(1)
+        text = in_child(lambda: queue.put(2))
+        assert text.startswith("StoreUnavailable: memory:// lives in the process that made it")
+        assert "sqlite:///" in text
+        assert queue.counts().sizes.ready == 1
+
+
+def test_a_memory_queue_made_in_the_child_is_its_own() -> None:
+    def child() -> tuple[int, int]:
+        with bide.Queue("orders", "memory://") as mine:
+            mine.put(1)
+            return mine.counts().flow.put, len(mine.claim())
+
+    with bide.Queue("orders", "memory://") as queue:
+        queue.put(1)
+        assert in_child(child) == "(1, 1)"
+
+
+def test_closing_in_the_child_closes_nothing_of_the_parent(orders: bide.Queue) -> None:
+    in_child(orders.close)
+    assert orders.put("still open").done
+
+    def use_after_close() -> None:
+        orders.close()
+        orders.put(1)
+
+    text = in_child(use_after_close)
+    assert text.startswith("Closed:")
+
+
+def test_two_queues_of_the_parent_are_closed_one_by_one_in_the_child(
+    orders: bide.Queue, tmp_path: Path
+) -> None:
+    with bide.Queue("mails", f"sqlite:///{tmp_path}/bide.db") as mails:
+        assert mails._lane is orders._lane
+
+        def close_one() -> bool:
+            orders.close()
+            return mails.put(1).done
+
+        assert in_child(close_one) == "True"
+
+
+def test_the_child_of_multiprocessing_works_too(orders: bide.Queue) -> None:
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=orders.put, args=("from the child",))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+    assert orders.counts().sizes.ready == 2
+
+
+def test_forks_in_the_middle_of_a_batch_split_none(orders: bide.Queue) -> None:
+    stop = threading.Event()
+
+    def work() -> int:
+        done = 0
+        while not stop.is_set():
+            orders.put(done)
+            orders.ack(orders.claim(2))
+            done += 1
+        return done
+
+    workers = [spawn(work) for _ in range(3)]
+    eventually(lambda: orders.counts().flow.acked > 3)
+    try:
+        for number in range(15):
+            assert in_child(partial(orders.put, 1, id=f"c{number}")).startswith("Outcome(")
+    finally:
+        stop.set()
+    assert sum(worker.result(PATIENCE) for worker in workers) > 0
+    assert orders.audit()
+
+
+def test_the_lock_of_the_shared_lanes_is_not_inherited() -> None:
+    with shared._lock:
+        assert in_child(lambda: open_lane("memory://fresh") is not None) == "True"

@@ -1,0 +1,248 @@
+"""Hints: from the puts of this process, and from others through the bell. None is lost for long."""
+
+import queue
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
+
+from bide.engines.memory import MemoryEngine
+from bide.lane import Lane
+from bide.lane.parked import LOOK_AGAIN
+from bide.model.commands import Claim, Command
+from bide.model.errors import StoreError
+from bide.model.replies import Reply
+from bide.testing.clock import START, FakeClock
+from bide.testing.faults import FlakyEngine
+
+
+class Bell:
+    """A doorbell that the test rings."""
+
+    def __init__(self) -> None:
+        self.hints: queue.Queue[list[tuple[str, int]]] = queue.Queue()
+
+    def ring(self, name: str = "q", wake: int = START) -> None:
+        self.hints.put([(name, wake)])
+
+    def listen(self) -> list[tuple[str, int]]:
+        return self.hints.get()
+
+    def close(self) -> None:
+        self.hints.put([])
+
+
+class Shared(MemoryEngine):
+    """A memory engine as if other processes could use it too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bell = Bell()
+        self.events: list[str] = []
+        self.rung: list[tuple[str, int]] = []
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        self.events += [type(command).__name__ for command in commands]
+        return super().execute(commands, now)
+
+    def doorbell(self) -> Bell:
+        self.events.append("listen")
+        return self.bell
+
+    def ring(self, name: str, wake: int) -> None:
+        self.rung.append((name, wake))
+
+
+@pytest.fixture
+def store() -> Shared:
+    return Shared()
+
+
+@pytest.fixture
+def engine(store: Shared) -> FlakyEngine:
+    return FlakyEngine(store)
+
+
+def put_elsewhere(store: Shared, *names: str, delay: int = 0) -> None:
+    MemoryEngine.execute(store, [put(*names, delay=delay)], START)
+
+
+def test_a_hint_from_another_process_wakes_who_waits(lane: Lane, store: Shared) -> None:
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    put_elsewhere(store, "a")
+    store.bell.ring()
+    assert ids(future.result(PATIENCE)) == ["a"]
+
+
+def test_a_hint_for_later_wakes_at_its_moment(lane: Lane, store: Shared, clock: FakeClock) -> None:
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    put_elsewhere(store, "a", delay=300)
+    store.bell.ring(wake=START + 300)
+    eventually(lambda: lane._parked._queues["q"].wake == clock.monotonic() + 0.3)
+    clock.wait_for_waiters()
+    clock.advance(0.3)
+    assert ids(future.result(PATIENCE)) == ["a"]
+
+
+def test_a_hint_for_nothing_costs_one_look(lane: Lane, store: Shared, engine: FlakyEngine) -> None:
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    store.bell.ring()
+    eventually(lambda: claims(engine) == 3)  # alone, before it was parked, and for the hint
+    waiting(lane)
+    assert not future.done()
+
+
+def test_a_hint_for_another_queue_costs_nothing(
+    lane: Lane, store: Shared, engine: FlakyEngine
+) -> None:
+    spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    before = claims(engine)
+    store.bell.ring("other")
+    eventually(store.bell.hints.empty)
+    assert claims(engine) == before
+
+
+def test_a_claim_that_will_wait_listens_before_it_looks(lane: Lane, store: Shared) -> None:
+    lane.call(put("far", delay=9_000))
+    spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    assert store.events[-2:] == ["listen", "Claim"]
+
+
+def test_nobody_listens_who_does_not_wait(lane: Lane, store: Shared) -> None:
+    lane.call(put("a"))
+    lane.call(claim())
+    assert "listen" not in store.events
+
+
+def nothing() -> None:
+    """Nobody does anything."""
+
+
+class Racing(Shared):
+    """Does something right after the next claim has found nothing, before its caller knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] = nothing
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        replies = super().execute(commands, now)
+        if any(isinstance(command, Claim) for command in commands):
+            meanwhile, self.meanwhile = self.meanwhile, nothing
+            meanwhile()
+        return replies
+
+
+@pytest.mark.parametrize("delay", [0, 250])
+def test_a_hint_between_looking_and_parking_is_not_lost(clock: FakeClock, delay: int) -> None:
+    store = Racing()
+    lane = Lane(lambda: store, clock)
+
+    def meanwhile() -> None:
+        put_elsewhere(store, "a", delay=delay)
+        lane.hint("q", START + delay)
+
+    store.meanwhile = meanwhile
+    future = spawn(lane.call, claim(), wait=60)
+    if delay:
+        waiting(lane)
+        clock.wait_for_waiters()
+        clock.advance(delay / 1000)
+    assert ids(future.result(PATIENCE)) == ["a"]
+    lane.close()
+
+
+def test_a_put_between_looking_and_parking_is_not_lost(clock: FakeClock) -> None:
+    store = Racing()
+    lane = Lane(lambda: store, clock)
+    putting = []
+
+    def meanwhile() -> None:  # it is on its way, and must wait until the claim has been executed
+        putting.append(spawn(lane.call, put("a")))
+        eventually(lambda: len(lane._inbox) == 1)
+
+    lane.call(put("far", delay=9_000))
+    store.meanwhile = lambda: setattr(store, "meanwhile", meanwhile)  # not the look of one's own
+    future = spawn(lane.call, claim(), wait=60)
+    assert ids(future.result(PATIENCE)) == ["a"]
+    putting[0].result(PATIENCE)
+    lane.close()
+
+
+def test_a_lost_hint_is_healed_within_a_second(lane: Lane, store: Shared, clock: FakeClock) -> None:
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    put_elsewhere(store, "a")
+    clock.wait_for_waiters()
+    clock.advance(LOOK_AGAIN)
+    assert ids(future.result(PATIENCE)) == ["a"]
+    assert LOOK_AGAIN <= 1
+
+
+def test_whoever_waits_looks_again_only_once_a_second(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    for number in range(1, 51):
+        spawn(lane.call, claim(), wait=600)
+        waiting(lane, number)
+    before = claims(engine)
+    for _ in range(20):
+        clock.wait_for_waiters()
+        clock.advance(0.5)
+    clock.wait_for_waiters()
+    assert claims(engine) == before + 10
+
+
+def test_other_processes_are_told_after_the_commit(
+    lane: Lane, store: Shared, engine: FlakyEngine
+) -> None:
+    with engine.held():
+        future = spawn(lane.call, put("a", delay=40))
+        engine.wait_until_held()
+        assert store.rung == []
+    future.result(PATIENCE)
+    assert store.rung == [("q", START + 40)]
+
+
+def test_other_processes_are_told_once_a_batch(
+    lane: Lane, store: Shared, engine: FlakyEngine
+) -> None:
+    with engine.held():
+        first = spawn(lane.call, put("first", delay=90))
+        engine.wait_until_held()
+        second = spawn(lane.call, put("second", delay=91))
+        eventually(lambda: lane._executor._waiting)
+        rest = [spawn(lane.call, put(f"m{n}", delay=80 - n)) for n in range(5)]
+        eventually(lambda: len(lane._inbox) == 5)
+    for future in [first, second, *rest]:
+        future.result(PATIENCE)
+    assert sorted(store.rung) == [("q", START + wake) for wake in (76, 90, 91)]
+
+
+def test_a_bell_that_cannot_be_rung_fails_no_put(
+    lane: Lane, store: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: str, wake: int) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(store, "ring", broken)
+    lane.call(put("a"))
+    assert ids(spawn(lane.call, claim(), wait=5).result(PATIENCE)) == ["a"]
+
+
+def test_a_bell_that_cannot_be_heard_fails_no_claim(
+    lane: Lane, store: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Bell:
+        raise StoreError("no sockets here")
+
+    monkeypatch.setattr(store, "doorbell", broken)
+    future = spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    lane.call(put("a"))
+    assert ids(future.result(PATIENCE)) == ["a"]
