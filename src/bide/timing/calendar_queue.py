@@ -61,9 +61,9 @@ class CalendarQueue(Generic[T]):
     def __init__(self, now: int) -> None:
         self._count = 0
         self._later: Hierarchy[Delayed[T]] = Hierarchy(SHIFT, now >> SHIFT)
-        self._heap: list[tuple[int, int, int, Delayed[T]]] = []
-        self._in_heap: Slot[Delayed[T]] = Slot(NEVER)  # marks what is in the heap; holds nothing
-        self._removed = 0  # entries of the heap that were removed
+        self._heap: list[tuple[int, int, int]] = []  # moment, minus priority, order
+        self._near: dict[int, Delayed[T]] = {}  # by order: those of the heap that are not removed
+        self._in_heap: Slot[Delayed[T]] = Slot(NEVER)  # marks them; holds nothing
         self._order = count()
 
     def __len__(self) -> int:
@@ -80,7 +80,8 @@ class CalendarQueue(Generic[T]):
             later.add(entry)
         else:
             entry._slot = self._in_heap
-            heappush(self._heap, (due, -priority, entry._order, entry))
+            self._near[entry._order] = entry
+            heappush(self._heap, (due, -priority, entry._order))
         return entry
 
     def remove(self, entry: Delayed[T]) -> bool:
@@ -98,11 +99,11 @@ class CalendarQueue(Generic[T]):
             self._later.remove(entry)
             return True
         entry._slot = None
-        self._removed += 1
-        if self._removed > 16 + len(self._heap) // 2:
-            self._heap = [row for row in self._heap if row[3]._slot is not None]
+        near = self._near
+        del near[entry._order]
+        if len(self._heap) > 32 + 2 * len(near):
+            self._heap = [row for row in self._heap if row[2] in near]
             heapify(self._heap)
-            self._removed = 0
         return True
 
     def pop(self, now: int) -> Delayed[T] | None:
@@ -111,12 +112,11 @@ class CalendarQueue(Generic[T]):
             if self._heap:
                 if self._heap[0][0] > now:
                     return None
-                entry = heappop(self._heap)[3]
-                if entry._slot is not None:
+                entry = self._near.pop(heappop(self._heap)[2], None)
+                if entry is not None:
                     entry._slot = None
                     self._count -= 1
                     return entry
-                self._removed -= 1
             elif not self._count or not self._fill_heap(now):
                 return None
 
@@ -129,7 +129,7 @@ class CalendarQueue(Generic[T]):
         """Return the head, due or not."""
         self._drop_removed()
         if self._heap:
-            return self._heap[0][3]
+            return self._near[self._heap[0][2]]
         return min(self._later.head(), key=_by_order, default=None)
 
     def crowd(self) -> int:
@@ -143,7 +143,7 @@ class CalendarQueue(Generic[T]):
     def in_order(self) -> list[Delayed[T]]:
         """Return every entry, sorted."""
         entries = self._later.entries()
-        entries += [row[3] for row in self._heap if row[3]._slot is not None]
+        entries += self._near.values()
         return sorted(entries, key=_by_order)
 
     def clear(self) -> list[Delayed[T]]:
@@ -153,7 +153,7 @@ class CalendarQueue(Generic[T]):
             entry._slot = None
         self._later.clear()
         self._heap.clear()
-        self._removed = 0
+        self._near.clear()
         self._count = 0
         return entries
 
@@ -164,14 +164,14 @@ class CalendarQueue(Generic[T]):
         marker = self._in_heap
         for entry in slot:
             entry._slot = marker
-            self._heap.append((entry._due, -entry.priority, entry._order, entry))
+            self._near[entry._order] = entry
+            self._heap.append((entry._due, -entry.priority, entry._order))
         heapify(self._heap)
         return True
 
     def _drop_removed(self) -> None:
-        while self._heap and self._heap[0][3]._slot is None:
+        while self._heap and self._heap[0][2] not in self._near:
             heappop(self._heap)
-            self._removed -= 1
 
 
 def _by_order(entry: Delayed[T]) -> tuple[int, int, int]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
-from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
+from bide.timing.hierarchy import NEVER, Hierarchy, Slot
 from bide.timing.lifetime import forked, guard_exit, guard_fork
 from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, period_ns, seconds_until
+from bide.timing.timer_handle import TimerHandle
 
-__all__ = ["TimerHandle", "TimingWheel"]
+__all__ = ["TimingWheel"]
 
 logger = logging.getLogger("bide.timing")
 
@@ -22,43 +23,6 @@ PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
 UP = 1 - NOISE  # added before cutting off, rounds up
 GONE = object()
-
-
-class TimerHandle(Entry):
-    """One timer of a `TimingWheel`.
-
-    Attributes:
-        fn: what is called.
-        args: what it is called with.
-    """
-
-    __slots__ = ("_wheel", "args", "fn")
-
-    def __init__(
-        self, due: int, fn: Callable[..., object], args: tuple[object, ...], wheel: "TimingWheel"
-    ) -> None:
-        self._due = due
-        self._slot = None
-        self._wheel = wheel
-        self.fn = fn
-        self.args = args
-
-    @property
-    def due(self) -> float:
-        """The moment, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
-        return self._wheel._moment(self._due)
-
-    @property
-    def pending(self) -> bool:
-        """Whether it has neither started nor been cancelled."""
-        return self._slot is not None
-
-    def cancel(self) -> bool:
-        """Take the timer back: `TimingWheel.cancel` in short."""
-        return self._wheel.cancel(self)
-
-    def __repr__(self) -> str:
-        return f"<TimerHandle {self.fn!r} due={self.due:.3f}>"
 
 
 class TimingWheel:

@@ -1,0 +1,249 @@
+"""A thread pool whose tasks run later, and again and again."""
+
+import asyncio
+import inspect
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from typing import Any, ParamSpec, TypeVar, overload
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.timing.moments import NS, Delay, Moment, period_ns, seconds_until
+from bide.timing.scheduled_future import Overrun, Repeat, ScheduledFuture
+from bide.timing.worker_pool import WorkerPool
+
+__all__ = ["ScheduledExecutor"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+
+
+class ScheduledExecutor(Executor):
+    """A `concurrent.futures.Executor` with `schedule`, fixed rates and fixed delays.
+
+    As many tasks run at a time as there are threads; threads are started when work is there for
+    them. A task that raises ends only itself: the error is on its future, and that of a scheduled
+    task in the log too (logger `bide.timing`). After Java's `ScheduledThreadPoolExecutor`, on a
+    `DelayQueue`.
+
+    When the interpreter ends, what was submitted still runs, as with the standard library's thread
+    pool; what is not due yet, periodic tasks and coroutines are cancelled, so none of them keeps
+    the process alive.
+
+    Args:
+        max_workers: the most threads; by default the processors + 4, at most 32.
+        loop: runs tasks that are `async def`; they occupy no thread. It remains the caller's.
+        execute_delayed_after_shutdown: whether `shutdown` lets delayed tasks have their moment.
+        continue_periodic_after_shutdown: whether `shutdown` lets periodic tasks go on until they
+            are cancelled or raise.
+        thread_name_prefix: what the threads' names begin with.
+        clock: tells the time and waits; tests pass `bide.testing.FakeClock`.
+
+    Raises:
+        ValueError: `max_workers` is not above zero.
+
+    Example:
+        >>> with ScheduledExecutor() as executor:
+        ...     future = executor.schedule(pow, 0.01, args=(2, 10))
+        ...     future.result()
+        1024
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        execute_delayed_after_shutdown: bool = True,
+        continue_periodic_after_shutdown: bool = False,
+        thread_name_prefix: str = "bide-timing",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if max_workers is None:
+            max_workers = min(32, (os.cpu_count() or 1) + 4)
+        if max_workers <= 0:
+            raise ValueError(f"max_workers is {max_workers}; it takes at least one thread")
+        self.execute_delayed_after_shutdown = execute_delayed_after_shutdown
+        self.continue_periodic_after_shutdown = continue_periodic_after_shutdown
+        self._loop = loop
+        self._clock = clock
+        self._pool = WorkerPool(max_workers, thread_name_prefix, loop, clock)
+        weakref.finalize(self, self._pool.abandon).atexit = False
+
+    @overload
+    def submit(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ScheduledFuture[T]: ...
+
+    @overload
+    def submit(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ScheduledFuture[T]: ...
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScheduledFuture[Any]:
+        """Run `fn(*args, **kwargs)` as soon as a thread is free: as `Executor.submit`."""
+        return self._add(fn, args, kwargs, self._pool.now(), submitted=True)
+
+    @overload
+    def schedule(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, T]],
+        delay: Delay | None = None,
+        *,
+        at: Moment | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> ScheduledFuture[T]: ...
+
+    @overload
+    def schedule(
+        self,
+        fn: Callable[..., T],
+        delay: Delay | None = None,
+        *,
+        at: Moment | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> ScheduledFuture[T]: ...
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        delay: Delay | None = None,
+        *,
+        at: Moment | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> ScheduledFuture[Any]:
+        """Run a task once, when its moment comes.
+
+        Args:
+            fn: a function, or with `loop=` an `async def`.
+            delay: seconds or a `timedelta` from now; with neither `delay` nor `at`, now.
+            at: an aware `datetime` or Unix seconds; one that is past means now. The distance is
+                taken once: setting the wall clock afterwards moves no task.
+            args: positional arguments.
+            kwargs: keyword arguments.
+
+        Raises:
+            TypeError: `fn` cannot be called, or is `async def` and there is no loop; both `delay`
+                and `at`; or a wrong type.
+            ValueError: the delay is negative or NaN, or the datetime has no time zone.
+            ShutDown: after `shutdown`.
+        """
+        due = self._due(delay, at)
+        return self._add(fn, args, kwargs, due)
+
+    def schedule_at_fixed_rate(
+        self,
+        fn: Callable[..., object],
+        period: Delay,
+        *,
+        initial_delay: Delay | None = None,
+        at: Moment | None = None,
+        overrun: Overrun = "skip",
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> ScheduledFuture[None]:
+        """Run a task at its first moment and every `period` after that moment; no drift adds up.
+
+        A task never overlaps itself. When a run takes longer than the period, or the machine slept,
+        moments have passed: `overrun="skip"` leaves them out and goes on with the next one of the
+        grid; `overrun="catch_up"` runs once for each, one right after the other, as Java does.
+
+        Args:
+            fn: a function, or with `loop=` an `async def`.
+            period: from start to start, in seconds or a `timedelta`.
+            initial_delay: until the first run; with neither this nor `at`, now.
+            at: the first run's moment, as in `schedule`.
+            overrun: "skip" or "catch_up".
+            args: positional arguments.
+            kwargs: keyword arguments.
+
+        Returns:
+            A future that is done when it was cancelled or a run raised, which ends the repetition.
+
+        Raises:
+            ValueError: the period is zero, negative or NaN; an unknown `overrun`; as `schedule`.
+            TypeError, ShutDown: as `schedule`.
+        """
+        if overrun not in ("skip", "catch_up"):
+            raise ValueError(f'overrun is {overrun!r}; it can be "skip" or "catch_up"')
+        repeat = Repeat(period_ns(period, "period"), True, overrun)
+        due = self._due(initial_delay, at)
+        return self._add(fn, args, kwargs, due, repeat)
+
+    def schedule_with_fixed_delay(
+        self,
+        fn: Callable[..., object],
+        delay: Delay,
+        *,
+        initial_delay: Delay | None = None,
+        at: Moment | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> ScheduledFuture[None]:
+        """Run a task again and again, with a pause of `delay` from each end to the next start.
+
+        Arguments, result and errors are those of `schedule_at_fixed_rate`.
+        """
+        repeat = Repeat(period_ns(delay, "delay"), False, "skip")
+        due = self._due(initial_delay, at)
+        return self._add(fn, args, kwargs, due, repeat)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Refuse further tasks, and settle those that are there.
+
+        What was submitted runs. Delayed and periodic tasks follow the two policies of the
+        constructor (which are attributes too). What they keep must end before the threads do.
+
+        Args:
+            wait: return when every task is settled and every thread has ended. Called from one of
+                the executor's own tasks it does not wait, since that task could then never end.
+            cancel_futures: cancel all that has not started, whatever the policies say.
+        """
+        live = self._pool.close()
+        for future in live:
+            if future.periodic:
+                keep = self.continue_periodic_after_shutdown
+            else:
+                keep = self.execute_delayed_after_shutdown
+                keep = keep or future._submitted or future.delay() <= 0
+            if cancel_futures or not keep:
+                future.cancel()
+        self._pool.end(wait)
+
+    def _due(self, delay: Delay | None, at: Moment | None) -> int:
+        return self._pool.now() + round(seconds_until(delay, at, self._clock) * NS)
+
+    def _add(
+        self,
+        fn: Callable[..., Any],
+        args: Args,
+        kwargs: Kwargs | None,
+        due: int,
+        repeat: Repeat | None = None,
+        *,
+        submitted: bool = False,
+    ) -> ScheduledFuture[Any]:
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {type(fn).__name__}")
+        asynchronous = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+            getattr(fn, "__call__", None)  # noqa: B004 - an object may be called asynchronously
+        )
+        if asynchronous and self._loop is None:
+            raise TypeError(f"{fn!r} is async; make the executor with loop= to run it")
+        future: ScheduledFuture[Any] = ScheduledFuture(
+            self._pool,
+            fn,
+            tuple(args),
+            kwargs or {},
+            due,
+            repeat,
+            submitted=submitted,
+            asynchronous=asynchronous,
+        )
+        return self._pool.add(future)

@@ -1,0 +1,48 @@
+"""What a timing wheel gives back for a timer."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bide.timing.hierarchy import Entry
+
+if TYPE_CHECKING:
+    from bide.timing.timing_wheel import TimingWheel
+
+__all__ = ["TimerHandle"]
+
+
+class TimerHandle(Entry):
+    """One timer of a `TimingWheel`.
+
+    Attributes:
+        fn: what is called.
+        args: what it is called with.
+    """
+
+    __slots__ = ("_wheel", "args", "fn")
+
+    def __init__(
+        self, due: int, fn: Callable[..., object], args: tuple[object, ...], wheel: "TimingWheel"
+    ) -> None:
+        self._due = due
+        self._slot = None
+        self._wheel = wheel
+        self.fn = fn
+        self.args = args
+
+    @property
+    def due(self) -> float:
+        """The moment, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
+        return self._wheel._moment(self._due)
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has neither started nor been cancelled."""
+        return self._slot is not None
+
+    def cancel(self) -> bool:
+        """Take the timer back: `TimingWheel.cancel` in short."""
+        return self._wheel.cancel(self)
+
+    def __repr__(self) -> str:
+        return f"<TimerHandle {self.fn!r} due={self.due:.3f}>"

@@ -1,0 +1,257 @@
+"""The threads of a scheduled executor, and what they do with its tasks."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import Any, TypeVar
+
+from bide.clock import Clock
+from bide.timing.delay_queue import DelayQueue
+from bide.timing.errors import ShutDown
+from bide.timing.lifetime import forked, guard_exit, guard_fork
+from bide.timing.scheduled_future import ScheduledFuture
+
+__all__ = ["WorkerPool"]
+
+logger = logging.getLogger("bide.timing")
+
+T = TypeVar("T")
+
+
+class WorkerPool:
+    """Threads that take futures from a delay queue and run their tasks.
+
+    A thread that takes a task sees to it that another one waits for the next, as long as there may
+    be more: so there are never more threads than were needed at some moment.
+    """
+
+    def __init__(
+        self,
+        max_workers: int,
+        prefix: str,
+        loop: asyncio.AbstractEventLoop | None,
+        clock: Clock,
+    ) -> None:
+        self._max_workers = max_workers
+        self._prefix = prefix
+        self._loop = loop
+        self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock)
+        self.now = self._queue.now
+        self._lock = threading.RLock()  # a signal handler may come back in
+        self._live: set[ScheduledFuture[Any]] = set()  # what is not done
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0  # threads that wait for a task, or are about to
+        self._closed = False
+        self._over = threading.Event()  # closed, and nothing is live
+        self._forked = False
+        guard_fork(self)
+        guard_exit(self)
+
+    def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
+        """Take a new future on."""
+        self.check_process()
+        with self._lock:
+            if self._closed:
+                raise ShutDown("the scheduled executor was shut down: it takes no more tasks")
+            if self._idle == 0:
+                self._start_thread()
+            self._live.add(future)
+            self._put(future)
+        future.add_done_callback(self._done)
+        return future
+
+    def withdraw(self, future: ScheduledFuture[Any]) -> None:
+        """See to a future that was just cancelled: no thread shall take it."""
+        handle, on_loop = future._handle, future._on_loop
+        if handle is not None and self._queue.remove(handle):
+            self._finish_cancelled(future)
+        elif on_loop is not None and self._loop is not None:
+            if self._loop.is_closed():
+                self._finish_cancelled(future)  # it will never hear of it
+            else:
+                on_loop.cancel()  # `_loop_done` does the rest
+
+    def check_process(self) -> None:
+        """Raise `Forked` in a child process."""
+        if self._forked:
+            raise forked("ScheduledExecutor")
+
+    def close(self) -> list[ScheduledFuture[Any]]:
+        """Refuse further futures; return those that are live."""
+        self.check_process()
+        with self._lock:
+            self._closed = True
+            return list(self._live)
+
+    def end(self, wait: bool) -> None:
+        """Let the threads end once nothing is live; `wait` for that, unless on one of them."""
+        with self._lock:
+            self._end_if_over()
+        if wait and threading.current_thread() not in self._threads:
+            self._over.wait()
+            self._join()
+
+    def abandon(self) -> None:
+        """Nobody can add a task any more: let the threads end with the last of them."""
+        if not self._forked:
+            self.close()
+            self.end(wait=False)
+
+    def _join(self) -> None:
+        for thread in list(self._threads):
+            thread.join()
+
+    def _put(self, future: ScheduledFuture[Any]) -> None:
+        """Queue a future for its moment. Holds the lock."""
+        future._handle = self._queue.put_due(future, future._due)
+
+    def _start_thread(self) -> None:
+        if len(self._threads) >= self._max_workers:
+            return
+        name = f"{self._prefix}-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._threads.add(thread)
+        self._idle += 1
+        try:
+            thread.start()
+        except BaseException:
+            self._threads.discard(thread)
+            self._idle -= 1
+            raise
+
+    def _work(self) -> None:
+        while True:
+            try:
+                future = self._queue.take()
+            except ShutDown:
+                return
+            with self._lock:
+                self._idle -= 1
+                if self._idle == 0 and len(self._queue):
+                    try:
+                        self._start_thread()
+                    except RuntimeError:
+                        logger.warning("no further thread could be started", exc_info=True)
+            self._run(future)
+            del future  # or the last task would live until the next
+            with self._lock:
+                self._idle += 1
+
+    def _run(self, future: ScheduledFuture[Any]) -> None:
+        if future.periodic or future._asynchronous:  # these can be cancelled while they run
+            if future.cancelled():
+                self._finish_cancelled(future)
+                return
+            future._busy = True
+        elif not future.set_running_or_notify_cancel():
+            future._forget_task()
+            return
+        try:
+            result = future._fn(*future._args, **future._kwargs)
+            if asyncio.iscoroutine(result):
+                self._run_on_loop(future, result)
+                return
+        except BaseException as error:  # noqa: BLE001 - it goes to the future and the log
+            self._fail(future, error)
+        else:
+            self._succeed(future, result)
+        finally:
+            del future  # the error's traceback holds this frame, and the future holds the error
+
+    def _run_on_loop(
+        self, future: ScheduledFuture[Any], coroutine: Coroutine[Any, Any, Any]
+    ) -> None:
+        try:
+            if self._loop is None:
+                raise TypeError("the task returned a coroutine; make the executor with loop=")
+            on_loop = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except BaseException:
+            coroutine.close()
+            raise
+        future._on_loop = on_loop
+        on_loop.add_done_callback(partial(self._loop_done, future))
+        if future.cancelled():
+            self.withdraw(future)
+
+    def _loop_done(self, future: ScheduledFuture[Any], on_loop: Future[Any]) -> None:
+        future._on_loop = None
+        if on_loop.cancelled():
+            if future.cancel():
+                self._finish_cancelled(future)
+            else:
+                self._fail(future, asyncio.CancelledError())
+            return
+        error = on_loop.exception()
+        if error is None:
+            self._succeed(future, on_loop.result())
+        else:
+            self._fail(future, error)
+
+    def _succeed(self, future: ScheduledFuture[Any], result: Any) -> None:
+        future._busy = False
+        future.runs += 1
+        repeat = future._repeat
+        if repeat is not None:
+            future._due = repeat.next_due(future._due, self.now())
+            self._put_again(future)
+            return
+        try:
+            future.set_result(result)
+        except InvalidStateError:
+            self._finish_cancelled(future)
+        else:
+            future._forget_task()
+
+    def _put_again(self, future: ScheduledFuture[Any]) -> None:
+        if future.cancelled():
+            self._finish_cancelled(future)
+            return
+        with self._lock:
+            if self._idle == 0 and threading.current_thread() not in self._threads:
+                self._start_thread()
+            self._put(future)
+        if future.cancelled():  # since we looked; whoever gets it out of the queue sees to it
+            self.withdraw(future)
+
+    def _fail(self, future: ScheduledFuture[Any], error: BaseException) -> None:
+        future._busy = False
+        if not future._submitted:
+            logger.error("task %r failed", future._fn, exc_info=error)
+        try:
+            future.set_exception(error)
+        except InvalidStateError:
+            self._finish_cancelled(future)
+        else:
+            future._forget_task()
+
+    def _finish_cancelled(self, future: ScheduledFuture[Any]) -> None:
+        """Tell those who wait for a cancelled future. Exactly one place calls it for each."""
+        future._busy = False
+        future.set_running_or_notify_cancel()
+        future._forget_task()
+
+    def _done(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._live.discard(future)
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._closed and not self._live:
+            self._over.set()
+            self._queue.shutdown()
+
+    def _at_exit(self) -> None:
+        for future in self.close():
+            if not future._submitted and (
+                future.periodic or future._asynchronous or future.delay() > 0
+            ):
+                future.cancel()
+        self._queue.shutdown()
+        self._join()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._forked = True

@@ -1,0 +1,48 @@
+"""Threads that are joined, and a clock that remembers who waited for what."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bide.testing.clock import FakeClock
+
+Start = Callable[[Callable[[], object]], threading.Thread]
+
+
+class RecordingClock(FakeClock):
+    """A `FakeClock` that notes the moment of every wait; None for one without an end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
+        self.waits.append(None if timeout is None else self.monotonic() + timeout)
+        return super().wait(condition, timeout)
+
+    def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+        self.waits.append(moment)
+        return super().wait_until(condition, moment)
+
+
+@pytest.fixture
+def clock() -> RecordingClock:
+    return RecordingClock()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a thread; the test fails if it has not ended a while after the test."""
+    threads = []
+
+    def run(target: Callable[[], object]) -> threading.Thread:
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        threads.append(thread)
+        return thread
+
+    yield run
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), f"{thread} still runs"

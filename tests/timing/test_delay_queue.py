@@ -1,0 +1,388 @@
+"""`DelayQueue`: who waits for what, who is woken, and how it ends."""
+
+import gc
+import queue as standard
+import sys
+import threading
+import weakref
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.timing.conftest import RecordingClock, Start
+
+from bide.testing.clock import FakeClock
+from bide.timing import Delayed, DelayQueue, ShutDown
+
+
+class Item:
+    """Something a weak reference can watch."""
+
+
+def test_the_head_comes_out_when_it_is_due_not_before(clock: RecordingClock) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("b", 2)
+    queue.put("a", 1)
+    clock.advance(0.999999)
+    assert queue.poll() is None
+    clock.advance(0.000001)
+    assert [queue.take(), queue.poll("nothing")] == ["a", "nothing"]
+    clock.advance(5)
+    assert queue.take() == "b"
+
+
+def test_of_the_same_moment_the_larger_priority_goes_first_then_the_first() -> None:
+    clock = FakeClock()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    for name, priority in [("low", -1), ("a", 0), ("high", 7), ("b", 0)]:
+        queue.put(name, 3, priority=priority)
+    queue.put("earlier", 2.999, priority=-100)
+    clock.advance(3)
+    assert queue.drain() == ["earlier", "high", "a", "b", "low"]
+
+
+def test_a_clock_that_stands_still_keeps_the_order_of_arrival() -> None:
+    queue: DelayQueue[int] = DelayQueue(clock=FakeClock())
+    for number in range(1_000):
+        queue.put(number)
+    assert [queue.take() for _ in range(1_000)] == list(range(1_000))
+
+
+def test_a_delay_may_be_a_timedelta_and_a_moment_a_datetime_or_unix_seconds() -> None:
+    clock = FakeClock(1_700_000_000_000)
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("timedelta", timedelta(minutes=3))
+    queue.put("datetime", at=datetime.fromtimestamp(1_700_000_060, UTC))
+    queue.put("unix", at=1_700_000_120)
+    queue.put("past", at=1_600_000_000)
+    queue.put("now")
+    assert [handle.item for handle in queue] == ["past", "now", "datetime", "unix", "timedelta"]
+    assert queue.drain() == ["past", "now"]
+    clock.advance(60)
+    assert queue.take() == "datetime"
+    clock.advance(120)
+    assert queue.drain() == ["unix", "timedelta"]
+
+
+@pytest.mark.parametrize("jump", [-86_400_000, 86_400_000])
+def test_setting_the_wall_clock_moves_no_item(jump: int) -> None:
+    clock = FakeClock()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("at", at=clock.now() / 1000 + 60)
+    queue.put("delay", 60)
+    clock.set_wall(clock.now() + jump)
+    clock.advance(59.999)
+    assert queue.drain() == []
+    clock.advance(0.001)
+    assert queue.drain() == ["at", "delay"]
+
+
+def test_after_a_long_sleep_of_the_machine_everything_comes_at_once_in_order() -> None:
+    clock = FakeClock()
+    queue: DelayQueue[int] = DelayQueue(clock=clock)
+    for number in range(500):
+        queue.put(number, (number * 7919 % 500) * 3600.0)
+    clock.advance(3e8)
+    assert queue.drain() == sorted(range(500), key=lambda number: number * 7919 % 500)
+
+
+def test_take_blocks_until_the_head_is_due(clock: RecordingClock, start: Start) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("tea", 180)
+    taken: list[str] = []
+    thread = start(lambda: taken.append(queue.take()))
+    clock.wait_for_waiters()
+    clock.advance(179)
+    assert taken == []
+    clock.advance(1)
+    thread.join(10)
+    assert taken == ["tea"]
+    assert clock.waits == [pytest.approx(1_180)], "one exact wait, not one more"
+
+
+def test_one_waiter_times_the_head_and_the_others_just_wait(
+    clock: RecordingClock, start: Start
+) -> None:
+    queue: DelayQueue[int] = DelayQueue(clock=clock)
+    queue.put(0, 10)
+    taken: list[int] = []
+    threads = [start(lambda: taken.append(queue.take())) for _ in range(5)]
+    clock.wait_for_waiters(5)
+    assert sorted(clock.waits, key=str) == [1_010.0, None, None, None, None]
+    clock.advance(10)
+    clock.wait_for_waiters(4)
+    for number in range(1, 5):
+        queue.put(number)
+    for thread in threads:
+        thread.join(10)
+    assert sorted(taken) == [0, 1, 2, 3, 4]
+
+
+def test_a_new_head_wakes_the_leader_and_a_later_item_nobody(
+    clock: RecordingClock, start: Start
+) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("far", 100)
+    taken: list[str] = []
+    thread = start(lambda: taken.append(queue.take()))
+    clock.wait_for_waiters()
+    queue.put("farther", 200)
+    queue.put("near", 5)
+    clock.wait_for_waiters()
+    clock.advance(5)
+    thread.join(10)
+    assert taken == ["near"]
+    assert clock.waits in ([1_100.0, 1_005.0], [1_100.0])
+
+
+def test_a_leader_that_gives_up_hands_over(clock: RecordingClock, start: Start) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("late", 10)
+    answers: list[str] = []
+
+    def impatient() -> None:
+        with pytest.raises(standard.Empty, match="nothing fell due within 2"):
+            queue.take(timeout=2)
+        answers.append("gave up")
+
+    leader = start(impatient)
+    clock.wait_for_waiters(1)
+    follower = start(lambda: answers.append(queue.take()))
+    clock.wait_for_waiters(2)
+    clock.advance(2)
+    leader.join(10)
+    clock.wait_for_waiters(1)
+    clock.advance(8)
+    follower.join(10)
+    assert answers == ["gave up", "late"]
+
+
+def test_a_leader_whose_wait_breaks_hands_over(start: Start) -> None:
+    class Interrupted(Exception):
+        pass
+
+    class Breaking(RecordingClock):
+        breaks = True
+
+        def wait_until(self, condition: threading.Condition, moment: float) -> bool:
+            if self.breaks:
+                self.breaks = False
+                self.wait(condition, None)
+                raise Interrupted
+            return super().wait_until(condition, moment)
+
+    clock = Breaking()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("far", 100)
+    answers: list[str] = []
+
+    def interrupted() -> None:
+        with pytest.raises(Interrupted):
+            queue.take()
+        answers.append("interrupted")
+
+    leader = start(interrupted)
+    clock.wait_for_waiters(1)
+    follower = start(lambda: answers.append(queue.take()))
+    clock.wait_for_waiters(2)
+    queue.put("near", 1)
+    leader.join(10)
+    clock.wait_for_waiters(1)
+    clock.advance(1)
+    follower.join(10)
+    assert answers == ["interrupted", "near"]
+
+
+def test_a_head_that_is_taken_back_leaves_the_next_one_timed(
+    clock: RecordingClock, start: Start
+) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    head = queue.put("head", 5)
+    queue.put("next", 7)
+    taken: list[str] = []
+    thread = start(lambda: taken.append(queue.take()))
+    clock.wait_for_waiters()
+    assert queue.remove(head)
+    clock.advance(5)
+    clock.wait_for_waiters()
+    clock.advance(2)
+    thread.join(10)
+    assert taken == ["next"]
+
+
+def test_take_with_no_patience_answers_at_once(clock: RecordingClock) -> None:
+    queue: DelayQueue[None] = DelayQueue(clock=clock)
+    queue.put(None, 1)
+    with pytest.raises(standard.Empty):
+        queue.take(timeout=0)
+    clock.advance(1)
+    assert queue.take(timeout=0) is None
+    assert clock.waits == []
+
+
+def test_the_autojumping_clock_sleeps_for_one_thread() -> None:
+    clock = FakeClock(autojump=True)
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("next year", 365 * 86_400)
+    before = clock.now()
+    assert queue.take() == "next year"
+    assert clock.now() - before == 365 * 86_400_000
+
+
+def test_a_crowd_moves_down_before_its_moment(clock: RecordingClock, start: Start) -> None:
+    queue: DelayQueue[int] = DelayQueue(clock=clock)
+    for number in range(20_000):
+        queue.put(number, 86_400.0)
+    taken: list[int] = []
+    thread = start(lambda: taken.append(queue.take()))
+    clock.wait_for_waiters()
+    for moment in (clock.waits[-1] or 0.0, clock.monotonic() + 5, 1_000.0 + 86_400):
+        clock.advance(max(0.0, moment - clock.monotonic()))
+        if moment < 1_000.0 + 86_400:
+            clock.wait_for_waiters()
+    thread.join(10)
+    assert taken == [0]
+    assert queue.drain() == list(range(1, 20_000))
+
+
+def test_peek_shows_the_head_due_or_not_and_leaves_it() -> None:
+    clock = FakeClock()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    assert queue.peek() is None
+    far = queue.put("far", 3e8)
+    assert queue.peek() is far
+    near = queue.put("near", 66)
+    assert queue.peek() is near
+    assert (near.due, near.priority, near.pending) == (1_066.0, 0, True)
+    assert repr(near) == "<Delayed 'near' due=1066.000 priority=0>"
+    clock.advance(70)
+    assert queue.peek() is near
+    assert queue.take() == "near"
+    assert not near.pending
+    assert len(queue) == 1
+
+
+def test_remove_answers_once_and_only_for_its_own() -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=FakeClock())
+    other: DelayQueue[str] = DelayQueue(clock=FakeClock())
+    handle = queue.put("x", 5)
+    due = queue.put("due")
+    with pytest.raises(ValueError, match="into another queue"):
+        other.remove(handle)
+    assert [queue.remove(handle), queue.remove(handle)] == [True, False]
+    assert queue.take() == "due"
+    assert queue.remove(due) is False
+    with pytest.raises(TypeError, match="what put returned, not str"):
+        queue.remove("x")  # type: ignore[arg-type]
+
+
+def test_drain_takes_no_more_than_asked() -> None:
+    queue: DelayQueue[int] = DelayQueue(clock=FakeClock())
+    for number in range(5):
+        queue.put(number)
+    queue.put(9, 1)
+    assert [queue.drain(2), queue.drain(0), queue.drain()] == [[0, 1], [], [2, 3, 4]]
+    with pytest.raises(ValueError, match="limit is negative"):
+        queue.drain(-1)
+
+
+def test_after_shutdown_what_is_there_still_comes_out(clock: RecordingClock, start: Start) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("last", 10)
+    answers: list[str] = []
+
+    def taker() -> None:
+        try:
+            answers.append(queue.take())
+        except ShutDown:
+            answers.append("shut down")
+
+    threads = [start(taker) for _ in range(3)]
+    clock.wait_for_waiters(3)
+    assert queue.shutdown() == []
+    with pytest.raises(ShutDown, match="takes no more items"):
+        queue.put("too late")
+    clock.wait_for_waiters(3)
+    clock.advance(10)
+    for thread in threads:
+        thread.join(10)
+    assert sorted(answers) == ["last", "shut down", "shut down"]
+    with pytest.raises(ShutDown, match="nothing is left"):
+        queue.take()
+    assert queue.poll() is None
+    queue.shutdown()
+
+
+def test_an_immediate_shutdown_drops_and_tells_what(clock: RecordingClock, start: Start) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("b", 20)
+    queue.put("a", 10)
+    ended = threading.Event()
+
+    def taker() -> None:
+        with pytest.raises(ShutDown):
+            queue.take()
+        ended.set()
+
+    start(taker)
+    clock.wait_for_waiters()
+    assert queue.shutdown(immediate=True) == ["a", "b"]
+    assert ended.wait(10)
+    assert len(queue) == 0
+
+
+def test_removing_the_last_item_of_a_shut_queue_ends_the_waits(
+    clock: RecordingClock, start: Start
+) -> None:
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    handle = queue.put("last", 10)
+    ended = threading.Event()
+
+    def taker() -> None:
+        with pytest.raises(ShutDown):
+            queue.take()
+        ended.set()
+
+    start(taker)
+    start(taker)
+    clock.wait_for_waiters(2)
+    queue.shutdown()
+    assert queue.remove(handle)
+    assert ended.wait(10)
+
+
+def test_shut_down_is_the_standard_librarys_where_it_has_one() -> None:
+    assert issubclass(ShutDown, RuntimeError)
+    if sys.version_info >= (3, 13):
+        assert issubclass(ShutDown, standard.ShutDown)
+
+
+def test_a_removed_item_is_free_at_once() -> None:
+    queue: DelayQueue[Item] = DelayQueue(clock=FakeClock())
+    gc.disable()  # it must not need the collector
+    try:
+        for delay in (100.0, 0.0002):
+            item = Item()
+            watch = weakref.ref(item)
+            handle: Delayed[Item] | None = queue.put(item, delay)
+            del item
+            assert handle is not None
+            queue.remove(handle)
+            del handle
+            assert watch() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("delay", [100.0, 0.0])
+def test_a_million_removed_items_leave_nothing_behind(delay: float) -> None:
+    count = 1_000_000 if delay else 50_000
+    queue: DelayQueue[int] = DelayQueue(clock=FakeClock())
+    handles = [queue.put(number, delay * (number % 1_000)) for number in range(count)]
+    for handle in handles:
+        queue.remove(handle)
+    assert len(queue) == 0
+    entries = queue._entries
+    assert len(entries._heap) < 64
+    assert entries._near == {}
+    assert sum(len(level.slots) for level in entries._later._levels) < 2_000
+    assert entries._later.entries() == []

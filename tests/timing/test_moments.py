@@ -1,0 +1,113 @@
+"""What may be said for a delay, a moment and a period, and what is answered to the rest."""
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from bide.testing.clock import FakeClock
+from bide.timing import AsyncDelayQueue, DelayQueue, ScheduledExecutor, TimingWheel
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"delay": -0.001}, ValueError, "negative"),
+    ({"delay": timedelta(seconds=-1)}, ValueError, "negative"),
+    ({"delay": math.nan}, ValueError, "not a number"),
+    ({"delay": math.inf}, ValueError, "316 years"),
+    ({"delay": 1e11}, ValueError, "in milliseconds"),
+    ({"delay": "5"}, TypeError, "seconds or a datetime.timedelta, not str"),
+    ({"delay": True}, TypeError, "not bool"),
+    ({"delay": Decimal(1)}, TypeError, "not Decimal"),
+    ({"delay": 1, "at": 1}, TypeError, "both given"),
+    ({"at": datetime(2030, 1, 1)}, ValueError, "no time zone.*astimezone"),  # noqa: DTZ001
+    ({"at": math.nan}, ValueError, "not a number"),
+    ({"at": -math.inf}, ValueError, "316 years"),
+    ({"at": 1_700_000_000_000}, ValueError, "in milliseconds"),
+    ({"at": "2030-01-01"}, TypeError, "aware datetime or Unix seconds, not str"),
+    ({"at": True}, TypeError, "not bool"),
+]
+
+
+@pytest.mark.parametrize(("when", "error", "says"), BAD)
+def test_a_bad_moment_is_refused_alike_everywhere(
+    when: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    clock = FakeClock()
+    wheel = TimingWheel(clock=clock)
+    executor = ScheduledExecutor(clock=clock)
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    async_queue: AsyncDelayQueue[str] = AsyncDelayQueue(clock=clock)
+    refusing: list[Callable[..., object]] = [
+        lambda **when: queue.put("x", **when),
+        lambda **when: async_queue.put("x", **when),
+        lambda **when: wheel.schedule(print, **when),
+        lambda **when: executor.schedule(print, **when),
+    ]
+    for call in refusing:
+        with pytest.raises(error, match=says):
+            call(**when)
+    assert (len(queue), len(async_queue), wheel.pending) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"), [(-1, ValueError), (math.nan, ValueError), ("1", TypeError)]
+)
+def test_a_bad_timeout_is_refused(timeout: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="timeout"):
+        DelayQueue(clock=FakeClock()).take(timeout)
+
+
+@pytest.mark.parametrize("priority", [1.0, "1", None, True])
+def test_a_priority_is_an_integer(priority: Any) -> None:
+    queues: list[DelayQueue[str] | AsyncDelayQueue[str]] = [DelayQueue(), AsyncDelayQueue()]
+    for queue in queues:
+        with pytest.raises(TypeError, match="priority must be an integer"):
+            queue.put("x", priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("period", "error", "says"),
+    [
+        (0, ValueError, "is 0: the task would never pause"),
+        (timedelta(0), ValueError, "is 0"),
+        (-1, ValueError, "negative"),
+        (math.nan, ValueError, "not a number"),
+        (None, TypeError, "not NoneType"),
+    ],
+)
+def test_a_bad_period_is_refused(period: Any, error: type[Exception], says: str) -> None:
+    executor = ScheduledExecutor(clock=FakeClock())
+    with pytest.raises(error, match=f"period.*{says}"):
+        executor.schedule_at_fixed_rate(print, period)
+    with pytest.raises(error, match=f"delay.*{says}"):
+        executor.schedule_with_fixed_delay(print, period)
+    with pytest.raises(error, match=f"tick.*{says}"):
+        TimingWheel(period)
+
+
+def test_numbers_that_are_no_floats_will_do() -> None:
+    clock = FakeClock()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    queue.put("int", 1)
+    queue.put("moment", at=clock.now() // 1000 + 2)
+    clock.advance(2)
+    assert queue.drain() == ["int", "moment"]
+
+
+def test_a_tick_is_no_finer_than_a_microsecond() -> None:
+    with pytest.raises(ValueError, match="finer than a microsecond"):
+        TimingWheel(1e-7)
+
+
+@pytest.mark.parametrize("fn", [None, 3, "print"])
+def test_what_cannot_be_called_is_refused(fn: Any) -> None:
+    executor = ScheduledExecutor(clock=FakeClock())
+    wheel = TimingWheel(clock=FakeClock())
+    for call in (wheel.schedule, executor.schedule, executor.submit):
+        with pytest.raises(TypeError, match="fn must be callable, not"):
+            call(fn)
+    for periodic in (executor.schedule_at_fixed_rate, executor.schedule_with_fixed_delay):
+        with pytest.raises(TypeError, match="fn must be callable, not"):
+            periodic(fn, 1)
