@@ -3,7 +3,7 @@
 import click
 
 from bide.cli.count import SIZES
-from bide.cli.messages import new_table
+from bide.cli.messages import print_table
 from bide.cli.options import complete_queue, on_store
 from bide.cli.output import STYLES, Output
 from bide.cli.progress import Bar
@@ -95,13 +95,13 @@ def _table(out: Output, found: list[Audit]) -> None:
     from rich.text import Text
 
     names = ("put", *GONE, *SIZES)
-    table = new_table("queue", *names, "", right=names)
+    rows = []
     for audited in found:
         counts = {"put": audited.counts.flow.put, **parts_of(audited)}
         cells = [Text(f"{n:,}", STYLES.get(name, "") if n else "dim") for name, n in counts.items()]
         mark = Text("✓", "green") if audited else Text("✗", "bold red")
-        table.add_row(Text(audited.queue, "bold"), *cells, mark)
-    out.console.print(table)
+        rows.append([Text(audited.queue, "bold"), *cells, mark])
+    print_table(out, ("queue", *names, ""), rows, right=names)
 
 
 def _verdict(out: Output, store: Store, found: list[Audit]) -> None:

@@ -5,7 +5,7 @@ import sys
 import click
 
 from bide.cli.exits import warn
-from bide.cli.messages import as_json, body_bytes, body_line, new_table
+from bide.cli.messages import as_json, body_bytes, body_line, print_table
 from bide.cli.moments import local, relative, rounded
 from bide.cli.options import DURATION, on_store, queue_argument
 from bide.cli.output import Output
@@ -140,12 +140,13 @@ def _table(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     from rich.text import Text
 
     names = ("id", "token", "attempt", "late by", "body")
-    table = new_table(*names, right=names[1:4])
+    rows = []
     for d in deliveries:
         attempt = f"{d.attempt}/{d.message.attempts}"
         late = rounded(d.lateness * 1000)
-        table.add_row(Text(d.id), str(d.token), attempt, late, Text(body_line(d.message)[:500]))
-    out.console.print(table)
+        texts = (d.id, str(d.token), attempt, late, body_line(d.message)[:500])
+        rows.append([Text(text) for text in texts])
+    print_table(out, names, rows, right=names[1:4])
     first = deliveries[0]
     until, now = first.message.until, first.claimed
     if not ack and until is not None:

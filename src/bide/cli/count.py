@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from bide.cli.messages import new_table
+from bide.cli.messages import print_table
 from bide.cli.moments import local, now_ms, relative, rounded
 from bide.cli.options import on_store, queue_argument
 from bide.cli.output import STYLES, Output
@@ -60,7 +60,7 @@ def _table(out: Output, rows: list[tuple[str, Counts]]) -> None:
     from rich.text import Text
 
     now = now_ms()
-    table = new_table("queue", *SIZES, "late by", "", right=(*SIZES, "late by"))
+    lines = []
     for name, found in rows:
         cells = [Text(name, "bold")]
         for size in SIZES:
@@ -68,8 +68,8 @@ def _table(out: Output, rows: list[tuple[str, Counts]]) -> None:
             cells.append(Text(f"{count:,}", STYLES[size] if count else "dim"))
         late = "" if found.oldest is None else rounded(max(0, now - found.oldest))
         cells += [Text(late), Text("paused" if found.paused else "", "yellow")]
-        table.add_row(*cells)
-    out.console.print(table)
+        lines.append(cells)
+    print_table(out, ("queue", *SIZES, "late by", ""), lines, right=(*SIZES, "late by"))
 
 
 @click.command()

@@ -6,7 +6,7 @@ from itertools import islice
 import click
 
 from bide.cli.exits import warn
-from bide.cli.messages import as_json, new_table, print_messages, print_outcomes, print_sheet
+from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet, print_table
 from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import DURATION, MOMENT, on_store, queue_argument
 from bide.cli.output import Output, printable
@@ -86,14 +86,15 @@ def _table(out: Output, queue: str, listed: list[Message]) -> None:
         out.text((f"no dead letters in {queue}", "dim"))
         return
     now = now_ms()
-    table = new_table("id", "died", "", "attempts", "last error", right=("", "attempts"))
+    names = ("id", "died", "", "attempts", "last error")
+    rows = []
     for message in listed:
         died = message.ended or message.due
-        table.add_row(
-            Text(message.id), local(died, now), Text(relative(died, now), "dim"),
-            f"{message.attempt}/{message.attempts}", Text(_first_line(message), "red"),
-        )  # fmt: skip
-    out.console.print(table)
+        away = Text(relative(died, now), "dim")
+        attempts = Text(f"{message.attempt}/{message.attempts}")
+        error = Text(_first_line(message), "red")
+        rows.append([Text(message.id), Text(local(died, now)), away, attempts, error])
+    print_table(out, names, rows, right=("", "attempts"))
 
 
 def _first_line(message: Message) -> str:

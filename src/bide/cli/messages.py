@@ -1,7 +1,7 @@
 """How messages and outcomes are shown: to programs, in pipes, and to people."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -11,17 +11,17 @@ from bide.model.message import ATTEMPTS, Message
 from bide.model.replies import Outcome
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "as_json",
     "body_bytes",
     "body_line",
-    "new_table",
     "outcome_json",
     "print_messages",
     "print_outcomes",
     "print_sheet",
+    "print_table",
     "row",
     "state_and_due",
 ]
@@ -88,7 +88,7 @@ def print_messages(out: Output, messages: Iterable[Message], empty: str = "no me
     if out.terminal:
         listed = list(messages)
         if listed:
-            out.console.print(_table(listed, now_ms()))
+            _print_table(out, listed, now_ms())
         else:
             out.text((empty, "dim"))
         return len(listed)
@@ -102,44 +102,52 @@ def print_messages(out: Output, messages: Iterable[Message], empty: str = "no me
     return count
 
 
-_LEAST = {"id": 8, "state": 7, "due": 8, "body": 8, "last error": 12, "held by": 4, "group": 5}
-"""How narrow columns may become on a narrow terminal."""
+_LEAST_FIRST, _LEAST_LAST = 12, 16
+"""How narrow the first and the last column of a table may become."""
 
 
-def new_table(*columns: str, right: Sequence[str] = ()) -> "Table":
-    """Return an empty table in the one style that all of bide's tables have."""
+def print_table(
+    out: Output, names: Sequence[str], rows: Sequence[Sequence["Text"]], right: Sequence[str] = ()
+) -> None:
+    """Print a table in the one style that all of bide's tables have.
+
+    Where the terminal is too narrow the last column is cut, then the first; the others stay whole.
+    """
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=True,
-            overflow="ellipsis"
-            if column in ("body", "last error", "id", "group", "held by")
-            else "fold",
-            min_width=_LEAST.get(column, len(column)),
-            ratio=1 if column in ("body", "last error") else None,
-        )
-    return table
+    last = len(names) - 1
+    widths = [
+        max(len(name), *(row[place].cell_len for row in rows)) for place, name in enumerate(names)
+    ]
+    rest = out.console.width - sum(widths[:last]) - 2 * last - 2
+    wanted = min(widths[last], _LEAST_LAST)
+    first = max(_LEAST_FIRST, widths[0] - max(0, wanted - rest))
+    rest = max(rest, wanted)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        row[0].truncate(first, overflow="ellipsis")
+        row[last].truncate(rest, overflow="ellipsis")
+        table.add_row(*row)
+    out.console.print(table)
 
 
-def _table(messages: Sequence[Message], now: int) -> "Table":
+def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
     from rich.text import Text
 
     # A column that says the same of every message says nothing.
     weighed = any(message.priority for message in messages)
     tried = any(message.attempt or message.attempts != ATTEMPTS for message in messages)
     grouped = any(message.group for message in messages)
-    held = any(message.state == "leased" for message in messages)
     chosen = (
         ("id", True), ("state", True), ("due", True), ("", True), ("priority", weighed),
-        ("attempt", tried), ("group", grouped), ("held by", held), ("body", True),
+        ("attempt", tried), ("group", grouped), ("body", True),
     )  # fmt: skip
     names = [name for name, wanted in chosen if wanted]
-    table = new_table(*names, right=("", "priority", "attempt"))
+    rows = []
     for message in messages:
         cells = {
             "id": Text(message.id),
@@ -149,11 +157,10 @@ def _table(messages: Sequence[Message], now: int) -> "Table":
             "priority": Text(str(message.priority)),
             "attempt": Text(f"{message.attempt}/{message.attempts}"),
             "group": Text(message.group or ""),
-            "held by": Text(printable(message.holder or "")),
             "body": Text(body_line(message)[:500]),
         }
-        table.add_row(*(cells[name] for name in names))
-    return table
+        rows.append([cells[name] for name in names])
+    print_table(out, names, rows, right=("", "priority", "attempt"))
 
 
 def print_sheet(out: Output, message: Message) -> None:

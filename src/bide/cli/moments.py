@@ -26,11 +26,11 @@ def local(ms: int, now: int) -> str:
 
     Example:
         >>> len(local(0, 0)), len(local(0, 1_700_000_000_000))
-        (8, 19)
+        (8, 16)
     """
     moment = datetime.fromtimestamp(ms / 1000).astimezone()
     today = datetime.fromtimestamp(now / 1000).astimezone()
-    form = "%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S"
+    form = "%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
     return moment.strftime(form)
 
 

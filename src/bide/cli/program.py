@@ -4,7 +4,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import click
@@ -172,6 +171,8 @@ def _failure(ctx: click.Context, error: Exception, code: int) -> click.ClickExce
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
         click.echo(f"bide {version('bide')}")
         ctx.exit()
 

@@ -23,7 +23,7 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 def about(plan: Plan) -> str:
     """Return what the demo is about, in a sentence."""
-    span = f"{plan.shortest:g} to {plan.longest:g} s"
+    span = f"{plan.shortest:.2g} to {plan.longest:.2g} s"
     return f"{plan.orders:,} orders, each times out after {span} unless it is paid"
 
 
@@ -142,7 +142,7 @@ def print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
         return
     for check in checks:
         mark = ("  ✓ ", "green") if check.holds else ("  ✗ ", "bold red")
-        out.text(mark, check.claim, (f"  {check.detail}", "dim"))
+        out.text(mark, f"{check.claim:{WIDTH - 24}}", (f"  {check.detail}".rstrip(), "dim"))
         for problem in check.problems:
             out.text((f"    {problem}", "red"))
     out.text("")
