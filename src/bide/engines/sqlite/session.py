@@ -31,6 +31,8 @@ __all__ = [
     "Place",
     "QueueRow",
     "Session",
+    "as_failures",
+    "as_headers",
     "as_message",
     "json_text",
 ]
@@ -38,8 +40,8 @@ __all__ = [
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
 _encode = msgspec.json.Encoder().encode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+as_headers = msgspec.json.Decoder(dict[str, str]).decode
+as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 def json_text(value: Any) -> str:
@@ -120,7 +122,7 @@ def as_message(queue: str, row: Sequence[Any], now: int) -> Message:
     return Message(
         id, queue, data.encode() if is_json else data, is_json, due, priority,
         attempt + (code == LEASED), attempts, STATES[code], expires, group,
-        _headers(headers) if headers else None, _failures(failures) if failures else (),
+        as_headers(headers) if headers else None, as_failures(failures) if failures else (),
         holder, until, ended,
     )  # fmt: skip
 
@@ -241,7 +243,7 @@ class Session:
         attempt = place.attempt + 1
         (text,) = self.run(SQL.failures, (place.seq,)).fetchone()
         failure = Failure(attempt, moment, place.holder or "", reason[:REASON_LENGTH])
-        failures = remember(_failures(text) if text else (), failure)
+        failures = remember(as_failures(text) if text else (), failure)
         self.run(SQL.record_failure, (attempt, json_text(failures), place.seq))
         if final or attempt >= place.attempts:
             self.end(queue, [place.seq], DEAD)

@@ -120,6 +120,12 @@ INSERT INTO pending (queue, state, rank, seq)
 SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM pending
 WHERE queue = :queue AND state = 0 AND rank <= :rank AND (rank < :rank OR seq <= :seq);
 
+-- name: lease_picked
+-- Lease pending messages up to a place, all to one holder.
+INSERT INTO lease (seq, queue, token, until, holder)
+SELECT seq, :queue, :token, :until, :holder FROM pending
+WHERE queue = :queue AND state = :state AND rank <= :rank AND (rank < :rank OR seq <= :seq);
+
 -- name: insert_lease
 INSERT INTO lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
 
@@ -130,6 +136,13 @@ SELECT rank >> 8 FROM pending WHERE queue = :queue AND state = 0 ORDER BY rank L
 SELECT min(until) FROM lease WHERE queue = :queue;
 
 -- Settling and moving.
+
+-- name: held
+-- The leases that are good of some messages, in the order of the ids. No content is read.
+SELECT l.seq, l.token
+FROM json_each(:ids) j
+CROSS JOIN message m ON m.queue = :queue AND m.id = j.value
+CROSS JOIN lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: extend
 UPDATE lease SET until = ? WHERE seq = ?;

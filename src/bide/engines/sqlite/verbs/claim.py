@@ -1,17 +1,16 @@
 """Claim: lease the next due messages; on the way take back what lapsed and expire what is late."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bide.engines.sqlite.session import (
     DELAYED,
     EXPIRED,
-    LEASED,
     READY,
     Place,
     QueueRow,
     Session,
-    as_message,
+    as_failures,
+    as_headers,
 )
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim
@@ -27,6 +26,14 @@ _Row = tuple[Any, ...]
 """seq, rank, id, data, due, priority, attempt, attempts, expires, group, headers, failures"""
 
 
+class _Grant(NamedTuple):
+    """What all messages of one claim get."""
+
+    token: int
+    until: int
+    holder: str
+
+
 def claim(session: Session, command: Claim) -> Claimed:
     """Lease up to `count` messages."""
     now = session.now
@@ -36,20 +43,25 @@ def claim(session: Session, command: Claim) -> Claimed:
     reach = max(PROMOTE, command.count)
     if queue.leased:
         _collect_lapsed(session, queue, reach)
-    rows = _take(session, queue, command.count, reach)
+    grant = _Grant(queue.token + 1, now + command.lease, command.holder)
+    rows = _take(session, queue, command.count, reach, grant)
     if not rows:
         return Claimed([], 0, now, _next_claim(session, queue))
     queue.token += 1
     queue.leased += len(rows)
-    until = now + command.lease
-    leases = [(row[0], queue.id, queue.token, until, command.holder) for row in rows]
-    session.run_many(SQL.insert_lease, leases)
-    messages = [_leased(command, row, until, now) for row in rows]
-    return Claimed(messages, queue.token, now)
+    if queue.weighted:
+        rows.sort(key=lambda row: (ready_rank(row[4], row[5]), row[0]))
+    return Claimed([_leased(command.queue, row, grant) for row in rows], queue.token, now)
 
 
-def _leased(command: Claim, row: _Row, until: int, now: int) -> Message:
-    return as_message(command.queue, (*row[2:], LEASED, command.holder, until, None), now)
+def _leased(queue: str, row: _Row, grant: _Grant) -> Message:
+    _, _, id, data, due, priority, attempt, attempts, expires, group, headers, failures = row
+    is_json = isinstance(data, str)
+    return Message(
+        id, queue, data.encode() if is_json else data, is_json, due, priority, attempt + 1,
+        attempts, "leased", expires, group, as_headers(headers) if headers else None,
+        as_failures(failures) if failures else (), grant.holder, grant.until,
+    )  # fmt: skip
 
 
 def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> None:
@@ -58,8 +70,8 @@ def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> None:
         session.take_back(queue, [Place(*row) for row in rows])
 
 
-def _take(session: Session, queue: QueueRow, count: int, reach: int) -> list[_Row]:
-    """Take up to `count` messages out of their sets in the order of delivery.
+def _take(session: Session, queue: QueueRow, count: int, reach: int, grant: _Grant) -> list[_Row]:
+    """Lease up to `count` messages in the order of delivery.
 
     Those that are too late are set aside as expired; a claim examines `reach` messages at most, so
     that a flood of them stops nobody for long.
@@ -67,17 +79,39 @@ def _take(session: Session, queue: QueueRow, count: int, reach: int) -> list[_Ro
     taken: list[_Row] = []
     examined = 0
     while len(taken) < count and examined < reach:
-        picked = _pick(session, queue, count - len(taken), reach)
-        if not picked:
+        state, limit = _source(session, queue, count - len(taken), reach)
+        rows = session.run(SQL.pick, (queue.id, state, limit, count - len(taken))).fetchall()
+        if not rows:
             break
-        examined += len(picked)
-        late = [row[0] for row in picked if _too_late(row, session.now)]
-        if late:
-            session.end(queue, late, EXPIRED)
-            queue.expired += len(late)
-            picked = [row for row in picked if not _too_late(row, session.now)]
-        taken += picked
+        examined += len(rows)
+        taken += _lease(session, queue, state, rows, grant)
     return taken
+
+
+def _lease(
+    session: Session, queue: QueueRow, state: int, rows: list[_Row], grant: _Grant
+) -> list[_Row]:
+    """Lease the first messages of a set but those that are too late, and return them.
+
+    They stand together there, so that one statement leases them all and another takes them out.
+    """
+    seq, rank = rows[-1][:2]
+    bounds = {"queue": queue.id, "state": state, "rank": rank, "seq": seq}
+    late = [row[0] for row in rows if _too_late(row, session.now)]
+    good = rows
+    if late:
+        session.end(queue, late, EXPIRED)
+        queue.expired += len(late)
+        good = [row for row in rows if not _too_late(row, session.now)]
+        session.run_many(SQL.insert_lease, [(row[0], queue.id, *grant) for row in good])
+    else:
+        session.run(SQL.lease_picked, {**bounds, **grant._asdict()})
+    session.run(SQL.drop_picked, bounds)
+    if state == DELAYED:
+        queue.delayed -= len(rows)
+    else:
+        queue.ready -= len(rows)
+    return good
 
 
 def _too_late(row: _Row, now: int) -> bool:
@@ -85,19 +119,13 @@ def _too_late(row: _Row, now: int) -> bool:
     return expires is not None and now > due + expires
 
 
-def _pick(session: Session, queue: QueueRow, count: int, reach: int) -> list[_Row]:
-    """Take the next messages out of delayed, or out of ready where weights or a backlog matter."""
+def _source(session: Session, queue: QueueRow, count: int, reach: int) -> tuple[int, int]:
+    """Return the set to take from, and how far: ready where weights or a backlog matter."""
     due = delayed_reach(session.now)
     if not queue.ready and not (queue.weighted and _more_due_than(session, queue, count, due)):
-        rows = _drop(session, queue, DELAYED, due, count)
-        queue.delayed -= len(rows)
-        if queue.weighted:
-            rows.sort(key=lambda row: (ready_rank(row[4], row[5]), row[0]))
-        return rows
+        return DELAYED, due
     _promote(session, queue, reach, due)
-    rows = _drop(session, queue, READY, _EVERYTHING, count)
-    queue.ready -= len(rows)
-    return rows
+    return READY, _EVERYTHING
 
 
 def _more_due_than(session: Session, queue: QueueRow, count: int, due: int) -> bool:
@@ -112,16 +140,6 @@ def _promote(session: Session, queue: QueueRow, limit: int, due: int) -> None:
         session.run(SQL.drop_picked, {**bounds, "state": DELAYED})
         queue.delayed -= moved
         queue.ready += moved
-
-
-def _drop(session: Session, queue: QueueRow, state: int, reach: int, limit: int) -> list[_Row]:
-    """Take the first messages out of a set; they stand together there, so it is one statement."""
-    rows: Sequence[_Row] = session.run(SQL.pick, (queue.id, state, reach, limit)).fetchall()
-    if rows:
-        seq, rank = rows[-1][:2]
-        bounds = {"queue": queue.id, "state": state, "rank": rank, "seq": seq}
-        session.run(SQL.drop_picked, bounds)
-    return list(rows)
 
 
 def _next_claim(session: Session, queue: QueueRow) -> int | None:

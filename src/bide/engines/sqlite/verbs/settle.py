@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from bide.engines.sqlite.session import ACKED, Place, QueueRow, Session
+from bide.engines.sqlite.session import ACKED, Place, QueueRow, Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Ack, Bury, Extend, Lease, Retry
 from bide.model.replies import Outcome, Outcomes
@@ -60,18 +60,42 @@ def extend(session: Session, command: Extend) -> Outcomes:
 def ack(session: Session, command: Ack) -> Outcomes:
     """Let messages leave the queue, or remember them where the queue keeps."""
 
+    queue = session.open(command.queue)
+    seqs = _all_held(session, queue, command.leases) if queue is not None else None
+    if queue is not None and seqs is not None and not queue.keep:
+        _gone(session, queue, seqs)
+        return Outcomes([Outcome(lease.id, True) for lease in command.leases])
+
     def leave(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         seqs = [place.seq for place in places]
+        if not queue.keep:
+            _gone(session, queue, seqs)
+            return [Outcome(place.id, True) for place in places]
         session.leave_lease(queue, seqs)
         queue.acked += len(seqs)
-        if not queue.keep:
-            session.delete(seqs)
-            return [Outcome(place.id, True) for place in places]
         session.end(queue, seqs, ACKED)
         session.run_many(SQL.count_attempt, [(p.attempt + 1, p.seq) for p in places])
         return [Outcome(p.id, True, "acked", p.due, session.now) for p in places]
 
     return _held(session, command.queue, command.leases, leave)
+
+
+def _all_held(session: Session, queue: QueueRow, leases: Sequence[Lease]) -> list[int] | None:
+    """Return the messages of leases that are all good, as they mostly are; `None` if one is not."""
+    ids = [lease.id for lease in leases]
+    if len(set(ids)) < len(ids):
+        return None
+    bounds = {"ids": json_text(ids), "queue": queue.id, "now": session.now}
+    rows = session.run(SQL.held, bounds).fetchall()
+    if [token for _, token in rows] != [lease.token for lease in leases]:
+        return None
+    return [seq for seq, _ in rows]
+
+
+def _gone(session: Session, queue: QueueRow, seqs: Sequence[int]) -> None:
+    session.leave_lease(queue, seqs)
+    session.delete(seqs)
+    queue.acked += len(seqs)
 
 
 def retry(session: Session, command: Retry) -> Outcomes:
