@@ -8,7 +8,6 @@ whatever is waited for, so that half an hour takes no time; on a page in real ti
 import doctest
 import heapq
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -27,7 +26,7 @@ OPTIONS = doctest.ELLIPSIS
 
 def main() -> None:
     page = json.load(sys.stdin)
-    os.environ.pop("BIDE_URL", None)
+    sys.path.insert(0, str(Path.cwd()))  # files of the page import each other
     namespace: dict[str, Any] = {"__name__": "__main__"}
     if not page["real_time"]:
         ignore_settled_deadlines()
