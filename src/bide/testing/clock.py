@@ -4,6 +4,8 @@ import asyncio
 import heapq
 import itertools
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 
 from bide.clock import Timer
@@ -84,18 +86,26 @@ class FakeClock:
             self._wall_ns = now * 1_000_000
 
     def waiting(self) -> int:
-        """Count the threads that wait on this clock for a moment or a notification."""
-        return len(self._waiting)
+        """Count the threads that wait on this clock and have not been notified."""
+        with self._lock:
+            conditions = Counter(condition for _, condition in self._waiting.values())
+        return sum(min(count, _parked(condition)) for condition, count in conditions.items())
 
     def wait_for_waiters(self, count: int = 1, timeout: float = 10.0) -> None:
         """Block, in real time, until `count` threads wait on this clock.
 
+        A thread that was woken, by `advance` or by a notification, does not count until it waits
+        again: so after this call whatever it was woken for has been done.
+
         Raises:
             TimeoutError: when they do not within `timeout` real seconds.
         """
+        deadline = time.monotonic() + timeout
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._waiting) >= count, timeout):
-                raise TimeoutError(f"{len(self._waiting)} threads wait on the clock, not {count}")
+            while (waiting := self.waiting()) < count:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{waiting} threads wait on the clock, not {count}")
+                self._changed.wait(0.001)  # being notified of something else does not tell us
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         """Wait on the condition until it is notified or this clock has moved far enough."""
@@ -146,6 +156,11 @@ class FakeClock:
             self._waiting.pop(key, None)
             step = min(moments, default=self._ns) - self._ns
         self._advance_ns(max(0, step))
+
+
+def _parked(condition: threading.Condition) -> int:
+    """Count the threads that wait on a condition; the standard library keeps no public count."""
+    return len(condition._waiters)  # type: ignore[attr-defined]
 
 
 class _FakeTimer:

@@ -21,7 +21,6 @@ logger = logging.getLogger("bide.timing")
 MIN_TICK_NS = 1_000
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
-UP = 1 - NOISE  # added before cutting off, rounds up
 GONE = object()
 
 
@@ -116,7 +115,10 @@ class TimingWheel:
         try:
             if self._thread is None or self._stopping:
                 self._start()
-            due = int((self._monotonic() - self._origin + delay) * self._rate + UP)
+            ticks = (self._monotonic() - self._origin + delay) * self._rate
+            due = int(ticks)
+            if ticks - due > NOISE:
+                due += 1
             timers = self._timers
             if due <= timers.current:
                 due = timers.current + 1
