@@ -41,11 +41,14 @@ class LonePuts:
             return None
         due = now + item.delay if item.at is None else item.at
         data = item.data.decode() if item.json else item.data
+        row: tuple[object, ...]
+        row = queue, item.id, due, item.priority, item.attempts, data
+        insert = SQL.lone_put
+        if item.expires is not None or item.group is not None:
+            row += item.expires, item.group
+            insert = SQL.lone_put_grouped
         try:
-            self._run(
-                SQL.lone_put,
-                (queue, item.id, due, item.priority, item.attempts, item.expires, item.group, data),
-            )
+            self._run(insert, row)
         except sqlite3.IntegrityError:  # the id is taken, or the trigger found it not simple
             return None
         return Outcomes([Outcome(item.id, True, "ready" if due <= now else "delayed", due)], due)

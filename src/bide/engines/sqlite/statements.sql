@@ -30,6 +30,12 @@ INSERT INTO message
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
+-- name: insert_plain
+-- The same for messages with nothing but the common parts.
+INSERT INTO message (seq, queue, id, due, priority, attempt, attempts, data)
+VALUES (?, ?, ?, ?, ?, 0, ?, ?)
+ON CONFLICT (queue, id) DO NOTHING;
+
 -- name: lone_view
 -- A name to insert into; see `lone_trigger`.
 CREATE TEMP VIEW lone (queue, id, due, priority, attempts, expires, "group", data) AS
@@ -51,7 +57,11 @@ CREATE TEMP TRIGGER lone_put INSTEAD OF INSERT ON lone BEGIN
 END;
 
 -- name: lone_put
-INSERT INTO lone VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO lone (queue, id, due, priority, attempts, data) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: lone_put_grouped
+INSERT INTO lone (queue, id, due, priority, attempts, data, expires, "group")
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.

@@ -39,25 +39,36 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
     if not run:
         return []
     now = session.now
-    base = seq = session.next_seq(sum(len(command.items) for command in run))
-    rows: list[tuple[Any, ...]] = []
     # Made once: whoever makes a queue ready for a change forgets what was kept, and an id that is
     # refused here must still be there to be told of below.
     queues = [session.make(command.queue) for command in run]
-    for queue, command in zip(queues, run, strict=True):
-        for item in command.items:
-            seq += 1
-            due = now + item.delay if item.at is None else item.at
-            rows.append(_row(seq, queue.id, item, due))
+    owned = [
+        (queue.id, item)
+        for queue, command in zip(queues, run, strict=True)
+        for item in command.items
+    ]
+    base = session.next_seq(len(owned))
+    dues = [now + item.delay if item.at is None else item.at for _, item in owned]
+    if any(_is_rich(item) for _, item in owned):
+        insert, row = SQL.insert_message, _row
+    else:  # most are not, and SQLite's driver takes its time over each NULL
+        insert, row = SQL.insert_plain, _plain_row
+    rows = [
+        row(seq, queue, item, due)
+        for seq, ((queue, item), due) in enumerate(zip(owned, dues, strict=True), base + 1)
+    ]
     stored: set[int] | None = None
-    if session.run_many(SQL.insert_message, rows).rowcount < len(rows):
+    if session.run_many(insert, rows).rowcount < len(rows):
         stored = {seq for (seq,) in session.run(SQL.seqs_after, (base,))}
-    start = base
+    replies: list[Reply] = []
+    first = 0
     for queue, command in zip(queues, run, strict=True):
-        _count(session, queue, command.items, start, stored)
-        start += len(command.items)
+        mine = dues[first : first + len(command.items)]
+        _count(session, queue, command.items, base + first, stored)
+        replies.append(_answer(session, queue, command.items, mine, base + first, stored))
+        first += len(mine)
     session.run(SQL.delay_new, (base,))
-    return _answer(session, queues, run, rows, stored)
+    return replies
 
 
 def _count(
@@ -79,14 +90,27 @@ def _count(
         queue.weighted = 1
 
 
-def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
-    return (seq, queue, *_content(item, due))
-
-
-def _content(item: Item, due: int) -> tuple[Any, ...]:
+def _is_rich(item: Item) -> bool:
+    """Tell whether a message has more than the common parts."""
     return (
-        item.id, due, item.priority, item.attempt, item.attempts, item.expires, item.group,
-        json_text(item.headers) if item.headers is not None else None,
+        item.group is not None
+        or item.expires is not None
+        or item.headers is not None
+        or item.died is not None
+        or item.attempt > 0
+        or len(item.failures) > 0
+    )
+
+
+def _plain_row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+    data = item.data.decode() if item.json else item.data
+    return seq, queue, item.id, due, item.priority, item.attempts, data
+
+
+def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+    return (
+        seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
+        item.group, json_text(item.headers) if item.headers is not None else None,
         json_text(item.failures) if item.failures else None,
         item.data.decode() if item.json else item.data,
     )  # fmt: skip
@@ -94,34 +118,30 @@ def _content(item: Item, due: int) -> tuple[Any, ...]:
 
 def _answer(
     session: Session,
-    queues: list[QueueRow],
-    run: list[Put],
-    rows: list[tuple[Any, ...]],
+    queue: QueueRow,
+    items: list[Item],
+    dues: list[int],
+    base: int,
     stored: set[int] | None,
-) -> list[Reply]:
+) -> Outcomes:
+    """Tell of each message where it stands now; `stored` is `None` if all are new."""
     now = session.now
-    replies: list[Reply] = []
-    number = 0
-    for queue, command in zip(queues, run, strict=True):
-        mine = rows[number : number + len(command.items)]
-        number += len(mine)
-        places: dict[str, Place] = {}
-        if stored is not None:
-            met = [row[2] for row in mine if row[0] not in stored]
-            places = session.locate(queue, met) if met else {}
-        outcomes = []
-        wake = None
-        for item, (seq, _, id, due, *_) in zip(command.items, mine, strict=True):
-            if stored is not None and seq not in stored:
-                outcomes.append(places[id].outcome(False, now))
-            elif item.died is not None:
-                outcomes.append(Outcome(id, True, "dead", due, item.died))
-            else:
-                outcomes.append(Outcome(id, True, "ready" if due <= now else "delayed", due))
-                if wake is None or due < wake:
-                    wake = due
-        replies.append(Outcomes(outcomes, wake))
-    return replies
+    places: dict[str, Place] = {}
+    if stored is not None:
+        met = [item.id for seq, item in enumerate(items, base + 1) if seq not in stored]
+        places = session.locate(queue, met) if met else {}
+    outcomes: list[Outcome] = []
+    wake: int | None = None
+    for seq, (item, due) in enumerate(zip(items, dues, strict=True), base + 1):
+        if stored is not None and seq not in stored:
+            outcomes.append(places[item.id].outcome(False, now))
+        elif item.died is not None:
+            outcomes.append(Outcome(item.id, True, "dead", due, item.died))
+        else:
+            outcomes.append(Outcome(item.id, True, "ready" if due <= now else "delayed", due))
+            if wake is None or due < wake:
+                wake = due
+    return Outcomes(outcomes, wake)
 
 
 def _replace(session: Session, command: Put) -> Outcomes:
