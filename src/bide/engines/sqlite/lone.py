@@ -33,7 +33,9 @@ class LonePuts:
         if type(command) is not Put or len(command.items) != 1:
             return None
         item = command.items[0]
-        if item.headers is not None or item.attempt or item.died is not None:
+        if item.headers is not None or item.attempt or item.failures:
+            return None
+        if item.died is not None:
             return None
         queue = self._queues.get(command.queue)
         if queue is None:
