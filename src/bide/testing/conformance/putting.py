@@ -1,6 +1,8 @@
 # ruff: noqa: D102  (what is promised stands in the name of each case)
 """Put: new messages, known ids, replacing, importing."""
 
+from typing import Any
+
 import pytest
 
 from bide.model.message import Failure, Item, State
@@ -11,6 +13,21 @@ __all__ = ["PutCases", "refused"]
 
 HELD_OR_GONE: tuple[State, ...] = ("leased", "acked", "expired")
 EVERY_STATE: tuple[State, ...] = ("delayed", "ready", "leased", "dead", "acked", "expired")
+
+GIVEN: dict[str, Any] = {
+    "data": b'"x"',
+    "json": False,
+    "priority": 9,
+    "expires": 50,
+    "attempts": 3,
+    "group": "g",
+    "headers": {"a": "b"},
+    "attempt": 2,
+    "failures": (Failure(1, 2, "w", "no"),),
+}
+"""What can be given with a message beside its moment."""
+
+PLAIN: dict[str, Any] = {name: getattr(Item("a", b"1"), name) for name in GIVEN}
 
 
 def refused(desk: Desk, id: str) -> Outcome:
@@ -47,6 +64,20 @@ class PutCases:
         assert (message.attempt, message.attempts, message.failures) == (0, 3, ())
         assert (message.group, message.headers) == ("g", {"trace": "1"})
         assert (message.holder, message.until, message.ended) == (None, None, None)
+
+    @pytest.mark.parametrize("known", [0, 2])
+    @pytest.mark.parametrize("field", GIVEN)
+    def test_each_thing_that_was_given_alone_comes_back(
+        self, desk: Desk, field: str, known: int
+    ) -> None:
+        # An engine may know a shorter way for simple puts into a queue it has met before.
+        for number in range(known):
+            desk.put(f"m{number}", at=START + HOUR)
+        assert desk.put("a", **{field: GIVEN[field]})[0]
+        message = desk.get("a")
+        expected = {**PLAIN, field: GIVEN[field]}
+        assert {name: getattr(message, name) for name in PLAIN} == expected
+        assert desk.take() == ["a"]
 
     def test_outcomes_come_in_the_order_of_the_items(self, desk: Desk) -> None:
         desk.put("b")
