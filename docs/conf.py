@@ -15,6 +15,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "docstrings",  # docs/_ext/docstrings.py, after Napoleon
     "sphinx_click",
     "tables",  # docs/_ext/tables.py: what is made from the code's own data
 ]
@@ -27,12 +28,14 @@ myst_heading_anchors = 3
 default_role = "py:obj"  # `Queue.put` in a docstring becomes a link where there is such a thing
 add_module_names = False
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 80
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False  # "Returns: the outcome: its id" is a sentence, not a type
 
 html_theme = "furo"
 html_title = f"bide {release}"

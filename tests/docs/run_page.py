@@ -18,7 +18,7 @@ from typing import Any
 
 from bide.lane.parked import Parked
 from bide.queue.face import Face
-from bide.testing.clock import FakeClock
+from bide.testing import FakeClock
 
 NINE_O_CLOCK = 1_772_442_000_000  # 2026-03-02 09:00:00 UTC, a Monday
 OPTIONS = doctest.ELLIPSIS

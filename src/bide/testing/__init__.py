@@ -1,5 +1,10 @@
 """For tests of bide, and of what is built on it: a clock, faults, the conformance suite.
 
-`bide.testing.clock` and `bide.testing.faults` need nothing else; `bide.testing.conformance` needs
-the extra `bide[testing]`.
+`FakeClock` and `FlakyEngine` need nothing else; `bide.testing.conformance` needs the extra
+`bide[testing]`.
 """
+
+from bide.testing.clock import FakeClock
+from bide.testing.faults import Fault, FlakyEngine
+
+__all__ = ["FakeClock", "Fault", "FlakyEngine"]
