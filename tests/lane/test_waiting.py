@@ -273,3 +273,12 @@ def test_thousands_of_settled_claims_leave_no_deadlines_behind(
     asyncio.run(main())
     assert len(lane._parked._deadlines) < 200
     assert not lane._parked._queues
+
+
+def test_nobody_wakes_for_the_deadline_of_a_claim_that_was_settled(
+    lane: Lane, clock: FakeClock
+) -> None:
+    (future,) = crowd(lane, 1, wait=5)
+    lane.call(put("a"))
+    assert ids(future.result(PATIENCE)) == ["a"]
+    eventually(lambda: [moment for moment, _ in clock._waiting.values()] == [None])

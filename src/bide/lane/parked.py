@@ -142,6 +142,8 @@ class Parked:
     def next_moment(self) -> float | None:
         """Return when `due` or `overdue` will have something, by what is known now."""
         moments = [m for w in self._queues.values() if (m := w.moment()) is not None]
+        while self._deadlines and not self._deadlines[0][2].parkable:
+            heapq.heappop(self._deadlines)  # it was settled before; nobody is to wake for it
         if self._deadlines:
             moments.append(self._deadlines[0][0])
         return min(moments, default=None)

@@ -193,7 +193,7 @@ class AsyncQueue(Face):
         self, deliveries: Sequence[AsyncDelivery], delay: Duration = 0, reason: str = ""
     ) -> list[Outcome]:
         """Async form of `Queue.retry`."""
-        return await self._settle(deliveries, self._ask.retry(leases(deliveries), delay, reason))
+        return await self._settle(deliveries, self._retrying(deliveries, delay, reason))
 
     async def bury(self, deliveries: Sequence[AsyncDelivery], reason: str = "") -> list[Outcome]:
         """Async form of `Queue.bury`."""
@@ -236,7 +236,9 @@ class AsyncQueue(Face):
         return [
             outcome
             for part in in_parts(chosen)
-            for outcome in (await self._do(Outcomes, self._ask.revive(part, delay))).outcomes
+            for outcome in (
+                await self._do(Outcomes, self._ask.revive(part, delay, self._clock.now()))
+            ).outcomes
         ]
 
     async def pause(self) -> None:

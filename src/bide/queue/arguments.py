@@ -44,6 +44,11 @@ class Arguments:
         self, messages: Iterable[NewMessage], on_conflict: str = "keep", now: int = 0
     ) -> cmd.Put:
         """Return the command that puts messages; `now` (Unix ms) only bounds their delays."""
+        if on_conflict == "raise":
+            raise InvalidArgument(
+                'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
+                "message was stored, or what was there already"
+            )
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -95,7 +100,7 @@ class Arguments:
 
     def bulk(self, messages: Iterable[Any], shared: NewMessage) -> list[NewMessage]:
         """Return messages as they are, and bodies as messages with what they share."""
-        if isinstance(messages, (str, bytes, Mapping)):
+        if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
             kind = type(messages).__name__
             raise InvalidArgument(
                 f"put_many takes an iterable of messages or bodies, not a {kind}; for one message "
@@ -175,9 +180,11 @@ class Arguments:
         """Return the command that acks."""
         return cmd.Ack(self.queue, list(leases))
 
-    def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
+    def retry(
+        self, leases: Sequence[cmd.Lease], delay: Duration, reason: str, now: int = 0
+    ) -> cmd.Retry:
         """Return the command that gives messages back to be tried again."""
-        return cmd.Retry(self.queue, list(leases), milliseconds(delay), str(reason))
+        return cmd.Retry(self.queue, list(leases), when(delay, None, now)[1], _text(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that hands messages back untouched."""
@@ -185,7 +192,7 @@ class Arguments:
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that sets messages aside."""
-        return cmd.Bury(self.queue, list(leases), str(reason))
+        return cmd.Bury(self.queue, list(leases), _text(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that lets leases lapse later."""
@@ -228,9 +235,9 @@ class Arguments:
         """Return the command that looks a message up."""
         return cmd.Find(self.queue, [check_name(id)])
 
-    def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
+    def revive(self, ids: Sequence[str], delay: Duration, now: int = 0) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, _ids(ids), milliseconds(delay))
+        return cmd.Revive(self.queue, _ids(ids), when(delay, None, now)[1])
 
 
 def check_state(state: str) -> State:
@@ -280,7 +287,16 @@ def _policy(on_conflict: str) -> OnConflict:
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers must map str to str, not be a {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(f"headers[{name!r}] must map a str to a str, not {value!r}")
+        if _text(name) != name or _text(value) != value:
+            raise InvalidArgument(f"headers[{name!r}] is no valid Unicode text: {value!r}")
     return dict(headers)
+
+
+def _text(reason: object) -> str:
+    """Return what goes wrong as text that every store can hold, whatever an error had in it."""
+    return str(reason).encode(errors="backslashreplace").decode()

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from bide.queue.aio import AsyncQueue
     from bide.queue.sync import Queue
 
-__all__ = ["AsyncDelivery", "Delivery", "leases", "mark_settled"]
+__all__ = ["AsyncDelivery", "Delivery", "Held", "leases", "mark_settled"]
 
 
-class _Held:
+class Held:
     """What both kinds of delivery have in common."""
 
     __slots__ = ("claimed", "message", "settled", "token")
@@ -61,18 +61,18 @@ class _Held:
         )
 
 
-def leases(deliveries: Sequence[_Held]) -> list[Lease]:
+def leases(deliveries: Sequence[Held]) -> list[Lease]:
     """Return what the store knows deliveries by."""
     return [delivery.lease for delivery in deliveries]
 
 
-def mark_settled(deliveries: Sequence[_Held], outcomes: Sequence[Outcome]) -> None:
+def mark_settled(deliveries: Sequence[Held], outcomes: Sequence[Outcome]) -> None:
     """Remember which deliveries a command has settled."""
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         delivery.settled = delivery.settled or outcome.done
 
 
-class Delivery(_Held):
+class Delivery(Held):
     """A message in your hands. Say what became of it before the lease is over.
 
     Each of the methods raises `LeaseLost` when the lease is over: nothing was changed then.
@@ -95,7 +95,7 @@ class Delivery(_Held):
             delay: how long from now.
             reason: what went wrong; the message remembers it.
         """
-        command = self._queue._ask.retry([self.lease], delay, reason)
+        command = self._queue._retrying([self], delay, reason)
         self._queue._settle_one(self, command, "retried")
 
     def bury(self, reason: str = "") -> None:
@@ -113,7 +113,7 @@ class Delivery(_Held):
         self._queue._settle_one(self, command, "extended", settles=False)
 
 
-class AsyncDelivery(_Held):
+class AsyncDelivery(Held):
     """Async form of `Delivery`."""
 
     __slots__ = ("_queue",)
@@ -128,7 +128,7 @@ class AsyncDelivery(_Held):
 
     async def retry(self, delay: Duration = 0, reason: str = "") -> None:
         """Async form of `Delivery.retry`."""
-        command = self._queue._ask.retry([self.lease], delay, reason)
+        command = self._queue._retrying([self], delay, reason)
         await self._queue._settle_one(self, command, "retried")
 
     async def bury(self, reason: str = "") -> None:

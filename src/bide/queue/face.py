@@ -1,16 +1,19 @@
 """What `Queue` and `AsyncQueue` have in common: a name, a lane, and when it was closed."""
 
 import os
+from collections.abc import Sequence
 from typing import NoReturn
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Command, Configure
-from bide.model.errors import Closed
+from bide.model.commands import Command, Configure, Retry
+from bide.model.errors import Closed, InvalidArgument
+from bide.model.identity import check_name
 from bide.model.moments import Duration, milliseconds
 from bide.queue.arguments import Arguments
+from bide.queue.delivery import Held, leases
 
 __all__ = ["Face"]
 
@@ -38,10 +41,14 @@ class Face:
         holder: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if url is not None and not isinstance(url, str):
+            raise InvalidArgument(
+                f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
+            )
         self._ask = Arguments(name, max_body)
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
         self._keep = None if keep is None else milliseconds(keep, "keep")
-        self._holder = holder
+        self._holder = None if holder is None else check_name(holder, "holder")
         self._lane = open_lane(self._url, clock)
         self._users = [name]  # one, until it is closed
         self._clock = clock
@@ -75,6 +82,9 @@ class Face:
         if self._keep is None or command.only_reads:
             return None
         return Configure(self.name, keep=self._keep)
+
+    def _retrying(self, deliveries: Sequence[Held], delay: Duration, reason: str) -> Retry:
+        return self._ask.retry(leases(deliveries), delay, reason, self._clock.now())
 
     def _check_open(self) -> None:
         if self._closed:

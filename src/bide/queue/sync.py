@@ -304,7 +304,7 @@ class Queue(Face):
         self, deliveries: Sequence[Delivery], delay: Duration = 0, reason: str = ""
     ) -> list[Outcome]:
         """Have many deliveries tried again with one commit; see `Delivery.retry`."""
-        return self._settle(deliveries, self._ask.retry(leases(deliveries), delay, reason))
+        return self._settle(deliveries, self._retrying(deliveries, delay, reason))
 
     def bury(self, deliveries: Sequence[Delivery], reason: str = "") -> list[Outcome]:
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
@@ -361,7 +361,9 @@ class Queue(Face):
         return [
             outcome
             for part in in_parts(chosen)
-            for outcome in self._do(Outcomes, self._ask.revive(part, delay)).outcomes
+            for outcome in self._do(
+                Outcomes, self._ask.revive(part, delay, self._clock.now())
+            ).outcomes
         ]
 
     def pause(self) -> None:

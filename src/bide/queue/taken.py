@@ -4,7 +4,7 @@ from traceback import format_exception_only
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bide.model.errors import Empty
+from bide.model.errors import BideError, Empty
 from bide.model.moments import Duration
 from bide.model.replies import Claimed
 from bide.queue.delivery import AsyncDelivery, Delivery
@@ -44,10 +44,14 @@ class Taken:
             return
         if error is None:
             delivery.ack()
-        elif isinstance(error, Exception):
-            delivery.retry(self._delay, reason_of(error))
-        else:  # an interrupt or an exit says nothing about the message
-            delivery.release()
+            return
+        try:
+            if isinstance(error, Exception):
+                delivery.retry(self._delay, reason_of(error))
+            else:  # an interrupt or an exit says nothing about the message
+                delivery.release()
+        except BideError as late:
+            _note(error, delivery.id, late)
 
 
 class AsyncTaken:
@@ -78,15 +82,24 @@ class AsyncTaken:
             return
         if error is None:
             await delivery.ack()
-        elif isinstance(error, Exception):
-            await delivery.retry(self._delay, reason_of(error))
-        else:
-            await delivery.release()
+            return
+        try:
+            if isinstance(error, Exception):
+                await delivery.retry(self._delay, reason_of(error))
+            else:
+                await delivery.release()
+        except BideError as late:
+            _note(error, delivery.id, late)
 
 
 def reason_of(error: BaseException) -> str:
     """Return an error as the reason of a failed attempt: its type and what it says."""
     return "".join(format_exception_only(error)).strip()
+
+
+def _note(error: BaseException, id: str, late: BideError) -> None:
+    """What went wrong in the block is what counts; the message goes to somebody else anyway."""
+    error.add_note(f"The message {id} was not given back: {late}")
 
 
 def _empty(queue: str, wait: float) -> Empty:

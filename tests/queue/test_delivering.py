@@ -1,0 +1,267 @@
+from typing import Any
+
+import pytest
+
+import bide
+from bide import Empty, LeaseLost
+from bide.testing.clock import START, FakeClock
+
+
+def ids(found: Any) -> list[str]:
+    return [one.id for one in found]
+
+
+@pytest.fixture
+def held(orders: Any) -> Any:
+    orders.put({"order": 42}, id="a", attempts=3)
+    (delivery,) = orders.claim(lease=30)
+    return delivery
+
+
+def test_a_delivery_tells_what_it_is(orders: Any, clock: FakeClock) -> None:
+    orders.put({"order": 42}, id="a", delay=10)
+    clock.advance(10.25)
+    (delivery,) = orders.claim(lease="45s")
+    assert (delivery.id, delivery.body, delivery.attempt) == ("a", {"order": 42}, 1)
+    assert delivery.lateness == 0.25
+    assert delivery.claimed == START + 10_250
+    assert delivery.message.until == START + 55_250
+    assert delivery.message.state == "leased"
+    assert not delivery.settled
+    assert "'a' of 'orders', attempt 1" in repr(delivery)
+
+
+def test_a_claim_takes_as_many_as_are_due(orders: Any) -> None:
+    orders.put_many(range(5))
+    assert len(orders.claim(3)) == 3
+    assert len(orders.claim(3)) == 2
+    assert orders.claim(3) == []
+
+
+def test_a_claim_waits_until_something_is_due(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    orders.put(1, id="a", delay=7.5)
+    (delivery,) = orders.claim(100, wait="10s")
+    assert delivery.id == "a"
+    assert clock.now() == START + 7_500
+
+
+def test_a_claim_waits_no_longer_than_it_was_told(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    orders.put(1, id="a", delay=60)
+    assert orders.claim(wait="10s") == []
+    assert clock.now() == START + 10_000
+
+
+def test_the_token_grows_with_each_claim(orders: Any) -> None:
+    orders.put_many(range(3))
+    tokens = [orders.claim()[0].token for _ in range(3)]
+    assert tokens == sorted(set(tokens))
+
+
+def test_ack_makes_it_leave(orders: Any, held: Any) -> None:
+    held.ack()
+    assert held.settled
+    assert orders.get("a") is None
+    assert orders.counts().flow.acked == 1
+
+
+def test_ack_many_at_once(orders: Any, clock: FakeClock) -> None:
+    orders.put_many([bide.NewMessage(body=1, id=id) for id in "abc"])
+    deliveries = orders.claim(3)
+    deliveries[1].release()
+    assert [bool(o) for o in orders.ack(deliveries)] == [True, False, True]
+    assert [d.settled for d in deliveries] == [True, True, True]
+    assert orders.ack([]) == []
+    assert orders.counts().sizes.ready == 1
+
+
+def test_retry_tries_again_later_and_remembers_why(
+    orders: Any, held: Any, clock: FakeClock
+) -> None:
+    held.retry(delay="1m", reason="no route")
+    assert orders.get("a").state == "delayed"
+    clock.advance(60)
+    (again,) = orders.claim()
+    assert (again.attempt, again.message.error) == (2, "no route")
+    assert again.message.failures[0].attempt == 1
+
+
+def test_the_last_attempt_makes_a_dead_letter(orders: Any, held: Any) -> None:
+    held.retry(reason="one")
+    orders.claim()[0].retry(reason="two")
+    orders.claim()[0].retry(reason="three")
+    (dead,) = orders.dead()
+    assert [failure.reason for failure in dead.failures] == ["one", "two", "three"]
+    assert orders.claim() == []
+
+
+def test_bury_sets_aside_and_revive_brings_back(orders: Any, held: Any, clock: FakeClock) -> None:
+    held.bury("broken body")
+    assert ids(orders.dead()) == ["a"]
+    assert [bool(outcome) for outcome in orders.revive(["a", "b"])] == [True, False]
+    assert orders.claim()[0].attempt == 1
+
+
+def test_revive_all_and_one_and_later(orders: Any, clock: FakeClock) -> None:
+    orders.put_many([bide.NewMessage(body=1, id=id) for id in "abc"])
+    assert all(orders.bury(orders.claim(3), "no"))
+    assert len(orders.revive("b")) == 1
+    assert [outcome.due for outcome in orders.revive(delay="1m")] == [START + 60_000] * 2
+    assert list(orders.dead()) == []
+    clock.advance(60)
+    assert len(orders.claim(9)) == 3
+    assert orders.audit()
+
+
+def test_release_hands_back_untouched(orders: Any, held: Any) -> None:
+    held.release()
+    assert orders.get("a").state == "ready"
+    assert orders.claim()[0].attempt == 1
+
+
+def test_extend_holds_it_for_longer(orders: Any, held: Any, clock: FakeClock) -> None:
+    clock.advance(29)
+    held.extend("30s")
+    assert not held.settled
+    clock.advance(29)
+    held.ack()
+
+
+def test_many_are_retried_released_and_extended_at_once(orders: Any, clock: FakeClock) -> None:
+    orders.put_many(range(6))
+    deliveries = orders.claim(6)
+    assert all(orders.extend(deliveries, 90))
+    assert all(orders.retry(deliveries[:2], "1m", "why"))
+    assert all(orders.release(deliveries[2:4]))
+    assert orders.retry([], 1) == []
+    sizes = orders.counts().sizes
+    assert (sizes.delayed, sizes.ready, sizes.leased) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("verb", ["ack", "retry", "bury", "release", "extend"])
+def test_after_the_lease_has_lapsed_each_verb_says_so(
+    orders: Any, held: Any, clock: FakeClock, verb: str
+) -> None:
+    clock.advance(30)
+    with pytest.raises(LeaseLost, match="a could not be .*: the lease is over, .* a longer lease"):
+        getattr(held, verb)()
+    assert not held.settled
+    assert orders.get("a").state == "ready"
+    assert orders.claim()[0].attempt == 2
+
+
+@pytest.mark.parametrize("verb", ["ack", "retry", "bury", "release", "extend"])
+def test_what_another_holds_now_cannot_be_settled(
+    orders: Any, held: Any, clock: FakeClock, make: Any, verb: str
+) -> None:
+    clock.advance(30)
+    (other,) = make(holder="somebody else").claim()
+    with pytest.raises(LeaseLost, match="it went to somebody else"):
+        getattr(held, verb)()
+    other.ack()
+    assert orders.counts().flow.acked == 1
+
+
+@pytest.mark.parametrize("verb", ["ack", "retry", "bury", "release", "extend"])
+def test_what_is_settled_cannot_be_settled_again(orders: Any, held: Any, verb: str) -> None:
+    held.ack()
+    with pytest.raises(LeaseLost, match="the message was settled already"):
+        getattr(held, verb)()
+
+
+def test_a_lease_of_before_a_replay_is_no_good(orders: Any, held: Any, clock: FakeClock) -> None:
+    held.retry()
+    with pytest.raises(LeaseLost, match="the message is ready again"):
+        held.ack()
+
+
+# Take.
+
+
+def test_take_acks_when_the_block_succeeds(orders: Any) -> None:
+    orders.put("pay me", id="a")
+    with orders.take(wait=5) as delivery:
+        assert delivery.body == "pay me"
+    assert orders.counts().flow.acked == 1
+
+
+def test_take_waits_for_ever_by_default(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    orders.put(1, delay="8s")
+    with orders.take() as delivery:
+        assert delivery.lateness == 0
+    assert orders.counts().flow.acked == 1
+
+
+def test_take_tells_when_nothing_came(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    with pytest.raises(Empty, match="no message of queue 'orders' fell due within 5 s"):
+        with orders.take(wait=5):
+            pytest.fail("the block must not run")
+
+
+def test_take_tries_again_after_an_exception(orders: Any, clock: FakeClock) -> None:
+    orders.put(1, id="a")
+    with pytest.raises(ZeroDivisionError):
+        with orders.take(wait=5, retry="1m"):
+            1 / 0  # noqa: B018
+    message = orders.get("a")
+    assert (message.state, message.due) == ("delayed", START + 60_000)
+    assert message.error == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_take_hands_back_untouched_when_the_program_is_interrupted(
+    orders: Any, error: type[BaseException]
+) -> None:
+    orders.put(1, id="a")
+    with pytest.raises(error):
+        with orders.take(wait=5):
+            raise error
+    assert orders.get("a").state == "ready"
+    assert orders.claim()[0].attempt == 1
+
+
+def test_take_leaves_alone_what_was_settled_by_hand(orders: Any) -> None:
+    orders.put(1, id="a")
+    with orders.take(wait=5) as delivery:
+        delivery.bury("by hand")
+    assert orders.get("a").state == "dead"
+    orders.revive("a")
+    with pytest.raises(ValueError, match="after the ack"):
+        with orders.take(wait=5) as delivery:
+            delivery.ack()
+            raise ValueError("after the ack")
+    assert orders.get("a") is None
+
+
+def test_take_says_that_the_lease_was_over_before_the_block_was(
+    orders: Any, clock: FakeClock
+) -> None:
+    orders.put(1, id="a")
+    with pytest.raises(LeaseLost, match="could not be acked"):
+        with orders.take(wait=5, lease=30):
+            clock.advance(31)
+    assert orders.get("a").state == "ready"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("oh"), KeyboardInterrupt()])
+def test_what_went_wrong_in_the_block_counts_more_than_a_lost_lease(
+    orders: Any, clock: FakeClock, error: BaseException
+) -> None:
+    orders.put(1, id="a")
+    with pytest.raises(type(error)) as raised:
+        with orders.take(wait=5, lease=30):
+            clock.advance(31)
+            raise error
+    assert "a was not given back: a could not be" in raised.value.__notes__[0]
+    assert orders.get("a").state == "ready"
+
+
+def test_an_error_with_odd_characters_can_be_remembered(orders: Any) -> None:
+    orders.put(1, id="a")
+    with pytest.raises(OSError, match="caf"):
+        with orders.take(wait=5):
+            raise OSError("no such file: caf\udce9 \x00")
+    assert orders.get("a").error == "OSError: no such file: caf\\udce9 \x00"

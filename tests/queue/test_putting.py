@@ -1,0 +1,162 @@
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from bide import AlreadyExists, NewMessage
+from bide.testing.clock import START, FakeClock
+
+
+def ids(found: Any) -> list[str]:
+    return [message.id for message in found]
+
+
+def test_put_stores_a_message_with_all_it_was_given(orders: Any) -> None:
+    outcome = orders.put(
+        {"order": 42}, delay="30m", id="order-42", priority=5, expires="1h", attempts=5,
+        group="order:42", headers={"trace": "abc"},
+    )  # fmt: skip
+    assert outcome
+    assert (outcome.id, outcome.state, outcome.due) == ("order-42", "delayed", START + 1_800_000)
+    message = orders.get("order-42")
+    assert message.body == {"order": 42}
+    assert (message.queue, message.priority, message.attempts) == ("orders", 5, 5)
+    assert (message.attempt, message.state, message.group) == (0, "delayed", "order:42")
+    assert (message.expires, message.headers) == (3_600_000, {"trace": "abc"})
+    assert message.due_at == datetime(2023, 11, 14, 22, 43, 20, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None, True, 0, -1.5, 2**53, "", "Grüße \u2603 \x00", [], {}, {"a": [1, {"b": None}]},
+        b"", b"\x00\xff", b"{}",
+    ],
+)  # fmt: skip
+def test_any_json_value_and_bytes_come_back_as_they_were(orders: Any, body: object) -> None:
+    orders.put(body)
+    (delivery,) = orders.claim()
+    assert delivery.body == body
+    assert type(delivery.body) is type(body)
+
+
+def test_what_is_due_at_once_is_ready(orders: Any) -> None:
+    outcome = orders.put(1)
+    assert (outcome.state, outcome.due) == ("ready", START)
+    assert len(outcome.id) == 26
+
+
+@pytest.mark.parametrize(
+    "delay", [90, 90.0, "90s", "1m30s", "1.5m", timedelta(seconds=90), "90000ms"]
+)
+def test_delays_in_every_form(orders: Any, delay: Any) -> None:
+    assert orders.put(1, delay=delay).due == START + 90_000
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        START / 1000 + 90,
+        datetime.fromtimestamp(START / 1000 + 90, UTC),
+        datetime.fromtimestamp(START / 1000 + 90, UTC).astimezone(),
+    ],
+)
+def test_moments_in_every_form(orders: Any, at: Any) -> None:
+    assert orders.put(1, at=at).due == START + 90_000
+
+
+def test_a_moment_in_the_past_is_due_at_once_and_goes_first(orders: Any) -> None:
+    orders.put("now", id="now")
+    assert orders.put("past", at=0, id="past").state == "ready"
+    assert ids(orders.claim(2)) == ["past", "now"]
+
+
+def test_a_second_put_of_an_id_keeps_what_is_there_and_says_so(orders: Any) -> None:
+    orders.put("first", id="a", delay=60)
+    outcome = orders.put("second", id="a")
+    assert not outcome
+    assert outcome.state == "delayed"
+    assert orders.get("a").body == "first"
+
+
+def test_replace_changes_body_and_due_while_nobody_holds_it(orders: Any) -> None:
+    orders.put("first", id="a", delay=60)
+    outcome = orders.put("second", id="a", on_conflict="replace")
+    assert outcome
+    assert outcome.state == "ready"
+    (delivery,) = orders.claim()
+    assert delivery.body == "second"
+    refused = orders.put("third", id="a", on_conflict="replace")
+    assert (refused.done, refused.state) == (False, "leased")
+    assert orders.get("a").body == "second"
+
+
+def test_raise_raises_and_tells_where_the_other_is(orders: Any) -> None:
+    assert orders.put("first", id="a", on_conflict="raise")
+    with pytest.raises(AlreadyExists, match="a is ready, due 2023.*nothing was stored.*keep"):
+        orders.put("second", id="a", on_conflict="raise")
+    assert orders.get("a").body == "first"
+
+
+def test_put_many_stores_messages_and_bodies_alike(orders: Any) -> None:
+    outcomes = orders.put_many(
+        [{"order": 1}, NewMessage(body=b"x", id="mine", delay=60, priority=9), "text"],
+        delay=5, priority=1, expires="1m", attempts=3, group="g",
+    )  # fmt: skip
+    assert [outcome.done for outcome in outcomes] == [True] * 3
+    assert [outcome.due for outcome in outcomes] == [START + 5_000, START + 60_000, START + 5_000]
+    mine = orders.get("mine")
+    assert (mine.body, mine.priority, mine.group, mine.attempts) == (b"x", 9, None, 10)
+    first = orders.get(outcomes[0].id)
+    assert (first.body, first.priority, first.group) == ({"order": 1}, 1, "g")
+    assert (first.attempts, first.expires) == (3, 60_000)
+
+
+def test_put_many_takes_any_iterable_and_nothing_at_all(orders: Any) -> None:
+    assert len(orders.put_many(number for number in range(3))) == 3
+    assert orders.put_many([]) == []
+    assert orders.counts().sizes.ready == 3
+
+
+def test_put_many_stores_all_or_nothing(orders: Any) -> None:
+    with pytest.raises(ValueError, match="body"):
+        orders.put_many(["good", object()])
+    assert orders.counts().sizes.total == 0
+
+
+def test_put_many_keeps_or_replaces(orders: Any) -> None:
+    orders.put("old", id="a")
+    again = [NewMessage(body="new", id="a")]
+    assert [o.done for o in orders.put_many(again)] == [False]
+    assert [o.done for o in orders.put_many(again, on_conflict="replace")] == [True]
+    assert orders.get("a").body == "new"
+
+
+def test_ids_made_up_sort_as_they_were_put(orders: Any) -> None:
+    made = [outcome.id for outcome in orders.put_many(range(50))]
+    made += [orders.put(number).id for number in range(50)]
+    assert made == sorted(set(made))
+
+
+def test_weight_decides_among_what_is_due_together_and_in_a_backlog(
+    orders: Any, clock: FakeClock
+) -> None:
+    orders.put(1, id="light", delay=10)
+    orders.put(1, id="heavy", delay=10, priority=200)
+    orders.put(1, id="early", delay=5)
+    clock.advance(60)
+    assert ids(orders.claim(1)) == ["heavy"]
+    assert ids(orders.claim(2)) == ["early", "light"]
+
+
+def test_what_is_too_late_is_never_delivered_but_counted_and_listed(
+    orders: Any, clock: FakeClock
+) -> None:
+    orders.put(1, id="late", delay=10, expires="5s")
+    orders.put(1, id="in time", delay=10, expires="1h")
+    clock.advance(15.001)
+    assert ids(orders.claim(10)) == ["in time"]
+    assert orders.counts().flow.expired == 1
+    assert ids(orders.scan("expired")) == ["late"]
+    assert orders.get("late").state == "expired"
+    assert orders.audit()
