@@ -6,7 +6,6 @@ whatever is waited for, so that half an hour takes no time; on a page in real ti
 """
 
 import doctest
-import heapq
 import json
 import runpy
 import subprocess
@@ -16,7 +15,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from bide.lane.parked import Parked
 from bide.queue.face import Face
 from bide.testing import FakeClock
 
@@ -29,7 +27,6 @@ def main() -> None:
     sys.path.insert(0, str(Path.cwd()))  # files of the page import each other
     namespace: dict[str, Any] = {"__name__": "__main__"}
     if not page["real_time"]:
-        ignore_settled_deadlines()
         namespace["clock"] = FakeClock(NINE_O_CLOCK, autojump=True)
         defaults = Face.__init__.__kwdefaults__
         assert defaults is not None
@@ -48,18 +45,6 @@ def main() -> None:
                 Path(block["name"]).write_text(block["text"])
             case "program":
                 compare(page, block, run_program(block["name"], real_time=page["real_time"]))
-
-
-def ignore_settled_deadlines() -> None:
-    """Keep a lane that waits for the deadline of a settled claim from making the clock jump."""
-    next_moment = Parked.next_moment
-
-    def of_open_claims(self: Parked) -> float | None:
-        while self._deadlines and not self._deadlines[0][2].parkable:
-            heapq.heappop(self._deadlines)
-        return next_moment(self)
-
-    Parked.next_moment = of_open_claims  # type: ignore[method-assign]
 
 
 def run_program(name: str, *, real_time: bool) -> str:
