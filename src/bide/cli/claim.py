@@ -68,9 +68,9 @@ def claim(
     retry: float | None,
     loop: bool,
 ) -> bool:
-    """Take due messages, each for the length of a lease.
+    """Take due messages, or run a command for each.
 
-    In a pipe a line is: id, token, body. Settle each with `bide ack QUEUE ID TOKEN` (or retry,
+    They are yours for the length of a lease. In a pipe a line is: id, token, body. Settle each with `bide ack QUEUE ID TOKEN` (or retry,
     bury, extend) before its lease is over. Exit code 1 when nothing was due in time.
 
     --exec runs CMD once a message, one after the other, with the body on stdin and BIDE_QUEUE,

@@ -165,6 +165,7 @@ Exit code 1 when one of them was not revived, or when there was none.
 \b
 Example:
   bide revive orders order-42
+  bide dead revive orders order-42      # the same
   bide revive orders --all --delay 5m
 """
 

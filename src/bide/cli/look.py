@@ -99,7 +99,7 @@ def peek(store: Store, out: Output, queue: str, count: int) -> None:
 def scan(
     store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
 ) -> None:
-    """List messages, any number of them, beside those who work.
+    """List messages by state, group or time: any number, beside those who work.
 
     In a pipe a line is: id, state, due, priority, attempt, group, body.
 

@@ -102,7 +102,7 @@ def print_messages(out: Output, messages: Iterable[Message], empty: str = "no me
     return count
 
 
-_LEAST_FIRST, _LEAST_LAST = 12, 16
+_LEAST_FIRST, _LEAST_LAST = 12, 10
 """How narrow the first and the last column of a table may become."""
 
 
@@ -143,7 +143,7 @@ def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
     tried = any(message.attempt or message.attempts != ATTEMPTS for message in messages)
     grouped = any(message.group for message in messages)
     chosen = (
-        ("id", True), ("state", True), ("due", True), ("", True), ("priority", weighed),
+        ("id", True), ("state", True), ("due", True), ("", True), ("prio", weighed),
         ("attempt", tried), ("group", grouped), ("body", True),
     )  # fmt: skip
     names = [name for name, wanted in chosen if wanted]
@@ -154,13 +154,13 @@ def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
             "state": Text(message.state, STYLES[message.state]),
             "due": Text(local(message.due, now)),
             "": Text(relative(message.due, now), "dim"),
-            "priority": Text(str(message.priority)),
+            "prio": Text(str(message.priority)),
             "attempt": Text(f"{message.attempt}/{message.attempts}"),
             "group": Text(message.group or ""),
             "body": Text(body_line(message)[:500]),
         }
         rows.append([cells[name] for name in names])
-    print_table(out, names, rows, right=("", "priority", "attempt"))
+    print_table(out, names, rows, right=("", "prio", "attempt"))
 
 
 def print_sheet(out: Output, message: Message) -> None:

@@ -11,13 +11,13 @@ import click
 from bide.cli import exits
 from bide.model.errors import BideError
 
-__all__ = ["DEBUG", "Program", "main"]
+__all__ = ["DEBUG", "SECTIONS", "Entry", "Program", "main"]
 
 DEBUG = "bide.debug"
 """Under this key the context remembers that tracebacks are wanted."""
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """Where a command is, and its line in the list: known without importing it."""
 
     name: str
@@ -25,36 +25,38 @@ class _Entry(NamedTuple):
     summary: str
 
 
-SECTIONS: dict[str, tuple[_Entry, ...]] = {
+SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Messages": (
-        _Entry("put", "put:put", "Store a message until its moment."),
-        _Entry("cancel", "change:cancel", "Take messages back before somebody holds them."),
-        _Entry("reschedule", "change:reschedule", "Move a message to another moment."),
-        _Entry("get", "look:get", "Look at messages by id."),
-        _Entry("peek", "look:peek", "Look at what goes out next."),
-        _Entry("scan", "look:scan", "List messages by state, group or time."),
+        Entry("put", "put:put", "Store a message until its moment."),
+        Entry("cancel", "change:cancel", "Take messages back before somebody holds them."),
+        Entry(
+            "reschedule", "change:reschedule", "Move a message that nobody holds to another moment."
+        ),
+        Entry("get", "look:get", "Look at messages by id."),
+        Entry("peek", "look:peek", "Look at what goes out next."),
+        Entry("scan", "look:scan", "List messages by state, group or time."),
     ),
     "Queues": (
-        _Entry("queues", "count:queues", "List the queues of the store."),
-        _Entry("counts", "count:counts", "Count messages, and what became of the others."),
-        _Entry("forecast", "forecast:forecast", "Chart how many messages fall due when."),
-        _Entry("audit", "audit:audit", "Check that every message is accounted for."),
-        _Entry("pause", "steer:pause", "Let nobody claim from a queue."),
-        _Entry("resume", "steer:resume", "Let messages be claimed again."),
-        _Entry("purge", "steer:purge", "Delete all messages of a state."),
-        _Entry("export", "transfer:export", "Write a queue as lines of JSON."),
-        _Entry("import", "transfer:import_", "Put messages from lines of an export."),
+        Entry("queues", "count:queues", "List the queues of the store."),
+        Entry("counts", "count:counts", "Count the messages in each state."),
+        Entry("forecast", "forecast:forecast", "Chart how many messages fall due when."),
+        Entry("audit", "audit:audit", "Check that every message is accounted for."),
+        Entry("pause", "steer:pause", "Let nobody claim from a queue."),
+        Entry("resume", "steer:resume", "Let messages be claimed again."),
+        Entry("purge", "steer:purge", "Delete all messages of a state."),
+        Entry("export", "transfer:export", "Write a queue as lines of JSON."),
+        Entry("import", "transfer:import_", "Put messages from lines of an export."),
     ),
     "Work": (
-        _Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
-        _Entry("ack", "settle:ack", "Say that a claimed message is done."),
-        _Entry("retry", "settle:retry", "Have a claimed message tried again."),
-        _Entry("bury", "settle:bury", "Make a claimed message a dead letter."),
-        _Entry("extend", "settle:extend", "Hold a claimed message for longer."),
-        _Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
-        _Entry("revive", "dead:revive", "Have dead letters delivered again."),
+        Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
+        Entry("ack", "settle:ack", "Say that a claimed message is done."),
+        Entry("retry", "settle:retry", "Have a claimed message tried again."),
+        Entry("bury", "settle:bury", "Make a claimed message a dead letter."),
+        Entry("extend", "settle:extend", "Hold a claimed message for longer."),
+        Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
+        Entry("revive", "dead:revive", "Have dead letters delivered again."),
     ),
-    "Try it": (_Entry("demo", "demo:demo", "Watch orders time out on time, and see it proved."),),
+    "Try it": (Entry("demo", "demo:demo", "Watch orders time out on time, and see it proved."),),
 }
 
 _ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}

@@ -49,7 +49,7 @@ __all__ = ["demo"]
 def demo(
     ctx: click.Context, orders: int, seconds: float, workers: int, keep: bool, as_json: bool
 ) -> None:
-    """Watch orders time out on time, be paid and be delivered, and see it proved.
+    """Watch orders time out on time, and see it proved.
 
     A shop puts orders, each with a time-out of a few seconds, and cancels the time-outs of those
     that are paid. Workers in other processes handle the rest. One worker is killed with -9 with its

@@ -1,0 +1,87 @@
+"""`bide pause`, `resume`, `purge`, `export` and `import`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import Result
+
+import bide
+
+Bide = Callable[..., Result]
+
+
+def test_pause_and_resume(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1)
+    assert run("pause", "orders").exit_code == 0
+    assert run("claim", "orders").exit_code == 1
+    assert json.loads(run("resume", "orders", "--json").output) == {
+        "queue": "orders",
+        "paused": False,
+    }
+    assert run("claim", "orders").exit_code == 0
+
+
+def test_purge_wants_a_yes(run: Bide, orders: bide.Queue) -> None:
+    orders.put_many(range(2_200), delay=60)
+    refused = run("purge", "orders", "--state", "delayed")
+    assert refused.exit_code == 2
+    assert "--yes" in refused.stderr
+    assert orders.counts().sizes.delayed == 2_200
+    assert run("purge", "orders", "--state", "delayed", "--yes").output == "purged\t2200\n"
+    assert orders.counts().sizes.total == 0
+
+
+def test_purge_cannot_take_what_is_held(run: Bide) -> None:
+    assert run("purge", "orders", "--state", "leased", "--yes").exit_code == 2
+
+
+def test_export_and_import_bring_everything_back(
+    run: Bide, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put({"n": "é"}, id="a", delay=60, priority=3, group="g", headers={"k": "v"})
+    orders.put(b"\xff", id="b")
+    orders.put(1, id="c")
+    orders.claim()
+    lines = run("export", "orders").output
+    assert len(lines.splitlines()) == 3
+    into = f"sqlite:///{tmp_path / 'other.db'}"
+    first = run("import", "copy", "--url", into, stdin=lines)
+    assert (first.output, first.exit_code) == ("stored\t3\nkept\t0\n", 0)
+    again = run("import", "copy", "--url", into, "--json", stdin=lines)
+    assert json.loads(again.output) == {"stored": 0, "kept": 3}
+    with bide.Queue("copy", into) as copy:
+        a, b = copy.get("a"), copy.get("b")
+        assert a is not None
+        assert b is not None
+        assert (a.body, a.priority, a.group, a.headers) == ({"n": "é"}, 3, "g", {"k": "v"})
+        assert b.body == b"\xff"
+        assert copy.counts().sizes.total == 3
+
+
+def test_export_to_a_file_and_import_from_it(run: Bide, orders: bide.Queue, tmp_path: Path) -> None:
+    orders.put_many(range(1_500))
+    path = str(tmp_path / "orders.jsonl")
+    assert run("export", "orders", "-o", path).output == f"exported\t1500\nfile\t{path}\n"
+    assert run("import", "copy", path).output == "stored\t1500\nkept\t0\n"
+
+
+def test_a_line_that_is_none_stops_the_import(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    lines = run("export", "orders").output
+    result = run("import", "copy", stdin=lines + "{oops\n")
+    assert result.exit_code == 2
+    assert "line 2" in result.stderr
+
+
+def test_an_import_from_a_file_that_is_not_there(run: Bide) -> None:
+    result = run("import", "copy", "nowhere.jsonl")
+    assert result.exit_code == 2
+    assert "nowhere.jsonl" in result.stderr
+
+
+def test_an_export_that_cannot_be_written(run: Bide, orders: bide.Queue, tmp_path: Path) -> None:
+    orders.put(1)
+    result = run("export", "orders", "-o", str(tmp_path / "no" / "such" / "folder.jsonl"))
+    assert result.exit_code == 3
+    assert "No such file" in result.stderr

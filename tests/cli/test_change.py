@@ -1,0 +1,92 @@
+"""`bide cancel` and `bide reschedule`."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+import bide
+
+Bide = Callable[..., Result]
+
+
+def test_cancel_is_final(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60)
+    result = run("cancel", "orders", "a")
+    assert (result.output, result.exit_code) == ("a\tcancelled\tgone\t\n", 0)
+    assert orders.get("a") is None
+
+
+def test_cancel_tells_who_holds_it(run: Bide, url: str) -> None:
+    with bide.Queue("orders", url, holder="web-1:99") as orders:
+        orders.put(1, id="a")
+        orders.claim()
+    result = run("cancel", "orders", "a", "missing")
+    assert result.exit_code == 1
+    held, missing = result.output.splitlines()
+    assert held.startswith("a\tno\tleased\tweb-1:99 holds it until ")
+    assert missing.startswith("missing\tno\tgone\tthere is no such message")
+
+
+def test_cancel_as_json(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", at=4_000_000_000)
+    result = run("cancel", "orders", "a", "b", "--json")
+    assert [json.loads(line) for line in result.output.splitlines()] == [
+        {"id": "a", "done": True, "state": None, "due": 4_000_000_000_000},
+        {"id": "b", "done": False, "state": None},
+    ]
+    assert result.exit_code == 1
+
+
+def test_cancel_only_what_is_still_due_then(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", at=4_000_000_000)
+    assert run("cancel", "orders", "a", "--if-due", "4000000001").exit_code == 1
+    assert run("cancel", "orders", "a", "--if-due", "4000000000").exit_code == 0
+
+
+def test_cancel_by_group_counts(run: Bide, orders: bide.Queue) -> None:
+    orders.put_many(range(2_300), delay=60, group="g")
+    orders.put(1, id="other", delay=60)
+    dry = run("cancel", "orders", "--group", "g", "--dry-run")
+    assert (dry.output, dry.exit_code) == ("found\t2300\n", 0)
+    assert orders.counts().sizes.delayed == 2_301
+    done = run("cancel", "orders", "--group", "g", "--json")
+    assert (json.loads(done.output), done.exit_code) == ({"cancelled": 2_300}, 0)
+    assert [message.id for message in orders.scan()] == ["other"]
+    assert run("cancel", "orders", "--group", "g").exit_code == 1
+
+
+def test_cancel_a_span_of_time(run: Bide, orders: bide.Queue) -> None:
+    for second in range(4):
+        orders.put(second, id=f"m{second}", at=4_000_000_000 + second)
+    span = ("--after", "4000000001", "--before", "4000000003")
+    assert run("cancel", "orders", *span).output == "cancelled\t2\n"
+    assert [message.id for message in orders.scan("delayed")] == ["m0", "m3"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "1"]],
+)
+def test_cancel_takes_ids_or_a_rule(run: Bide, arguments: list[str]) -> None:
+    result = run("cancel", "orders", *arguments)
+    assert result.exit_code == 2
+    assert "takes ids" in result.stderr
+
+
+def test_reschedule_moves(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60)
+    result = run("reschedule", "orders", "a", "--at", "4000000000")
+    assert (result.output, result.exit_code) == ("a\tmoved\tdelayed\t\n", 0)
+    message = orders.get("a")
+    assert message is not None
+    assert message.due == 4_000_000_000_000
+    assert run("reschedule", "orders", "a", "--delay", "0", "--if-due", "1").exit_code == 1
+    assert run("reschedule", "orders", "b", "--delay", "0").exit_code == 1
+
+
+def test_reschedule_needs_a_moment(run: Bide) -> None:
+    result = run("reschedule", "orders", "a")
+    assert result.exit_code == 2
+    assert "--delay or --at" in result.stderr

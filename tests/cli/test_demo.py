@@ -1,0 +1,135 @@
+"""`bide demo`: that it proves what it says, and that the proof can fail."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bide.cli.demo.plan import Plan
+from bide.cli.demo.proof import percentile, prove
+from bide.cli.demo.records import Handling, Journal, Records, Tail
+from bide.model.replies import Counts, Flow, Sizes
+from bide.queue.answers import Audit
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def sound() -> tuple[Records, Audit]:
+    """Four orders: two were paid, two timed out, one of them twice, for its worker was killed."""
+    records = Records(
+        put=["a", "b", "c", "d"],
+        paid=["a", "b"],
+        too_late=["c"],
+        handled=[
+            Handling("worker-1", "c", 1, 2),
+            Handling("worker-1", "d", 1, 3),
+            Handling("worker-2", "d", 2, 2_003),
+        ],
+        acked=["c", "d"],
+    )
+    counts = Counts(Sizes(), Flow(put=4, acked=2, cancelled=2, lapsed=1))
+    return records, Audit.of("orders", counts)
+
+
+def failing(records: Records, audit: Audit) -> list[str]:
+    return [check.claim for check in prove(records, audit, 4) if not check.holds]
+
+
+def test_a_sound_run_is_proved() -> None:
+    assert failing(*sound()) == []
+
+
+UNPAID = "every unpaid order timed out"
+PAID = "no order that was paid in time was touched"
+COUNTS = "the store counts what the processes counted"
+AGAIN = "every second handling is explained by a lapsed lease"
+
+Doctor = Callable[[Records], object]
+
+
+@pytest.mark.parametrize(
+    ("doctor", "claims"),
+    [
+        (lambda r: r.handled.pop(0), [UNPAID]),
+        (lambda r: r.handled.append(Handling("worker-1", "a", 1, 5)), [PAID]),
+        (lambda r: r.handled.append(Handling("worker-1", "z", 1, 5)), [UNPAID]),
+        (lambda r: r.handled.append(Handling("worker-1", "c", 1, 5)), [AGAIN]),
+        (lambda r: r.handled.append(Handling("worker-1", "c", 2, 5)), [AGAIN]),
+        (lambda r: r.handled.pop(), [AGAIN]),
+        (lambda r: r.acked.append("c"), [COUNTS]),
+        (lambda r: r.paid.remove("b"), [UNPAID, COUNTS]),
+        (lambda r: r.put.remove("d"), ["every order was put", UNPAID, COUNTS]),
+        (
+            lambda r: r.handled.append(replace(r.handled.pop(0), late=-1)),
+            ["none was early"],
+        ),
+    ],
+)
+def test_a_doctored_record_is_found_out(doctor: Doctor, claims: list[str]) -> None:
+    records, audit = sound()
+    doctor(records)
+    assert failing(records, audit) == claims
+
+
+@pytest.mark.parametrize(
+    ("flow", "sizes", "claims"),
+    [
+        (Flow(put=4, acked=3, cancelled=1, lapsed=1), Sizes(), [COUNTS]),
+        (Flow(put=4, acked=2, cancelled=2, lapsed=0), Sizes(), [AGAIN]),
+        (Flow(put=4, acked=1, cancelled=2, lapsed=1), Sizes(ready=1), [COUNTS]),
+        (Flow(put=4, acked=2, cancelled=1, lapsed=1), Sizes(), [COUNTS, "the audit balances"]),
+    ],
+)
+def test_a_store_that_counts_otherwise_is_found_out(
+    flow: Flow, sizes: Sizes, claims: list[str]
+) -> None:
+    records, _ = sound()
+    assert failing(records, Audit.of("orders", Counts(sizes, flow))) == claims
+
+
+def test_a_journal_survives_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "worker-1.jsonl"
+    journal = Journal(path)
+    tail = Tail(path)
+    journal.write([["handled", "a", 1, 5], ["acked", "a"]])
+    assert list(tail.rows()) == [["handled", "a", 1, 5], ["acked", "a"]]
+    with path.open("a") as file:
+        file.write('["handled","b"')
+    assert list(tail.rows()) == []
+    records = Records.read(tmp_path)
+    assert (records.handled, records.acked) == ([Handling("worker-1", "a", 1, 5)], ["a"])
+    assert Records.read(tmp_path / "nowhere") == Records()
+
+
+def test_the_plan_is_the_same_for_everybody() -> None:
+    plan = Plan(1_000, 8, 3)
+    orders = list(plan.timeline())
+    assert orders == list(plan.timeline())
+    assert len({order.id for order in orders}) == 1_000
+    assert 30 <= sum(order.rush for order in orders) <= 60
+    paid = sum(order.pays is not None for order in orders)
+    assert 700 < paid < 900
+
+
+def test_percentiles() -> None:
+    assert [percentile(list(range(100)), part) for part in (0.5, 0.99, 1)] == [50, 99, 99]
+    assert percentile([], 0.5) == 0
+
+
+@pytest.mark.process
+def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
+    done = shell("bide demo --orders 400 --seconds 1.5 --keep --json", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["proved"]
+    assert all(check["holds"] for check in found["checks"])
+    assert found["lateness_ms"]["p50"] >= 0
+    folder = Path(done.stderr.removeprefix("kept: ").strip())
+    assert folder.parent == tmp_path
+    records = Records.read(folder)
+    assert len(records.put) == 400
+    assert {handling.worker for handling in records.handled} <= {"worker-1", "worker-2", "worker-3"}
+    assert (folder / "demo.db").exists()

@@ -1,0 +1,161 @@
+"""`bide get`, `peek`, `scan`, `queues`, `counts`, `forecast`, `audit`."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+import bide
+
+Bide = Callable[..., Result]
+
+
+def test_get_as_a_line_and_as_json(run: Bide, orders: bide.Queue) -> None:
+    orders.put({"n": 1}, id="a", at=4_000_000_000, group="g")
+    line = run("get", "orders", "a").output
+    assert line == 'a\tdelayed\t2096-10-02T07:06:40.000Z\t0\t0/10\tg\t{"n":1}\n'
+    assert json.loads(run("get", "orders", "a", "--json").output) == {
+        "id": "a", "queue": "orders", "state": "delayed", "due": 4_000_000_000_000, "priority": 0,
+        "attempt": 0, "attempts": 10, "group": "g", "body": {"n": 1},
+    }  # fmt: skip
+
+
+def test_get_what_is_not_there(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    result = run("get", "orders", "a", "b", "--body")
+    assert (result.stdout, result.exit_code) == ("1\n", 1)
+    assert "b is not in orders" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "printed"), [("a b", b"a b\n"), (b"\xff\n", b"\xff\n"), ([1, "é"], '[1,"é"]\n')]
+)
+def test_get_the_body_alone(
+    run: Bide, orders: bide.Queue, body: object, printed: str | bytes
+) -> None:
+    orders.put(body, id="a")
+    expected = printed.encode() if isinstance(printed, str) else printed
+    assert run("get", "orders", "a", "--body").stdout_bytes == expected
+
+
+def test_bytes_are_base64_in_json(run: Bide, orders: bide.Queue) -> None:
+    orders.put(b"\xff\x00", id="a")
+    found = json.loads(run("get", "orders", "a", "--json").output)
+    assert (found["bytes"], "body" in found) == ("/wA=", False)
+
+
+def test_peek_shows_what_goes_out_next(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="late", delay=60)
+    orders.put(2, id="soon", delay=30)
+    orders.put(3, id="now")
+    lines = run("peek", "orders", "-n", "2").output.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["now", "soon"]
+
+
+def test_scan_filters(run: Bide, orders: bide.Queue) -> None:
+    for second in range(5):
+        orders.put(second, id=f"m{second}", at=4_000_000_000 + second, group=f"g{second % 2}")
+    orders.put(9, id="due")
+
+    def ids(*arguments: str) -> list[str]:
+        lines = run("scan", "orders", *arguments, "--json").output.splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    assert sorted(ids()) == ["due", "m0", "m1", "m2", "m3", "m4"]
+    assert ids("--state", "ready") == ["due"]
+    assert ids("--state", "delayed", "--after", "4000000001", "--before", "4000000003") == [
+        "m1",
+        "m2",
+    ]
+    assert sorted(ids("--group", "g1")) == ["m1", "m3"]
+    assert len(ids("--limit", "3")) == 3
+    assert run("scan", "orders", "--state", "lost").exit_code == 2
+
+
+def test_a_body_cannot_speak_to_the_terminal(run: Bide, orders: bide.Queue) -> None:
+    orders.put("\x9b31m\u202e", id="a")
+    assert run("peek", "orders").output.endswith('"\\x9b31m\\u202e"\n')
+
+
+def test_queues(run: Bide, orders: bide.Queue, url: str) -> None:
+    orders.put(1)
+    with bide.Queue("mail", url) as mail:
+        mail.put(1, delay=60)
+        mail.pause()
+    assert run("queues").output == "mail\t1\t0\t0\t0\tpaused\norders\t0\t1\t0\t0\n"
+    assert run("queues", "or").output == "orders\t0\t1\t0\t0\n"
+    first = json.loads(run("queues", "--json").output.splitlines()[0])
+    assert (first["queue"], first["delayed"], first["paused"]) == ("mail", 1, True)
+
+
+def test_counts(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, delay=60)
+    orders.put(2)
+    orders.claim()[0].ack()
+    lines = dict(line.split("\t") for line in run("counts", "orders").output.splitlines())
+    assert (lines["delayed"], lines["put"], lines["acked"]) == ("1", "2", "1")
+    assert lines["paused"] == "false"
+    assert json.loads(run("counts", "orders", "--json").output)["put"] == 2
+
+
+def test_forecast_counts_what_falls_due_when(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1)
+    orders.put_many([1, 2, 3], delay="90s")
+    orders.put(1, delay="2h")
+    lines = run("forecast", "orders", "--horizon", "3m").output.splitlines()
+    assert lines[0] == "overdue\t1"
+    assert [line.split("\t")[1] for line in lines[1:4]] == ["0", "3", "0"]
+    assert lines[4] == "later\t1"
+    parts = [json.loads(line) for line in run("forecast", "orders", "--json").output.splitlines()]
+    assert parts[0] == {"overdue": 1}
+    assert sum(part.get("count", 0) for part in parts) == 3
+    assert parts[-1] == {"later": 1}
+
+
+def test_forecast_refuses_a_million_bars(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1)
+    assert run("forecast", "orders", "--bucket", "1ms", "--horizon", "7d").exit_code == 2
+
+
+def test_audit_balances(run: Bide, orders: bide.Queue, url: str) -> None:
+    orders.put_many(range(5))
+    orders.ack(orders.claim(2))
+    with bide.Queue("mail", url) as mail:
+        mail.put(1)
+    one = run("audit", "orders")
+    assert one.exit_code == 0
+    assert one.output.splitlines()[1:3] == ["put\t5", "acked\t2"]
+    assert one.output.endswith("balanced\tyes\n")
+    every = [json.loads(line) for line in run("audit", "--json").output.splitlines()]
+    assert [(found["queue"], found["balanced"]) for found in every] == [
+        ("mail", True),
+        ("orders", True),
+    ]
+
+
+def test_audit_says_when_it_does_not_balance(run: Bide, orders: bide.Queue, tmp_path: Path) -> None:
+    orders.put_many(range(5))
+    orders.close()
+    damaged = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+    damaged.execute("UPDATE queue SET acked = acked + 1")
+    damaged.close()
+    result = run("audit")
+    assert result.exit_code == 1
+    assert "balanced\tno: 5 were put, 6 are accounted for" in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["counts", "orders"], ["peek", "orders"], ["scan", "orders"], ["get", "orders", "a"],
+        ["queues"], ["audit"], ["forecast", "orders"], ["dead", "orders"], ["export", "orders"],
+    ],
+)  # fmt: skip
+def test_looking_makes_no_store(run: Bide, tmp_path: Path, command: list[str]) -> None:
+    result = run(*command)
+    assert result.exit_code == 3
+    assert "there is no store at" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,161 @@
+"""`bide` itself: help, version, exit codes, completion, and what is imported when."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import bide
+from bide.cli import main
+from bide.cli.program import SECTIONS, Entry
+
+Bide = Callable[..., Result]
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+
+COMMANDS = [entry for section in SECTIONS.values() for entry in section]
+REPOSITORY = Path(__file__).parents[2]
+
+
+def every_command(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{path} {name}")
+
+
+EVERY = dict(every_command(main, "bide"))
+
+
+def test_version(run: Bide) -> None:
+    assert run("--version").output == f"bide {version('bide')}\n"
+
+
+def test_help_lists_every_command_and_the_exit_codes(run: Bide) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        result = run(*arguments)
+        assert result.exit_code == 0
+        for entry in COMMANDS:
+            assert f"  {entry.name} " in result.output
+        assert "Exit codes:" in result.output
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_the_line_in_the_list_is_true_of_the_command(entry: Entry) -> None:
+    command = EVERY[f"bide {entry.name}"]
+    assert command.name == entry.name
+    assert (command.help or "").startswith(entry.summary.removesuffix("."))
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_every_help_has_an_example(run: Bide, path: str) -> None:
+    result = run(*path.split()[1:], "--help")
+    assert result.exit_code == 0
+    _, _, examples = result.output.partition("Example:\n")
+    assert re.search(rf"\b{path}\b", examples)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_the_documentation_tells_every_command(path: str) -> None:
+    assert re.search(rf"\b{path}\b", (REPOSITORY / "docs" / "cli.md").read_text())
+
+
+def test_the_documentation_tells_every_long_option() -> None:
+    told = (REPOSITORY / "docs" / "cli.md").read_text()
+    missing = {
+        f"{path} {option}"
+        for path, command in EVERY.items()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--") and option not in told
+    }
+    assert missing == set()
+
+
+def test_a_slip_of_the_pen_is_met_with_a_hint(run: Bide) -> None:
+    result = run("cancle", "orders", "a")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[0] == (
+        "error: there is no command 'cancle'; did you mean 'cancel'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "word"),
+    [
+        ("mysql://x:secret@y/z", 2, "begins with none of"),
+        ("sqlite:///{tmp}/none/x.db", 3, "there is no directory"),
+        ("sqlite:///{tmp}/text.db", 3, "not a SQLite database"),
+    ],
+)
+def test_what_is_wrong_with_a_store(
+    run: Bide, tmp_path: Path, url: str, code: int, word: str
+) -> None:
+    (tmp_path / "text.db").write_text("just text, and quite a lot of it\n" * 40)
+    result = run("put", "orders", "1", "--url", url.format(tmp=tmp_path))
+    assert result.exit_code == code
+    assert word in result.stderr
+    assert "secret" not in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_traceback(run: Bide) -> None:
+    quiet = run("put", "orders", "1", "--url", "mysql://x")
+    loud = run("put", "orders", "1", "--url", "mysql://x", "--debug")
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+    assert loud.exit_code == quiet.exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["put", "orders", "1"], ["counts", "orders"]])
+def test_nothing_is_imported_that_is_not_called(url: str, arguments: list[str]) -> None:
+    with bide.Queue("orders", url) as orders:
+        orders.put(1)
+    code = (
+        "import sys\nfrom bide.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, check=True, env={"BIDE_URL": url},
+    )  # fmt: skip
+    loaded = set(done.stderr.split())
+    called = {"put": {"bide.cli.put"}, "counts": {"bide.cli.count"}}.get(arguments[0], set())
+    families = {f"bide.cli.{entry.where.partition(':')[0]}" for entry in COMMANDS}
+    assert loaded & families == called
+    assert "rich" not in loaded
+
+
+def complete(words: str, url: str) -> list[str]:
+    env = {
+        "_BIDE_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"bide {words}",
+        "COMP_CWORD": str(len(words.split(" "))),
+        "BIDE_URL": url,
+    }
+    result = CliRunner().invoke(main, [], env=env, prog_name="bide")
+    return [line.partition(",")[2] for line in result.output.splitlines() if line]
+
+
+def test_completion_of_commands_queues_and_options(url: str) -> None:
+    assert complete("re", url) == ["reschedule", "resume", "retry", "revive"]
+    assert complete("dead re", url) == ["revive"]
+    assert complete("counts ", url) == []
+    for name in ("orders", "mail"):
+        with bide.Queue(name, url) as queue:
+            queue.put(1)
+    assert complete("counts ", url) == ["mail", "orders"]
+    assert complete("claim o", url) == ["orders"]
+    assert "--priority" in complete("put orders --pri", url)
+    assert complete("scan orders --state de", url) == ["delayed", "dead"]

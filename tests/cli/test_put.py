@@ -1,0 +1,157 @@
+"""`bide put`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+import bide
+
+Bide = Callable[..., Result]
+
+
+def test_prints_the_id_and_stores_what_was_said(run: Bide, orders: bide.Queue) -> None:
+    result = run(
+        "put", "orders", '{"order": 42}', "--delay", "30m", "--id", "order-42", "--priority", "5",
+        "--expires", "1h", "--attempts", "3", "--group", "c:7", "--header", "trace=a=b",
+        "--header", "lang=de",
+    )  # fmt: skip
+    assert (result.output, result.exit_code) == ("order-42\n", 0)
+    message = orders.get("order-42")
+    assert message is not None
+    assert message.body == {"order": 42}
+    assert (message.priority, message.attempts, message.group) == (5, 3, "c:7")
+    assert message.expires == 3_600_000
+    assert message.headers == {"trace": "a=b", "lang": "de"}
+    assert message.state == "delayed"
+
+
+def test_json_tells_the_outcome(run: Bide) -> None:
+    found = json.loads(
+        run("put", "orders", "1", "--id", "a", "--at", "4000000000", "--json").output
+    )
+    assert found == {"id": "a", "done": True, "state": "delayed", "due": 4_000_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "body"),
+    [
+        (['"hello"'], None, "hello"),
+        (["hello", "--text"], None, "hello"),
+        (["3", "--text"], None, "3"),
+        (["hello", "--bytes"], None, b"hello"),
+        (["-"], '[1, "é"]', [1, "é"]),
+        (["-", "--text"], "a\nb\n", "a\nb\n"),
+        (["-", "--bytes"], b"\xff\x00", b"\xff\x00"),
+    ],
+)
+def test_the_body_is_json_unless_said_otherwise(
+    run: Bide, orders: bide.Queue, arguments: list[str], stdin: str | bytes | None, body: object
+) -> None:
+    assert run("put", "orders", *arguments, "--id", "a", stdin=stdin).exit_code == 0
+    message = orders.get("a")
+    assert message is not None
+    assert message.body == body
+
+
+def test_a_body_from_a_file(run: Bide, orders: bide.Queue, tmp_path: Path) -> None:
+    path = tmp_path / "body.json"
+    path.write_text('{"big": true}')
+    assert run("put", "orders", "--file", str(path), "--id", "a").exit_code == 0
+    message = orders.get("a")
+    assert message is not None
+    assert message.body == {"big": True}
+
+
+def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide.Queue) -> None:
+    result = run("put", "orders", "hello")
+    assert result.exit_code == 2
+    assert "no JSON" in result.stderr
+    assert "--text" in result.stderr
+    assert orders.counts().flow.put == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["orders"], "needs one body"),
+        (["orders", "1", "--file", __file__], "needs one body"),
+        (["orders", "1", "--delay", "soon"], "1h30m"),
+        (["orders", "1", "--delay=-5"], "no length of time"),
+        (["orders", "1", "--delay", "nan"], "no length of time"),
+        (["orders", "1", "--at", "tomorrow"], "ISO 8601"),
+        (["orders", "1", "--at", "1795241949570"], "not milliseconds"),
+        (["orders", "1", "--delay", "1s", "--at", "5"], "not both"),
+        (["orders", "1", "--priority", "256"], "256"),
+        (["orders", "1", "--attempts", "0"], "0"),
+        (["orders", "1", "--header", "x"], "NAME=VALUE"),
+        (["orders", "1", "--id", ""], "0 bytes"),
+        (["no queue", "1"], "cannot be the name of a queue"),
+        (["orders", "-", "--lines", "--id", "x"], "ids are made up"),
+        (["orders", "1", "--lines"], "stdin or --file"),
+        (["orders", "\udcff", "--text"], "no UTF-8 text"),
+    ],
+)
+def test_wrong_usage_says_why(run: Bide, arguments: list[str], word: str) -> None:
+    result = run("put", *arguments)
+    assert result.exit_code == 2
+    assert word in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+
+
+def test_a_naive_moment_is_refused_with_the_local_one(run: Bide) -> None:
+    result = run("put", "orders", "1", "--at", "2026-12-01T09:00")
+    assert result.exit_code == 2
+    assert "has no time zone" in result.stderr
+    assert "2026-12-01T09:00+" in result.stderr or "2026-12-01T09:00-" in result.stderr
+
+
+def test_iso_moments_with_a_zone_name_the_same_moment(run: Bide, orders: bide.Queue) -> None:
+    for number, at in enumerate(("2026-12-01T09:00+01:00", "2026-12-01T08:00Z", "1796112000")):
+        assert run("put", "orders", "1", "--at", at, "--id", f"m{number}").exit_code == 0
+    dues = {message.due for message in orders.scan()}
+    assert dues == {1_796_112_000_000}
+
+
+def test_an_id_that_is_there_already(run: Bide, orders: bide.Queue) -> None:
+    put = ("put", "orders", "--id", "a", "--delay", "1h")
+    assert run(*put, "1").exit_code == 0
+    assert run(*put, "2").exit_code == 0
+    assert [message.body for message in orders.scan()] == [1]
+    refused = run(*put, "2", "--on-conflict", "raise")
+    assert refused.exit_code == 1
+    assert "nothing was stored" in refused.stderr
+    assert run(*put, "3", "--on-conflict", "replace").exit_code == 0
+    assert [message.body for message in orders.scan()] == [3]
+
+
+def test_replacing_what_a_worker_holds_is_not_done(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    orders.claim()
+    assert run("put", "orders", "2", "--id", "a", "--on-conflict", "replace").exit_code == 1
+
+
+def test_lines_put_a_message_each(run: Bide, orders: bide.Queue) -> None:
+    lines = "\n".join(f'{{"n": {n}}}' for n in range(2_500))
+    result = run("put", "orders", "--lines", "--delay", "1h", "--group", "g", stdin=lines)
+    assert (result.output, result.exit_code) == ("stored\t2500\n", 0)
+    assert sorted(message.body["n"] for message in orders.scan()) == list(range(2_500))
+    assert {message.group for message in orders.scan()} == {"g"}
+
+
+def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue) -> None:
+    result = run("put", "orders", "--lines", stdin='"a"\n\n{oops\n')
+    assert result.exit_code == 2
+    assert "line 3 is no JSON" in result.stderr
+
+
+def test_lines_of_text_from_a_file_with_dos_ends(
+    run: Bide, orders: bide.Queue, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"one\r\ntwo\r\nthree")
+    assert run("put", "orders", "--lines", "--text", "--file", str(path)).exit_code == 0
+    assert sorted(message.body for message in orders.scan()) == ["one", "three", "two"]

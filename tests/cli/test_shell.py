@@ -1,0 +1,145 @@
+"""What only a real process shows: pipes, signals, commands that are run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import bide
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+
+pytestmark = pytest.mark.process
+
+BOUND = 20.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        os.sched_yield()
+
+
+def test_commands_in_a_pipeline(shell: Shell) -> None:
+    done = shell(
+        "set -eo pipefail\n"
+        "seq 1 3000 | bide put orders --lines\n"
+        "bide claim orders -n 2000 | bide ack orders - | wc -l\n"
+        "bide export orders | bide import copy\n"
+        "bide audit | grep -c 'balanced.yes'\n"
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.split() == ["stored", "3000", "2000", "stored", "1000", "kept", "0", "2"]
+
+
+def test_a_reader_who_leaves_early_is_no_error(shell: Shell, orders: bide.Queue) -> None:
+    orders.put_many([f"{n} {'x' * 200}" for n in range(3_000)])
+    for command in ("bide scan orders", "bide scan orders --json", "bide export orders"):
+        done = shell(f"{command} | head -n 1 | wc -l; echo ${{PIPESTATUS[0]}}")
+        assert (done.stderr, done.stdout.split()) == ("", ["1", "141"])
+
+
+def test_what_could_not_be_printed_is_not_acked(shell: Shell, orders: bide.Queue) -> None:
+    orders.put_many(range(5))
+    done = shell("bide claim orders -n 5 --ack > /dev/full; echo $?")
+    assert done.stdout == "3\n"
+    assert "No space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert orders.counts().flow.acked == 0
+
+
+def test_lines_are_put_as_they_trickle_in(orders: bide.Queue, url: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "put", "orders", "--lines", "--url", url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    for number in (1, 2):
+        process.stdin.write(b"1\n")
+        process.stdin.flush()
+        until(lambda number=number: orders.counts().flow.put == number)  # type: ignore[misc]
+    assert process.communicate(timeout=BOUND)[0] == b"stored\t2\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130)])
+def test_an_interrupt_is_quiet(orders: bide.Queue, url: str, number: int, code: int) -> None:
+    orders.put(1, id="a", delay=3600)
+    ready = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-m", "bide", "claim", "orders", "--wait", "1h"],
+        env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    bell = Path(f"{url.removeprefix('sqlite:///')}-bell")
+    until(lambda: bell.exists() and any(bell.iterdir()))  # it waits
+    ready.send_signal(number)
+    assert ready.communicate(timeout=BOUND) == (b"", b"")
+    assert ready.returncode == code
+
+
+def test_exec_acks_by_the_exit_code(shell: Shell, orders: bide.Queue) -> None:
+    orders.put({"n": 1}, id="good", priority=1)
+    orders.put("text", id="bad")
+    about = 'cat; echo " $BIDE_QUEUE $BIDE_ID $BIDE_ATTEMPT"; [ "$BIDE_ID" = good ] || exit 7'
+    done = shell(f"bide claim orders -n 5 --exec '{about}' --retry 1h")
+    assert done.returncode == 1
+    assert done.stdout == '{"n":1} orders good 1\ntext orders bad 1\n'
+    assert done.stderr == "bad: exit code 7, attempt 1 of 10; again in 1h\n"
+    bad = orders.get("bad")
+    assert bad is not None
+    assert (bad.state, bad.error) == ("delayed", "exit code 7")
+    assert orders.counts().flow.acked == 1
+
+
+def test_exec_as_json_and_with_nothing_to_do(shell: Shell, orders: bide.Queue) -> None:
+    assert shell("bide claim orders --exec true").returncode == 1
+    orders.put(1, id="a", attempts=1)
+    done = shell("bide claim orders --exec 'kill -9 $$' --json")
+    found = json.loads(done.stdout)
+    assert (found["id"], found["exit"], found["outcome"]) == ("a", -9, "dead")
+    assert [message.error for message in orders.dead()] == ["killed by signal 9"]
+
+
+def test_the_lease_is_extended_while_a_command_runs(
+    shell: Shell, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put(1, id="a")
+    script = tmp_path / "outlast.py"
+    script.write_text(
+        "import bide, os, time\n"
+        "with bide.Queue(os.environ['BIDE_QUEUE'], os.environ['BIDE_URL']) as queue:\n"
+        "    first = queue.get(os.environ['BIDE_ID']).until\n"
+        f"    deadline = time.monotonic() + {BOUND / 2}\n"
+        "    while queue.get(os.environ['BIDE_ID']).until < first + 600:\n"
+        "        assert time.monotonic() < deadline\n"
+    )
+    command = f"{sys.executable} {script}"
+    done = shell(f"bide claim orders --exec '{command}' --lease 600ms")
+    assert (done.stderr, done.returncode) == ("", 0)
+    flow = orders.counts().flow
+    assert (flow.acked, flow.lapsed) == (1, 0)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_exec_hands_its_message_back(
+    orders: bide.Queue, url: str, tmp_path: Path, number: int, code: int
+) -> None:
+    orders.put(1, id="a")
+    mark = tmp_path / "runs"
+    command = f"touch {mark}; exec tail -f /dev/null"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "claim", "orders", "--exec", command, "--loop"],
+        env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    until(mark.exists)
+    process.send_signal(number)
+    assert process.communicate(timeout=BOUND) == (b"", b"")
+    assert process.returncode == code
+    message = orders.get("a")
+    assert message is not None
+    assert (message.state, message.attempt) == ("ready", 0)

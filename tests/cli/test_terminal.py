@@ -1,0 +1,160 @@
+"""What people see: tables, colours, questions, charts, bars."""
+
+import io
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import bide
+from bide.cli.forecast import bar
+from bide.cli.moments import iso, local, relative, rounded
+from bide.cli.output import printable
+from bide.cli.progress import Bar
+
+Terminal = Callable[..., tuple[str, int]]
+
+
+def plain(screen: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen).replace("\r\n", "\n")
+
+
+@pytest.mark.process
+def test_a_table_of_messages(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put({"order": 42, "note": "[bold]not markup[/bold]"}, id="order-42", delay=1799.9)
+    screen, code = terminal("peek", "orders")
+    assert code == 0
+    assert "\x1b[36mdelayed" in screen
+    assert "in 30m" in screen
+    assert "[bold]not markup[/bold]" in plain(screen)
+    assert "\x1b[3" not in terminal("peek", "orders", NO_COLOR="1")[0]
+
+
+@pytest.mark.process
+def test_a_long_body_leaves_the_other_columns_whole(terminal: Terminal, orders: bide.Queue) -> None:
+    id = "x" * 26
+    orders.put("y" * 500, id=id, at=4_000_000_000, priority=7)
+    screen, _ = terminal("peek", "orders", COLUMNS="80")
+    row = next(line for line in plain(screen).splitlines() if "xxx" in line)
+    assert "delayed" in row
+    assert "2096-10-02" in row
+    assert row.rstrip().endswith("…")
+    assert all(len(line) <= 80 for line in plain(screen).splitlines())
+
+
+@pytest.mark.process
+def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.Queue) -> None:
+    screen, code = terminal("put", "orders", "1", "--id", "a", "--delay", "1h")
+    assert code == 0
+    assert re.fullmatch(r"✓ a delayed, due [-:0-9 ]+ \(in 1h\)\n", plain(screen))
+    screen, _ = terminal("put", "orders", "1", "--id", "a")
+    assert plain(screen).startswith("= kept what was there: a is delayed")
+    screen, code = terminal("cancel", "orders", "b")
+    assert (code, plain(screen).startswith("✗ b not cancelled: there is no such message")) == (
+        1,
+        True,
+    )
+
+
+@pytest.mark.process
+def test_the_forecast_is_a_chart(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put_many(range(40), delay="5m")
+    orders.put_many(range(20), delay="20m")
+    lines = [line for line in plain(terminal("forecast", "orders")[0]).splitlines() if "█" in line]
+    assert [line.split()[-1] for line in lines] == ["40", "20"]
+    long, short = (line.count("█") for line in lines)
+    assert 50 < long <= 100
+    assert abs(long - 2 * short) <= 2
+
+
+@pytest.mark.process
+def test_the_audit_adds_up_and_says_so(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put_many(range(1_234))
+    orders.ack(orders.claim(34))
+    screen = plain(terminal("audit", "orders")[0])
+    assert re.search(r"put +1,234", screen)
+    assert re.search(r"acked += +34 +gone", screen)
+    assert re.search(r"ready +\+ 1,200 +in the queue", screen)
+    assert "✓ it balances: all 1,234 that were put are accounted for" in screen
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("answer", "left", "code"), [("y\n", 0, 0), ("n\n", 3, 1)])
+def test_purge_asks(
+    terminal: Terminal, orders: bide.Queue, answer: str, left: int, code: int
+) -> None:
+    orders.put_many(range(3), delay=60)
+    screen, ended = terminal("purge", "orders", "--state", "delayed", typed=answer)
+    assert "Delete 3 delayed messages of orders for good?" in screen
+    assert ended == code
+    assert orders.counts().sizes.delayed == left
+
+
+@pytest.mark.process
+def test_claim_says_how_to_ack(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    screen = plain(terminal("claim", "orders")[0])
+    found = re.search(r"then bide ack orders a (\d+)", screen)
+    assert found is not None
+    assert terminal("ack", "orders", "a", found[1])[1] == 0
+
+
+@pytest.mark.process
+def test_the_other_screens(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1, id="a", headers={"k": "v"}, expires=60)
+    orders.claim()[0].bury("a bad\nday")
+    orders.put(2, id="b")
+    for arguments, words in (
+        (["counts", "orders"], ["dead", "1", "the oldest that waits"]),
+        (["queues"], ["orders", "late by"]),
+        (["dead", "orders"], ["a bad", "1/10"]),
+        (["dead", "show", "orders", "a"], ["k: v", "day", "dead since", "expires"]),
+        (["get", "orders", "b"], ["ready", "0 of 10"]),
+        (["scan", "orders", "--limit", "1"], ["a"]),
+        (["audit"], ["it balances"]),
+        (["revive", "orders", "--all"], ["1 dead letter of orders revived"]),
+        (["pause", "orders"], ["orders is paused"]),
+        (["counts", "orders"], ["paused: nobody can claim"]),
+    ):
+        screen, code = terminal(*arguments)
+        assert code == 0, screen
+        for word in words:
+            assert word in plain(screen)
+
+
+def test_a_bar_shows_itself_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def __init__(self, terminal: bool) -> None:
+            super().__init__()
+            self.terminal = terminal
+
+        def isatty(self) -> bool:
+            return self.terminal
+
+    for terminal in (True, False):
+        screen = Screen(terminal)
+        monkeypatch.setattr(sys, "stderr", screen)
+        with Bar("counting sheep", 3, patience=0) as bar:
+            if bar._timer is not None:
+                bar._timer.join()  # the moment at which it shows itself
+            assert list(bar.over("abc")) == ["a", "b", "c"]
+        assert ("counting sheep" in screen.getvalue()) is terminal
+
+
+def test_blocks_of_a_bar() -> None:
+    assert bar(0, 8, 10) == ""
+    assert bar(8, 8, 10) == "█" * 10
+    assert bar(1, 10_000, 10) == "▏"
+    assert len(bar(3, 8, 10)) == 4
+
+
+def test_moments_read_well() -> None:
+    assert [rounded(ms) for ms in (3, 4_234, 179_000, 1_799_900, 7_200_000, 90_061_000)] == [
+        "3ms", "4.2s", "2m59s", "30m", "2h", "1d1h",
+    ]  # fmt: skip
+    assert [rounded(days * 86_400_000) for days in (12.2, 1461)] == ["12d", "4y"]
+    assert (relative(0, 0), relative(5_000, 0), relative(0, 60_000)) == ("now", "in 5.0s", "1m ago")
+    assert iso(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert len(local(0, 0)) == 8
+    assert printable("a\x1b[31mb\n") == "a\\x1b[31mb\\n"
