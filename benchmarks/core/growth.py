@@ -1,6 +1,7 @@
 """Whether an operation costs more when more is pending."""
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,17 +24,17 @@ def _claim_and_ack(queue: bide.Queue, number: int) -> None:
     delivery.ack()
 
 
-OPERATIONS: dict[str, Operation] = {
-    "put": lambda queue, n: queue.put(BODY, delay=86_400 + n % 3_600),
+OPERATIONS: dict[str, Operation] = {  # reads first: the disk is still busy with the filling
     "get": lambda queue, n: queue.get(f"m{n * 7919 % FEW}"),
+    "counts": lambda queue, n: queue.counts(),
+    "peek": lambda queue, n: queue.peek(10),
+    "reschedule": lambda queue, n: queue.reschedule(f"m{n * 7919 % FEW}", delay=86_400 + n),
     "cancel + put": lambda queue, n: (
         queue.cancel(f"m{n % FEW}"),
         queue.put(BODY, id=f"m{n % FEW}", delay=86_400),
     ),
-    "reschedule": lambda queue, n: queue.reschedule(f"m{n * 7919 % FEW}", delay=86_400 + n),
+    "put": lambda queue, n: queue.put(BODY, delay=86_400 + n % 3_600),
     "put + claim + ack": _claim_and_ack,
-    "counts": lambda queue, n: queue.counts(),
-    "peek": lambda queue, n: queue.peek(10),
 }
 
 
@@ -43,6 +44,7 @@ def growth() -> Iterator[Figure]:
         with queue_in(few_path) as few, queue_in(many_path) as many:
             _fill(few, FEW)
             _fill(many, MANY)
+            os.sync()  # or the kernel writes back 400 MB while single commits are timed
             for name, operation in OPERATIONS.items():
                 yield _compare(name, operation, few, many)
 
@@ -65,7 +67,7 @@ def _fill(queue: bide.Queue, count: int) -> None:
 
 
 def _compare(name: str, operation: Operation, few: bide.Queue, many: bide.Queue) -> Figure:
-    for warm in range(50):
+    for warm in range(FEW):
         operation(few, warm)
         operation(many, warm)
     times: dict[int, list[float]] = {FEW: [], MANY: []}

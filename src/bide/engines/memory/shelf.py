@@ -216,7 +216,6 @@ class Shelf:
                 break
             examined += len(picked)
             for record in picked:
-                self._leave(record)
                 if record.expires is not None and now > record.due + record.expires:
                     self.end(record, "expired", now)
                     self.tally["expired"] += 1
@@ -225,12 +224,24 @@ class Shelf:
         return taken
 
     def _pick(self, count: int, now: int, reach: int) -> list[Record]:
-        due = list(islice(self._upto("delayed", delayed_reach(now)), max(reach, count + 1)))
-        if not self.sets["ready"] and (not self.weighted or len(due) <= count):
-            return sorted(due[:count], key=lambda r: (ready_rank(r.due, r.priority), r.seq))
-        for record in due[:reach]:
+        """Take the next records out of delayed, or of ready where weights or a backlog matter."""
+        if not self.sets["ready"] and not (self.weighted and self.due_by(now) > count):
+            first = list(islice(self._upto("delayed", delayed_reach(now)), count))
+            self._leave_first("delayed", len(first))
+            if self.weighted:
+                first.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
+            return first
+        for record in list(islice(self._upto("delayed", delayed_reach(now)), reach)):
             self.ready(record)
-        return [record for _, _, record in islice(self.sets["ready"], count)]
+        first = [record for _, _, record in islice(self.sets["ready"], count)]
+        self._leave_first("ready", len(first))
+        return first
+
+    def _leave_first(self, state: State, count: int) -> None:
+        """Take the first records out of a set; several times faster than one by one."""
+        pop = self.sets[state].pop
+        for _ in range(count):
+            pop(0)[2].state = None
 
     def next_claim(self, now: int) -> int | None:
         """Return in how many milliseconds there is something to claim or to collect."""
