@@ -17,6 +17,11 @@ class RecordingClock(FakeClock):
         super().__init__()
         self.waits: list[float | None] = []
 
+    def wait_for_wait(self, number: int) -> None:
+        """Block until so many waits have begun since the clock was made."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.waits) >= number, 10)
+
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         self.waits.append(None if timeout is None else self.monotonic() + timeout)
         return super().wait(condition, timeout)

@@ -202,10 +202,10 @@ def test_stop_with_drain_lets_all_have_their_moment(clock: RecordingClock, start
 
     wheel.schedule(refused, 20)
     wheel.schedule(started.append, 10, args=("first",))
-    stopper = start(lambda: wheel.stop(drain=True))
     clock.wait_for_waiters()
-    while not wheel._stopping:
-        threading.Event().wait(0.001)
+    stopper = start(lambda: wheel.stop(drain=True))
+    clock.wait_for_wait(2)  # `stop` wakes the thread, which waits again
+    clock.wait_for_waiters()
     clock.advance(10)
     clock.wait_for_waiters()
     assert started == ["first"]

@@ -95,21 +95,6 @@ class DelayQueue(Generic[T]):
             self._release()
         return entry
 
-    def put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
-        """Put an item in by its moment in nanoseconds of the monotonic clock, drift-free."""
-        with self._lock:
-            if self._closed or self._forked:
-                self._refuse()
-            entry = self._entries.add(item, due, priority, self._now())
-            if due < self._alarm:
-                self._alarm = -NEVER
-                self._lead.notify()
-        return entry
-
-    def now(self) -> int:
-        """Return the monotonic clock's reading in nanoseconds, as `put_due` counts them."""
-        return self._now()
-
     def take(self, timeout: Delay | None = None) -> T:
         """Wait until the head is due, take it out and return it.
 
@@ -228,6 +213,17 @@ class DelayQueue(Generic[T]):
 
     def _now(self) -> int:
         return max(int(self._monotonic() * NS + 0.5), self._reached)
+
+    def _put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
+        """Put an item in by its moment in nanoseconds of the monotonic clock, drift-free."""
+        with self._lock:
+            if self._closed or self._forked:
+                self._refuse()
+            entry = self._entries.add(item, due, priority, self._now())
+            if due < self._alarm:
+                self._alarm = -NEVER
+                self._lead.notify()
+        return entry
 
     def _refuse(self) -> None:
         self._check_process()

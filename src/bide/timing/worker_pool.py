@@ -39,7 +39,7 @@ class WorkerPool:
         self._prefix = prefix
         self._loop = loop
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock)
-        self.now = self._queue.now
+        self.now = self._queue._now
         self._lock = threading.RLock()  # a signal handler may come back in
         self._live: set[ScheduledFuture[Any]] = set()  # what is not done
         self._threads: set[threading.Thread] = set()
@@ -106,7 +106,7 @@ class WorkerPool:
 
     def _put(self, future: ScheduledFuture[Any]) -> None:
         """Queue a future for its moment. Holds the lock."""
-        future._handle = self._queue.put_due(future, future._due)
+        future._handle = self._queue._put_due(future, future._due)
 
     def _start_thread(self) -> None:
         if len(self._threads) >= self._max_workers:

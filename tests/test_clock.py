@@ -1,0 +1,104 @@
+"""The manual clock: what it tells, whom it wakes."""
+
+import asyncio
+import threading
+
+import pytest
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.testing.clock import FakeClock
+
+
+def test_ten_tenths_are_one() -> None:
+    clock = FakeClock(5_000)
+    start = clock.monotonic()
+    for _ in range(10):
+        clock.advance(0.1)
+    assert clock.monotonic() - start == 1.0
+    assert clock.now() == 6_000
+
+
+def test_time_does_not_go_back_but_the_wall_clock_may() -> None:
+    clock = FakeClock(5_000)
+    with pytest.raises(ValueError, match="time cannot go back"):
+        clock.advance(-1)
+    clock.set_wall(1_000)
+    assert (clock.now(), clock.monotonic()) == (1_000, 1_000.0)
+
+
+@pytest.mark.parametrize("clock", [FakeClock(), SYSTEM_CLOCK])
+def test_a_moment_that_has_come_is_not_waited_for(clock: Clock) -> None:
+    condition = threading.Condition()
+    with condition:
+        assert clock.wait_until(condition, clock.monotonic()) is False
+        assert clock.wait_until(condition, clock.monotonic() - 5) is False
+        assert clock.wait(condition, 0) is False
+
+
+def test_moving_the_clock_between_reading_and_waiting_is_not_missed() -> None:
+    clock = FakeClock()
+    moment = clock.monotonic() + 5
+    clock.advance(5)
+    condition = threading.Condition()
+    with condition:
+        assert clock.wait_until(condition, moment) is False
+
+
+def test_a_waiter_is_woken_by_time_or_by_notification() -> None:
+    clock = FakeClock()
+    condition = threading.Condition()
+    answers: list[bool] = []
+
+    def wait() -> None:
+        with condition:
+            answers.append(clock.wait_until(condition, 1_010.0))
+            answers.append(clock.wait(condition, 5))
+            answers.append(clock.wait(condition, None))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    clock.wait_for_waiters()
+    clock.advance(9.5)
+    assert clock.waiting() == 1
+    clock.advance(0.5)
+    clock.wait_for_waiters()
+    assert answers == [False]
+    for _ in range(2):
+        clock.wait_for_waiters()
+        with condition:
+            condition.notify()
+        assert clock.waiting() == 0, "notified: it no longer waits"
+    thread.join(10)
+    assert answers == [False, True, True]
+
+
+def test_waiting_for_waiters_has_an_end() -> None:
+    with pytest.raises(TimeoutError, match="0 threads wait on the clock, not 1"):
+        FakeClock().wait_for_waiters(timeout=0.01)
+
+
+def test_the_autojumping_clock_goes_to_the_moment() -> None:
+    clock = FakeClock(autojump=True)
+    condition = threading.Condition(threading.Lock())
+    with condition:
+        assert clock.wait_until(condition, 1_007.0) is False
+        assert clock.monotonic() == 1_007.0
+        assert clock.wait(condition, 3) is False
+    assert clock.monotonic() == 1_010.0
+
+
+def test_call_later_runs_on_the_loop_unless_cancelled() -> None:
+    async def main() -> list[str]:
+        clock = FakeClock()
+        loop = asyncio.get_running_loop()
+        ran: list[str] = []
+        clock.call_later(loop, 2, lambda: ran.append("two"))
+        clock.call_later(loop, 1, lambda: ran.append("one"))
+        clock.call_later(loop, 0, lambda: ran.append("now"))
+        clock.call_later(loop, 1, lambda: ran.append("never")).cancel()
+        clock.advance(1.5)
+        await asyncio.sleep(0.0)
+        await asyncio.sleep(0.0)
+        return ran
+
+    assert asyncio.run(main()) == ["now", "one"]
