@@ -36,6 +36,7 @@ class Executor:
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock) -> None:
         self._open_engine = open_engine
         self._clock = clock
+        self._by_store = clock is SYSTEM_CLOCK
         self._engine: Engine | None = None
         self._lock = threading.Lock()
         self._waiting = False
@@ -61,13 +62,14 @@ class Executor:
         if self._waiting or not self._lock.acquire(blocking=False):
             return None
         try:
-            engine = self._opened()
+            engine = self._engine or self._opened()
+            now = None if self._by_store else self._now(engine)
             try:
-                return engine.execute((command,), self._now(engine))[0]
+                return engine.execute((command,), now)[0]
             except OutcomeUnknown:
                 if not command.repeatable:
                     raise
-                return engine.execute((command,), self._now(engine))[0]
+                return engine.execute((command,), now)[0]
         finally:
             self._lock.release()
 
@@ -176,7 +178,7 @@ class Executor:
         return self._engine
 
     def _now(self, engine: Engine) -> int | None:
-        if self._clock is SYSTEM_CLOCK or not engine.capabilities.caller_time:
+        if self._by_store or not engine.capabilities.caller_time:
             return None
         return self._clock.now()
 

@@ -331,7 +331,8 @@ class Lane:
             self._tell(queue, wake)
 
     def _tell(self, queue: str, wake: int) -> None:
-        self.hint(queue, wake)
+        if self._parked.interested(queue):
+            self.hint(queue, wake)
         self._executor.ring(queue, wake)
 
     def hint(self, queue: str, wake: int) -> None:

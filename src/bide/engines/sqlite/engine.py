@@ -60,7 +60,9 @@ class SqliteEngine:
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in one transaction, and answer when the disk has it."""
-        connection = self._current()
+        connection = self._connection
+        if connection is None or time.monotonic() - self._checked > LOOK_EVERY:
+            connection = self._current()
         try:
             if self._lone is not None and len(commands) == 1:
                 moment = time.time_ns() // 1_000_000 if now is None else now
@@ -129,12 +131,10 @@ class SqliteEngine:
         """
         if self._connection is None:
             raise Closed("this engine was closed")
-        now = time.monotonic()
-        if now - self._checked > LOOK_EVERY:
-            self._checked = now
-            if _identity(self._path) != self._file:
-                self._connection.close()
-                return self._open()
+        if _identity(self._path) != self._file:
+            self._connection.close()
+            return self._open()
+        self._checked = time.monotonic()
         return self._connection
 
 
