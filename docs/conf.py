@@ -17,10 +17,11 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",  # docs/_ext/docstrings.py, after Napoleon
     "sphinx_click",
+    "shell",  # docs/_ext/shell.py, after sphinx-click
     "tables",  # docs/_ext/tables.py: what is made from the code's own data
 ]
 exclude_patterns = ["_build", "_ext"]
-nitpicky = False
+smartquotes = False  # they make one dash of the two before an option
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3

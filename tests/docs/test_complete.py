@@ -109,6 +109,18 @@ def test_every_capability_has_words() -> None:
         assert f'"{name}": "' in source
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    """Those of the documentation itself are checked by its build."""
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / name).read_text()):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            page = (ROOT / path).read_text()
+            titles = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+            anchors = [re.sub(r"[^a-z0-9 -]", "", t.lower()).replace(" ", "-") for t in titles]
+            assert not anchor or anchor in anchors, target
+
+
 def test_nothing_is_left_to_be_written() -> None:
     for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
         if "_build" not in page.parts:

@@ -86,11 +86,15 @@ def steps(page: str) -> Iterator[dict[str, Any]]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """Return the commands of a shell block, word by word."""
+    """Return the commands of a shell block, word by word; in a console, those behind a prompt."""
     for line in block.text.replace("\\\n", " ").splitlines():
+        if block.info == "console":
+            if not line.startswith("$ "):
+                continue
+            line = line.removeprefix("$ ")
         for part in re.split(r" \| | && ", line.partition(" #")[0]):
             if part.strip():
-                yield shlex.split(part.partition(" > ")[0])
+                yield shlex.split(re.split(" [<>] ", part)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,10 +136,11 @@ def test_commands_exist(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     makefile = (ROOT / "Makefile").read_text()
     for block in blocks((ROOT / name).read_text()):
-        if block.info != "sh":
+        if block.info not in ("sh", "console"):
             continue
         for words in commands(block):
-            assert words[0] in PROGRAMS, f"{name}:{block.line}: {words[0]}"
+            if block.info == "sh":
+                assert words[0] in PROGRAMS, f"{name}:{block.line}: {words[0]}"
             if words[0] == "make":
                 for target in (word for word in words[1:] if "=" not in word):
                     assert re.search(rf"^{target}:", makefile, re.M), f"{name}: make {target}"
@@ -146,7 +151,7 @@ def test_commands_exist(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def parse(words: list[str]) -> None:
     """Have the command line understand a command, and not carry it out."""
     for word in words:
-        if word.endswith(".jsonl"):
+        if re.fullmatch(r"\w+\.\w+", word):
             Path(word).touch()  # a file that a command reads has to be there
     with patch.object(click.Command, "invoke"):
         bide(words, standalone_mode=False)

@@ -1,0 +1,50 @@
+"""Makes the reference of the command line as readable as its --help."""
+
+from itertools import groupby
+
+import click
+from sphinx.application import Sphinx
+
+EVERYWHERE = ("--url", "--json", "--debug")
+"""Options of every command; they are told once, on top of the page."""
+
+
+def examples(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
+    """Show examples as code, where the space between words is as it was written."""
+    found: list[str] = []
+    for bar, run in groupby(list(lines), key=lambda line: line.startswith("| ")):
+        if bar:
+            title, *block = (line.removeprefix("| ") for line in run)
+            found += [title, "", ".. code-block:: text", "", *(f"   {line}" for line in block), ""]
+        else:
+            found += run
+    lines[:] = found
+
+
+def common(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
+    """Leave out the options that every command has."""
+    kept: list[str] = []
+    skipping = False
+    for line in lines:
+        if line.startswith(".. option::"):
+            skipping = line.split()[2].rstrip(",") in EVERYWHERE
+        if not skipping:
+            kept.append(line)
+    lines[:] = kept
+
+
+def nothing(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
+    """Leave out what the usage says already."""
+    lines.clear()
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Listen to sphinx-click."""
+    app.connect("sphinx-click-process-description", examples)
+    app.connect("sphinx-click-process-epilog", examples)
+    app.connect("sphinx-click-process-options", common)
+    app.connect("sphinx-click-process-arguments", nothing)
+    if "sphinx-click-process-envars" not in app.events.events:
+        app.add_event("sphinx-click-process-envars")  # it announces the event under another name
+    app.connect("sphinx-click-process-envars", nothing)
+    return {"parallel_read_safe": True}
