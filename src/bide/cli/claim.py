@@ -70,8 +70,9 @@ def claim(
 ) -> bool:
     """Take due messages, or run a command for each.
 
-    They are yours for the length of a lease. In a pipe a line is: id, token, body. Settle each with `bide ack QUEUE ID TOKEN` (or retry,
-    bury, extend) before its lease is over. Exit code 1 when nothing was due in time.
+    They are yours for the length of a lease. In a pipe a line is: id, token, body. Settle each with
+    `bide ack QUEUE ID TOKEN` (or retry, bury, extend) before its lease is over. Exit code 1 when
+    nothing was due in time.
 
     --exec runs CMD once a message, one after the other, with the body on stdin and BIDE_QUEUE,
     BIDE_ID, BIDE_ATTEMPT, BIDE_TOKEN, BIDE_DUE and BIDE_URL in its environment. The lease is

@@ -79,7 +79,7 @@ class Runner:
                 code = self._attend(process, delivery)
             except BaseException:
                 _stop(process)
-                delivery.release()
+                _hand_back(delivery)
                 raise
         return self._settle(delivery, code, time.monotonic() - began)
 
@@ -139,6 +139,13 @@ class Runner:
             warn(
                 f"{delivery.id}: {reason}, attempt {message.attempt} of {message.attempts}; {then}"
             )
+
+
+def _hand_back(delivery: Delivery) -> None:
+    try:
+        delivery.release()
+    except LeaseLost as error:
+        warn(str(error))
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
