@@ -120,7 +120,7 @@ def test_page_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_says_what_it_is(name: str) -> None:
     """So that nothing escapes the tests by a slip of its info string."""
-    known = ("pycon", "text", "sh", "json", "console", "Dockerfile", "toml", "{code-block}")
+    known = ("pycon", "text", "sh", "json", "console", "Dockerfile", "ini", "toml", "{code-block}")
     directives = (
         "{toctree}", "{include}", "{eval-rst}", "{raw}", "{transitions}", "{capabilities}",
         "{note}", "{click}",
