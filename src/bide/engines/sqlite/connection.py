@@ -106,9 +106,11 @@ def _prepare(connection: sqlite3.Connection, path: Path, timeout: float, read_on
 
 def _check(connection: sqlite3.Connection, path: Path, known: int) -> int:
     """Return the version of the store's schema, 0 for a new file."""
-    (owner,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # One statement, one snapshot: another process may be making the store at this moment.
+    owner, version, tables = connection.execute(
+        "SELECT (SELECT application_id FROM pragma_application_id), "
+        "(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)"
+    ).fetchone()
     if owner != APPLICATION_ID and (tables or owner or version):
         raise NotAStore(
             f"{path} is a SQLite database, but not one of bide's; it was left as it is. Name "
