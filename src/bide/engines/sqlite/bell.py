@@ -9,6 +9,7 @@ looks again by itself now and then. A socket whose process is gone is removed by
 import itertools
 import os
 import socket
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class SocketBell:
     def __init__(self, listener: socket.socket, address: str) -> None:
         self._listener = listener
         self._closed = self._listening = False
+        self._lock = threading.Lock()
         self.address = address
 
     @classmethod
@@ -58,7 +60,19 @@ class SocketBell:
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes, and return it with all that came along."""
-        self._listening = True
+        with self._lock:
+            if self._closed:
+                return []
+            self._listening = True
+        try:
+            return self._hear()
+        finally:
+            with self._lock:
+                self._listening = False
+                if self._closed:
+                    self._listener.close()
+
+    def _hear(self) -> list[tuple[str, int]]:
         hints: list[tuple[str, int]] = []
         flags = 0
         while len(hints) < 1000:
@@ -67,7 +81,6 @@ class SocketBell:
             except BlockingIOError:
                 return hints
             if self._closed:
-                self._listener.close()
                 return []
             with suppress(msgspec.DecodeError):  # somebody else's datagram
                 hints.append(_decode(data))
@@ -76,10 +89,11 @@ class SocketBell:
 
     def close(self) -> None:
         """Stop listening, and leave no trace. Whoever listens is woken, and closes the socket."""
-        self._closed = True
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
+        with self._lock:
+            self._closed = True
             if not self._listening:
                 self._listener.close()
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
             waker.sendto(b"", self.address)
         with suppress(OSError):
             os.unlink(self.address)  # noqa: PTH108
