@@ -19,14 +19,14 @@ __all__ = ["EngineConformance"]
 
 
 class EngineConformance(
-    PutCases,
-    ClaimCases,
-    SettleCases,
-    ChangeCases,
-    LookCases,
-    ContentCases,
+    ScriptCases,  # pytest goes from the last to the first: the random scripts come at the end
     BatchCases,
-    ScriptCases,
+    ContentCases,
+    LookCases,
+    ChangeCases,
+    SettleCases,
+    ClaimCases,
+    PutCases,
 ):
     """Everything that an engine promises.
 

@@ -1,0 +1,23 @@
+from hypothesis import given, settings
+
+from bide.engines.memory import MemoryEngine
+from bide.testing.conformance.desk import START
+from bide.testing.conformance.play import clear
+from bide.testing.conformance.scripts import in_batches
+from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(script=scripts())
+def test_after_any_script_an_emptied_queue_holds_no_memory(script: Script) -> None:
+    engine = MemoryEngine()
+    run = in_batches(engine)
+    now = START
+    for step, ops in script:
+        now += step
+        run(ops, now)
+    for queue in QUEUES:
+        clear(engine, queue, now)
+    for shelf in engine._shelves.values():
+        kept = (shelf.records, shelf.groups, shelf._chunks, *shelf.sets.values())
+        assert [len(part) for part in kept] == [0] * len(kept)

@@ -1,0 +1,231 @@
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bide.engines.sqlite import SqliteEngine, connection
+from bide.engines.sqlite.connection import APPLICATION_ID, connect
+from bide.engines.sqlite.statements import migrations
+from bide.model.errors import (
+    NotAStore,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from bide.testing.conformance.desk import Desk
+
+
+def pragma(path: Path, text: str) -> object:
+    raw = sqlite3.connect(path, isolation_level=None)
+    try:
+        row = raw.execute(f"PRAGMA {text}").fetchone()
+    finally:
+        raw.close()
+    return row and row[0]
+
+
+def furnished(path: Path) -> None:
+    engine = SqliteEngine(path)
+    Desk(engine).put(*(f"m{number}" for number in range(300)), data=b'"' + b"x" * 90 + b'"')
+    engine.close()
+
+
+def test_a_new_file_is_a_store_of_bides(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    SqliteEngine(path).close()
+    assert pragma(path, "application_id") == APPLICATION_ID
+    assert pragma(path, "user_version") == len(migrations())
+    assert pragma(path, "journal_mode") == "wal"
+    assert pragma(path, "integrity_check") == "ok"
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    path.touch()
+    engine = SqliteEngine(path)
+    assert Desk(engine).put("a")[0]
+    engine.close()
+
+
+def test_a_store_is_one_file_once_it_is_closed(tmp_path: Path) -> None:
+    furnished(tmp_path / "bide.db")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bide.db"]
+
+
+@pytest.mark.parametrize(("durability", "level"), [("full", 2), ("normal", 1)])
+def test_durability_is_what_was_asked_for(tmp_path: Path, durability: str, level: int) -> None:
+    opened = connect(tmp_path / "bide.db", durability, 1.0)  # type: ignore[arg-type]
+    assert opened.execute("PRAGMA synchronous").fetchone() == (level,)
+    opened.close()
+
+
+# What is refused, and left as it is.
+
+
+def test_a_directory_is_refused_and_a_file_in_it_proposed(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"is a directory; name a file in it: .*bide\.db"):
+        SqliteEngine(tmp_path)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"no directory .*/no to keep x\.db in; make it"):
+        SqliteEngine(tmp_path / "no" / "x.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Permission bits do not bind root, who may be running this.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StoreReadOnly, match=r"no file can be made in .*: permission denied; let"):
+        SqliteEngine(tmp_path / "bide.db")
+
+
+@pytest.mark.parametrize("content", [b"no database\n", b"x" * 5_000, b"SQLite format 3" * 100])
+def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(NotAStore, match=r"notes\.txt is not a SQLite database; it was left as"):
+        SqliteEngine(path)
+    assert path.read_bytes() == content
+
+
+def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE message (text)")
+    other.commit()
+    other.close()
+    content = path.read_bytes()
+    with pytest.raises(NotAStore, match="is a SQLite database, but not one of bide's"):
+        SqliteEngine(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("text", ["application_id = 7", "user_version = 3"])
+def test_an_empty_database_that_another_program_has_marked_is_left(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "other.db"
+    pragma(path, text)
+    with pytest.raises(NotAStore):
+        SqliteEngine(path)
+
+
+def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    pragma(path, "user_version = 99")
+    with pytest.raises(SchemaTooNew, match=r"schema 99, this one knows up to \d.*pip install --up"):
+        SqliteEngine(path)
+    assert pragma(path, "user_version") == 99
+
+
+def test_a_damaged_file_is_told_with_the_way_to_rescue_it(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(StoreCorrupt, match=r"is damaged .*\.recover | sqlite3"):
+        Desk(SqliteEngine(path)).scan()
+
+
+def test_a_file_that_was_cut_short_is_an_error_of_bides(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    path.write_bytes(path.read_bytes()[:9_000])
+    with pytest.raises(StoreError, match=r"bide\.db"):
+        Desk(SqliteEngine(path)).scan()
+
+
+# Migrations.
+
+
+def test_a_store_of_version_0_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    pragma(path, f"application_id = {APPLICATION_ID}")
+    engine = SqliteEngine(path)
+    assert Desk(engine).put("a")[0]
+    engine.close()
+
+
+def test_an_older_store_is_migrated_with_all_that_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    steps = [*migrations(), "CREATE TABLE more (a);\nINSERT INTO more\nVALUES (1);\n"]
+    monkeypatch.setattr(connection, "migrations", lambda: steps)
+    engine = SqliteEngine(path)
+    assert len(Desk(engine).scan()) == 300
+    engine.close()
+    SqliteEngine(path).close()  # once is enough
+    raw = sqlite3.connect(path)
+    assert raw.execute("SELECT count(*) FROM more").fetchone() == (1,)
+    raw.close()
+    assert pragma(path, "user_version") == len(steps)
+
+
+def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    steps = [*migrations(), "CREATE TABLE more (a);\nCREATE TABLE more (a);\n"]
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "migrations", lambda: steps)
+        with pytest.raises(StoreError, match="more"):
+            SqliteEngine(path)
+    engine = SqliteEngine(path)
+    assert len(Desk(engine).scan()) == 300
+    engine.close()
+
+
+def test_a_reader_of_a_store_that_does_not_exist_makes_it(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "bide.db", read_only=True)
+    assert Desk(engine).queues() == []
+    engine.close()
+
+
+CREATE = """
+import sys
+from bide.engines.sqlite import SqliteEngine
+from bide.model.commands import Put
+from bide.model.message import Item
+print("ready", flush=True)
+sys.stdin.readline()
+engine = SqliteEngine(sys.argv[1])
+engine.execute([Put("q", [Item(sys.argv[2], b"1")])])
+engine.close()
+"""
+
+
+@pytest.mark.process
+def test_processes_that_make_one_store_at_once_do_not_get_in_each_others_way(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "bide.db"
+    start: Callable[[str], subprocess.Popen[str]] = lambda id: subprocess.Popen(  # noqa: E731
+        [sys.executable, "-c", CREATE, str(path), id],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    processes = [start(f"m{number}") for number in range(6)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    engine = SqliteEngine(path)
+    assert sorted(Desk(engine).scan()) == [f"m{number}" for number in range(6)]
+    engine.close()

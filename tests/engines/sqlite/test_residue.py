@@ -1,0 +1,40 @@
+import sqlite3
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+
+from bide.engines.sqlite import SqliteEngine
+from bide.testing.conformance.desk import START
+from bide.testing.conformance.play import clear
+from bide.testing.conformance.scripts import in_batches
+from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(script=scripts())
+def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(script: Script) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "bide.db")
+        engine = SqliteEngine(path)
+        run = in_batches(engine)
+        now = START
+        for step, ops in script:
+            now += step
+            run(ops, now)
+        for queue in QUEUES:
+            clear(engine, queue, now)
+        engine.close()
+        assert rows(path) == {"message": 0, "pending": 0, "lease": 0, "aside": 0}
+
+
+def rows(path: Path) -> dict[str, int]:
+    raw = sqlite3.connect(path)
+    try:
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        found = raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        tables = [name for (name,) in found if name != "queue" and not name.startswith("sqlite_")]
+        counts = {t: raw.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables}
+    finally:
+        raw.close()
+    return counts

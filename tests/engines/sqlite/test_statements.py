@@ -1,0 +1,95 @@
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite.statements import SQL
+
+NAMES = sorted(vars(SQL))
+
+# Those that walk through what they find in another order than that of an index, and why they may.
+SORTING = {
+    "of_group": "a group is small, and its messages are sorted by their age",
+    "scan_group": "a group is small, and its messages are sorted by their age",
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    SqliteEngine(tmp_path / "bide.db").close()
+    connection = sqlite3.connect(tmp_path / "bide.db", isolation_level=None)
+    connection.execute(SQL.lone_view)
+    connection.execute(SQL.lone_trigger)
+    yield connection
+    connection.close()
+
+
+def parameters(statement: str) -> Any:
+    """Return parameters that any statement compiles with."""
+    named = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+    return named or [0] * statement.count("?")
+
+
+def plan(store: sqlite3.Connection, name: str) -> list[str]:
+    statement = getattr(SQL, name)
+    rows = store.execute(f"EXPLAIN QUERY PLAN {statement}", parameters(statement))
+    return [row[3] for row in rows]
+
+
+def creates(name: str) -> bool:
+    return str(getattr(SQL, name)).startswith("CREATE")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_statement_compiles(store: sqlite3.Connection, name: str) -> None:
+    statement = getattr(SQL, name)
+    if creates(name):  # the fixture has carried it out
+        assert sqlite3.complete_statement(statement + ";")
+        return
+    assert store.execute(f"EXPLAIN {statement}", parameters(statement)).fetchall()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not creates(name)])
+def test_no_statement_walks_through_a_table_of_messages(
+    store: sqlite3.Connection, name: str
+) -> None:
+    scans = [step for step in plan(store, name) if step.startswith("SCAN")]
+    allowed = r"SCAN (\w+ VIRTUAL TABLE.*|queue\b.*|CONSTANT ROW|SUBQUERY \d+|\d+ CONSTANT ROWS?)"
+    assert [step for step in scans if not re.fullmatch(allowed, step)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not creates(name)])
+def test_what_is_asked_in_order_stands_in_order(store: sqlite3.Connection, name: str) -> None:
+    sorts = [step for step in plan(store, name) if "TEMP B-TREE FOR ORDER BY" in step]
+    assert bool(sorts) <= (name in SORTING)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("load_queue", "SEARCH queue USING INDEX sqlite_autoindex_queue_1 (name=?)"),
+        ("locate_one", "SEARCH m USING INDEX message_id (queue=? AND id=?)"),
+        ("locate", "SEARCH m USING INDEX message_id (queue=? AND id=?)"),
+        ("find", "SEARCH m USING INDEX message_id (queue=? AND id=?)"),
+        ("pick", "SEARCH p USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
+        ("nth_due", "SEARCH pending USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
+        ("next_due", "SEARCH pending USING PRIMARY KEY (queue=? AND state=?)"),
+        ("lapsed", "SEARCH l USING INDEX lease_until (queue=? AND until<?)"),
+        ("next_lapse", "SEARCH lease USING COVERING INDEX lease_until (queue=?)"),
+        ("count_due", "SEARCH pending USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
+        ("of_group", "SEARCH m USING INDEX message_group (queue=? AND group=?)"),
+        ("forgettable", "aside_ended (queue=? AND state=? AND ended<?)"),
+        ("scan_all", "SEARCH m USING INDEX message_id (queue=? AND id>?)"),
+    ],
+)
+def test_hot_statements_go_by_their_index(store: sqlite3.Connection, name: str, step: str) -> None:
+    assert any(step in found for found in plan(store, name)), plan(store, name)
+
+
+def test_a_statement_that_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeError, match="no statement of the name 'no_such'"):
+        SQL.no_such  # noqa: B018
