@@ -84,5 +84,5 @@ def _unwrap(value: Any) -> Any:
     if isinstance(value, Blocking):
         return value._target
     if isinstance(value, list):
-        return [_unwrap(one) for one in value]
+        return [one._target if isinstance(one, Blocking) else one for one in value]
     return value

@@ -144,7 +144,7 @@ def test_after_the_lease_has_lapsed_each_verb_says_so(
     orders: Any, held: Any, clock: FakeClock, verb: str
 ) -> None:
     clock.advance(30)
-    with pytest.raises(LeaseLost, match="a could not be .*: the lease is over, .* a longer lease"):
+    with pytest.raises(LeaseLost, match=r"a could not be .*: the lease is over, .* a longer lease"):
         getattr(held, verb)()
     assert not held.settled
     assert orders.get("a").state == "ready"
@@ -229,7 +229,7 @@ def test_take_leaves_alone_what_was_settled_by_hand(orders: Any) -> None:
         delivery.bury("by hand")
     assert orders.get("a").state == "dead"
     orders.revive("a")
-    with pytest.raises(ValueError, match="after the ack"):
+    with pytest.raises(ValueError, match="after the ack"):  # noqa: PT012
         with orders.take(wait=5) as delivery:
             delivery.ack()
             raise ValueError("after the ack")
@@ -251,7 +251,7 @@ def test_what_went_wrong_in_the_block_counts_more_than_a_lost_lease(
     orders: Any, clock: FakeClock, error: BaseException
 ) -> None:
     orders.put(1, id="a")
-    with pytest.raises(type(error)) as raised:
+    with pytest.raises(type(error)) as raised:  # noqa: PT012
         with orders.take(wait=5, lease=30):
             clock.advance(31)
             raise error

@@ -29,7 +29,7 @@ def test_put_stores_a_message_with_all_it_was_given(orders: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        None, True, 0, -1.5, 2**53, "", "Grüße \u2603 \x00", [], {}, {"a": [1, {"b": None}]},
+        None, True, 0, -1.5, 2**53, 2**70, "", "Grüße \u2603 \x00", [], {}, {"a": [1, {"b": None}]},
         b"", b"\x00\xff", b"{}",
     ],
 )  # fmt: skip
@@ -93,7 +93,7 @@ def test_replace_changes_body_and_due_while_nobody_holds_it(orders: Any) -> None
 
 def test_raise_raises_and_tells_where_the_other_is(orders: Any) -> None:
     assert orders.put("first", id="a", on_conflict="raise")
-    with pytest.raises(AlreadyExists, match="a is ready, due 2023.*nothing was stored.*keep"):
+    with pytest.raises(AlreadyExists, match=r"a is ready, due 2023.*nothing was stored.*keep"):
         orders.put("second", id="a", on_conflict="raise")
     assert orders.get("a").body == "first"
 

@@ -1,9 +1,10 @@
 """From a URL to an engine."""
 
 import importlib
+import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bide.engines.port import Engine
 from bide.model.errors import InvalidArgument
@@ -20,6 +21,11 @@ _BUILT_IN = {
     "sqlite": "bide.engines.sqlite:from_url",
 }
 
+# Up to the last @ before the path: a name is shown, what stands behind its colon is not. Alone
+# before the @ it may be a token, as http:// has it.
+_PASSWORD = re.compile(r"^((?:[a-z0-9+.-]+://)?(?:[^:/?#@]*:)?)[^/?#]*@", re.IGNORECASE)
+_OPTION = re.compile(r"([?&](?:password|token|secret|key)=)[^&#]*", re.IGNORECASE)
+
 FromUrl = Callable[[SplitResult], Callable[[], Engine]]
 """Checks a URL, and returns what opens the store that it names, any number of times."""
 
@@ -30,11 +36,14 @@ def opener(url: str) -> Callable[[], Engine]:
     Raises:
         InvalidArgument: the URL names no kind of store that is known here, or says it wrongly.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidArgument(f"url={mask(url)!r} is no URL: {error}") from None
     target = _targets().get(parts.scheme)
     if target is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_targets()))
-        hint = f"; for a file write sqlite:///{url}" if "://" not in url else ""
+        hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
     return _load(target, parts.scheme)(parts)
 
@@ -80,12 +89,4 @@ def mask(url: str) -> str:
         >>> mask("redis://app:secret@cache:6379/0")
         'redis://app:***@cache:6379/0'
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "***"
-    if "@" not in parts.netloc:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    return urlunsplit(parts._replace(netloc=f"{name}{colon}{'***' if colon else ''}@{host}"))
+    return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))

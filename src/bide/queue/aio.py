@@ -1,7 +1,7 @@
 """The queue for event loops. `Queue` says what each method does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -28,7 +28,7 @@ from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
 from bide.queue.delivery import AsyncDelivery, leases, mark_settled
 from bide.queue.face import Face
 from bide.queue.taken import AsyncTaken
-from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
+from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 
 __all__ = ["AsyncQueue"]
 
@@ -129,7 +129,7 @@ class AsyncQueue(Face):
 
     async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Async form of `Queue.cancel_many`."""
-        return (await self._do(Outcomes, self._ask.cancel(list(ids), None))).outcomes
+        return (await self._do(Outcomes, self._ask.cancel(ids, None))).outcomes
 
     async def reschedule(
         self,
@@ -259,9 +259,13 @@ class AsyncQueue(Face):
             if message.state not in REMEMBERED:
                 yield to_line(message)
 
-    async def load(self, lines: Iterable[str | bytes]) -> Imported:
-        """Async form of `Queue.load`."""
+    async def load(self, lines: Iterable[str | bytes] | AsyncIterable[str | bytes]) -> Imported:
+        """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
         imported = Imported()
+        if isinstance(lines, AsyncIterable):
+            async for command in commands_of_stream(lines, self._ask):
+                imported = imported.plus((await self._do(Outcomes, command)).outcomes)
+            return imported
         for command in commands_of(lines, self._ask):
             imported = imported.plus((await self._do(Outcomes, command)).outcomes)
         return imported

@@ -116,7 +116,7 @@ class Arguments:
             for message in messages
         ]  # fmt: skip
 
-    def cancel(self, ids: Sequence[str], if_due: Moment | None) -> cmd.Cancel:
+    def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
         return cmd.Cancel(self.queue, _ids(ids), if_due=due)
@@ -274,7 +274,7 @@ def wait_seconds(wait: Duration | None) -> float | None:
     return None if wait is None else milliseconds(wait, "wait") / 1000
 
 
-def _ids(ids: Sequence[str]) -> list[str]:
+def _ids(ids: Iterable[str]) -> list[str]:
     if isinstance(ids, str):
         raise InvalidArgument("ids must be several: a list of str")
     return [check_name(id) for id in ids]

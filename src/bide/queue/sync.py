@@ -189,7 +189,7 @@ class Queue(Face):
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Take messages back by id, with one commit. One outcome an id, as for `cancel`."""
-        return self._do(Outcomes, self._ask.cancel(list(ids), None)).outcomes
+        return self._do(Outcomes, self._ask.cancel(ids, None)).outcomes
 
     def reschedule(
         self,

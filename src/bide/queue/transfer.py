@@ -1,6 +1,6 @@
 """A queue as lines of JSON: one message a line, to be read by people and by other stores."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,7 @@ from bide.model.moments import LATEST
 from bide.model.replies import Outcome
 from bide.queue.arguments import Arguments
 
-__all__ = ["REMEMBERED", "Imported", "commands_of", "to_line"]
+__all__ = ["REMEMBERED", "Imported", "commands_of", "commands_of_stream", "to_line"]
 
 REMEMBERED: tuple[State, ...] = ("acked", "expired")
 """What is gone and only remembered is not exported."""
@@ -89,9 +89,32 @@ def commands_of(lines: Iterable[str | bytes], ask: Arguments) -> Iterator[Put]:
     Raises:
         InvalidArgument: a line is not of `to_line`'s form; the error says which.
     """
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    numbered = enumerate(lines, 1)
     while part := list(islice(numbered, LINES)):
-        yield Put(ask.queue, [_item(line, number, ask.max_body) for number, line in part])
+        yield from _command(part, ask)
+
+
+async def commands_of_stream(
+    lines: AsyncIterable[str | bytes], ask: Arguments
+) -> AsyncIterator[Put]:
+    """Return the same for lines that come one by one, as from an async `export`."""
+    part: list[tuple[int, str | bytes]] = []
+    number = 0
+    async for line in lines:
+        number += 1
+        part.append((number, line))
+        if len(part) == LINES:
+            for command in _command(part, ask):
+                yield command
+            part = []
+    for command in _command(part, ask):
+        yield command
+
+
+def _command(part: list[tuple[int, str | bytes]], ask: Arguments) -> Iterator[Put]:
+    items = [_item(line, number, ask.max_body) for number, line in part if line.strip()]
+    if items:
+        yield Put(ask.queue, items)
 
 
 def _item(text: str | bytes, number: int, max_body: int) -> Item:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import cast
 from urllib.parse import SplitResult, unquote
 
@@ -37,7 +38,9 @@ def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
     if durability not in ("full", "normal"):
         raise InvalidArgument(f"durability={durability!r} must be full or normal")
     timeout = milliseconds(_number(chosen.get("timeout", "30s")), "timeout") / 1000
-    return partial(SqliteEngine, path, durability=cast("Durability", durability), timeout=timeout)
+    # Opened now or later, or again after a fork: a program that went elsewhere means the same file.
+    file = Path(path).absolute()
+    return partial(SqliteEngine, file, durability=cast("Durability", durability), timeout=timeout)
 
 
 def _number(text: str) -> str | float:

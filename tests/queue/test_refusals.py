@@ -1,0 +1,195 @@
+"""Bad input: each error names the cause and the mend, and nothing is stored."""
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from bide import InvalidArgument, NewMessage
+from bide.testing.clock import START
+
+NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001  (this is what it is about)
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+PUTS: list[tuple[dict[str, Any], str]] = [
+    ({"at": NAIVE}, "at=2030-01-01 00:00:00 has no time zone.*tzinfo=UTC"),
+    ({"at": math.nan}, "at=nan is not a finite number"),
+    ({"at": START}, "looks like milliseconds, give seconds"),
+    ({"at": -1}, "not between 1970 and 2100"),
+    ({"at": "tomorrow"}, "at cannot be a str; give an aware datetime or Unix seconds"),
+    ({"delay": -1}, "delay=-1 is negative; for 'now' give 0.*at="),
+    ({"delay": timedelta(days=-1)}, "is negative"),
+    ({"delay": math.nan}, "delay=nan is not a finite number"),
+    ({"delay": math.inf}, "delay=inf is not a finite number"),
+    ({"delay": 1e300}, "longer than 130 years; are those seconds"),
+    ({"delay": "40000d"}, "past the year 2100; are those seconds"),
+    ({"delay": "soon"}, "delay='soon' is no duration; write it as '250ms', '30s'"),
+    ({"delay": "1h -5m"}, "is no duration"),
+    ({"delay": ""}, "is no duration"),
+    ({"delay": True}, "delay cannot be a bool"),
+    ({"delay": [1]}, "delay cannot be a list; give seconds, a timedelta"),
+    ({"delay": 1, "at": 1}, "give delay= or at=, not both"),
+    ({"priority": 256}, "priority=256 must be a whole number from 0 to 255"),
+    ({"priority": -1}, "priority=-1 must be"),
+    ({"priority": 1.5}, "priority=1.5 must be"),
+    ({"priority": True}, "priority=True must be"),
+    ({"attempts": 0}, "attempts=0 must be a whole number from 1 to 10,000"),
+    ({"attempts": 10_001}, "attempts=10001 must be"),
+    ({"attempts": "3"}, "attempts='3' must be"),
+    ({"expires": 0}, "expires must be longer than 0; leave it out for 'never'"),
+    ({"expires": -1}, "expires=-1 is negative"),
+    ({"id": ""}, "id is 0 bytes long; it may have 1 to 512"),
+    ({"id": "x" * 513}, "id is 513 bytes long; it may have 1 to 512.*a hash of it would do"),
+    ({"id": "ü" * 257}, "id is 514 bytes long"),
+    ({"id": "a\nb"}, r"id='a\\nb' has control characters in it; remove them"),
+    ({"id": "a\x7f"}, "has control characters"),
+    ({"id": "\ud800"}, "is no valid Unicode"),
+    ({"id": 42}, "id must be a str, not int: str"),
+    ({"group": ""}, "group is 0 bytes long"),
+    ({"group": 42}, "group must be a str, not int"),
+    ({"headers": {"a": 1}}, r"headers\['a'\] must map a str to a str, not 1"),
+    ({"headers": {1: "a"}}, r"headers\[1\] must map a str to a str"),
+    ({"headers": [("a", "b")]}, "headers must map str to str, not be a list"),
+    ({"headers": {"a": "\ud800"}}, "is no valid Unicode"),
+    ({"on_conflict": "ignore"}, 'on_conflict=\'ignore\' must be "keep", "replace" or "raise"'),
+]
+
+BODIES: list[tuple[Any, str]] = [
+    (object(), "body is a object, which JSON cannot hold.*encode the whole body to bytes"),
+    ({"a": {"b": [1, object()]}}, r"body\['a'\]\['b'\]\[1\] is a object"),
+    ({("a", 1): 2}, r"body has the key \('a', 1\), a tuple; JSON needs str keys"),
+    ({"a": math.nan}, r"body\['a'\] is nan.*put None or a string instead"),
+    ([1.0, math.inf], r"body\[1\] is inf"),
+    ("\ud800", "body is a str"),
+    (DEEP, "nested too deeply"),
+    ("x" * (1 << 20), "body takes 1,048,578 bytes, the limit is 1,048,576.*max_body="),
+    (b"x" * ((1 << 20) + 1), "body takes 1,048,577 bytes"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), PUTS, ids=lambda value: str(value)[:40])
+def test_put_refuses(orders: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        orders.put(1, **options)
+    assert orders.counts().flow.put == 0
+
+
+@pytest.mark.parametrize(("options", "text"), PUTS[:-1], ids=lambda value: str(value)[:40])
+def test_put_many_refuses_the_same(orders: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        orders.put_many([NewMessage(body="good"), NewMessage(body=1, **options)])
+    assert orders.counts().flow.put == 0
+
+
+@pytest.mark.parametrize(("body", "text"), BODIES, ids=[str(n) for n in range(len(BODIES))])
+def test_bodies_that_cannot_be(orders: Any, body: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        orders.put(body)
+    assert orders.counts().flow.put == 0
+
+
+def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
+    assert orders.put(b"x" * (1 << 20))
+    assert make("small", max_body=10).put("x" * 8)
+    assert make("large", max_body=2 << 20).put(b"x" * (2 << 20))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda q: q.put_many("text"), "put_many takes an iterable.*not a str; .* use put"),
+        (lambda q: q.put_many({"a": 1}), "not a dict"),
+        (lambda q: q.put_many(b"x"), "not a bytes"),
+        (lambda q: q.put_many(5), "not a int"),
+        (lambda q: q.put_many([1], on_conflict="raise"), "put_many knows.*each outcome tells"),
+        (lambda q: q.cancel(), "cancel needs to know what: an id, group=.*purge"),
+        (lambda q: q.cancel("a", group="g"), "one message by its id, or several.*not both"),
+        (lambda q: q.cancel("a", dry_run=True), "not both"),
+        (lambda q: q.cancel(""), "id is 0 bytes long"),
+        (lambda q: q.cancel(group=""), "group is 0 bytes long"),
+        (lambda q: q.cancel(after=NAIVE), "after=.*has no time zone"),
+        (lambda q: q.cancel("a", if_due=NAIVE), "if_due=.*has no time zone"),
+        (lambda q: q.cancel_many("abc"), "must be several"),
+        (lambda q: q.reschedule("a"), "reschedule needs the new moment: delay= or at="),
+        (lambda q: q.reschedule("a", delay=1, at=1), "give delay= or at=, not both"),
+        (lambda q: q.reschedule("a", delay="40000d"), "past the year 2100"),
+        (lambda q: q.get(7), "id must be a str, not int"),
+        (lambda q: q.peek(0), "must be a whole number from 1 to 10,000"),
+        (lambda q: list(q.scan("sleeping")), "state='sleeping' is none of delayed, ready, leased"),
+        (lambda q: list(q.scan(page=0)), "page=0 must be"),
+        (lambda q: list(q.scan(before="x")), "before cannot be a str"),
+        (lambda q: q.claim(0), "count=0 must be a whole number from 1 to 100,000"),
+        (lambda q: q.claim(1.0), "count=1.0 must be"),
+        (lambda q: q.claim(wait=-1), "wait=-1 is negative"),
+        (lambda q: q.claim(wait="soon"), "wait='soon' is no duration"),
+        (lambda q: q.claim(lease=0), "lease=0 must be between 1 ms and 30 days"),
+        (lambda q: q.claim(lease="31d"), "take a short one and extend it"),
+        (lambda q: q.take(wait=-1), "wait=-1 is negative"),
+        (lambda q: q.forecast(bucket=0), "must give 1 to 10,000 buckets"),
+        (lambda q: q.forecast(bucket="1h", horizon="1m"), "must give 1 to 10,000 buckets"),
+        (lambda q: q.forecast(bucket="1ms", horizon="1h"), "must give 1 to 10,000 buckets"),
+        (lambda q: q.purge(state="leased"), "leased messages cannot be purged.*pause"),
+        (lambda q: q.purge(state="all"), "state='all' is none of"),
+        (lambda q: q.revive(["a"], delay=-1), "delay=-1 is negative"),
+        (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
+    ],
+    ids=[f"call {number}" for number in range(35)],
+)
+def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        call(orders)
+
+
+def test_settling_refuses_what_cannot_be_and_keeps_the_lease(orders: Any) -> None:
+    orders.put(1)
+    (delivery,) = orders.claim()
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: delivery.retry(-1), "delay=-1 is negative"),
+        (lambda: delivery.retry("40000d"), "past the year 2100"),
+        (lambda: orders.retry([delivery], "40000d"), "past the year 2100"),
+        (lambda: delivery.extend(0), "lease=0 must be between"),
+    ]
+    for call, text in calls:
+        with pytest.raises(InvalidArgument, match=text):
+            call()
+    delivery.ack()
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "-a", "a b", "a\n", "ü", "x" * 129, "a/b/c", "/a", "a/", 7, None]
+)
+def test_names_of_queues_that_break_the_rule(make: Any, name: Any) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be the name of a queue: 1 to 128 of"):
+        make(name)
+
+
+@pytest.mark.parametrize("name", ["a", "Orders.v2", "a_b-c:d", "9", "x" * 128, "tenant/orders"])
+def test_names_of_queues_that_keep_the_rule(make: Any, name: str) -> None:
+    assert make(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_body": 0}, "max_body=0 must be a number of bytes above 0"),
+        ({"max_body": "1M"}, "max_body='1M' must be"),
+        ({"keep": -1}, "keep=-1 is negative"),
+        ({"keep": "long"}, "keep='long' is no duration"),
+        ({"holder": ""}, "holder is 0 bytes long"),
+        ({"holder": 5}, "holder must be a str"),
+    ],
+)
+def test_a_queue_refuses_options_that_cannot_be(
+    make: Any, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        make(**options)
+
+
+def test_an_invalid_argument_is_a_value_error(orders: Any) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        orders.put(1, delay=-1)

@@ -1,0 +1,201 @@
+"""Which store a queue stands on, and what is said when there is none."""
+
+import sqlite3
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide import InvalidArgument, NotAStore, SchemaTooNew, StoreUnavailable
+from bide.engines import registry
+from bide.engines.registry import mask
+
+FACES = [bide.Queue, bide.AsyncQueue]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BIDE_URL", raising=False)
+    return tmp_path
+
+
+def test_the_default_is_a_file_here(here: Path) -> None:
+    with bide.Queue("orders") as orders:
+        orders.put(1)
+        assert (here / "bide.db").exists()
+        assert orders.url == "sqlite:///bide.db"
+
+
+def test_the_environment_names_the_store(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIDE_URL", f"sqlite:///{here}/elsewhere.db")
+    with bide.Queue("orders") as orders:
+        orders.put(1)
+    assert (here / "elsewhere.db").exists()
+    assert not (here / "bide.db").exists()
+
+
+def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIDE_URL", "sqlite:////nowhere/at/all.db")
+    with bide.Queue("orders", "memory://argument") as orders:
+        assert orders.put(1)
+
+
+def test_the_file_is_where_it_was_named_even_if_the_program_goes_elsewhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "other").mkdir()
+    with bide.Queue("orders", "sqlite:///bide.db") as orders:
+        monkeypatch.chdir(here / "other")
+        orders.put(1)
+    assert (here / "bide.db").exists()
+
+
+def test_queues_on_one_url_share_a_lane(here: Path) -> None:
+    url = f"sqlite:///{here}/bide.db"
+    with bide.Queue("a", url) as first, bide.Queue("b", url) as second:
+        assert first._lane is second._lane
+        first.put(1)
+        first.close()
+        assert second.put(1)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
+    queue = face("orders", "memory://repr")
+    assert repr(queue) == f"<{face.__name__} 'orders' at memory://repr>"
+    queue._close()
+    assert repr(queue) == f"<{face.__name__} 'orders' at memory://repr, closed>"
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("carrier://pigeon", "begins with none of memory://, sqlite://"),
+        ("bide.db", "for a file write sqlite:///bide.db"),
+        ("/var/lib/bide.db", "for a file write sqlite:////var/lib/bide.db"),
+        ("sqlite://bide.db", "three slashes before a relative path.*sqlite:///bide.db"),
+        ("sqlite:///", "needs the name of a file"),
+        ("sqlite:///:memory:", "use the URL memory://"),
+        ("sqlite:///bide.db?durable=yes", "has no option 'durable'; it knows: durability, timeout"),
+        ("sqlite:///bide.db?durability=maybe", "must be full or normal"),
+        ("sqlite:///bide.db?durability=", "has no value"),
+        ("sqlite:///bide.db?timeout=soon", "timeout='soon' is no duration"),
+        ("memory://name/path", "takes a name at most"),
+        ("memory://?durability=full", "has no option"),
+        ("redis://[half", "is no URL"),
+    ],
+)
+def test_urls_that_name_no_store(face: Any, url: str, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        face("orders", url)
+
+
+def test_a_path_is_no_url(here: Path) -> None:
+    with pytest.raises(InvalidArgument, match="must be a str; for a file write 'sqlite:///"):
+        bide.Queue("orders", here / "bide.db")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://app:s3cret@cache:6379/0",
+        "redis://:s3cret@cache",
+        "rediss://s3cret@[half",
+        "app:s3cret@cache:6379/0",
+        "carrier://cache?password=s3cret",
+        "carrier://cache?token=s3cret&x=1",
+    ],
+)
+def test_no_error_shows_a_password(url: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        bide.Queue("orders", url)
+    assert "s3cret" not in str(raised.value)
+    assert "***" in str(raised.value)
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    assert mask("redis://app:s3cret@cache:6379/0?db=1") == "redis://app:***@cache:6379/0?db=1"
+    assert mask("sqlite:////data/a@b.db?timeout=3") == "sqlite:////data/a@b.db?timeout=3"
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, scheme: str, value: str) -> None:
+    point = EntryPoint(scheme, value, registry.ENTRY_POINTS)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+
+
+def test_engines_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, "fancy", "bide.engines.memory:from_url")
+    with bide.Queue("orders", "fancy://x") as orders:
+        assert orders.put(1)
+    with pytest.raises(InvalidArgument, match="begins with none of fancy://, memory://, sqlite://"):
+        bide.Queue("orders", "carrier://")
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, "redis+cluster", "bide_missing.engines.redis:from_url")
+    text = (
+        r"redis\+cluster:// needs the package 'bide_missing', which is not installed: "
+        r"pip install 'bide_missing\[redis\]'"
+    )
+    with pytest.raises(InvalidArgument, match=text):
+        bide.Queue("orders", "redis+cluster://cache")
+
+
+def test_an_engine_cannot_take_the_place_of_a_built_in_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake(monkeypatch, "sqlite", "evil:from_url")
+    with bide.Queue("orders", "sqlite:///bide.db") as orders:
+        assert orders.put(1)
+
+
+def test_a_directory_that_is_not_there(here: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{here}/not/there/bide.db") as orders:
+        with pytest.raises(StoreUnavailable, match=r"there is no directory .*mkdir -p"):
+            orders.put(1)
+        (here / "not" / "there").mkdir(parents=True)
+        assert orders.put(1)
+
+
+def test_a_directory_is_no_file(here: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{here}") as orders:
+        with pytest.raises(StoreUnavailable, match=r"is a directory; name a file in it: .*bide.db"):
+            orders.counts()
+
+
+def test_what_is_no_database_is_left_as_it_is(here: Path) -> None:
+    photo = here / "photo.jpg"
+    photo.write_bytes(b"\xff\xd8" * 5_000)
+    with bide.Queue("orders", f"sqlite:///{photo}") as orders:
+        for call in (lambda: orders.put(1), orders.counts, orders.claim):
+            with pytest.raises(NotAStore, match="is not a SQLite database; it was left as it is"):
+                call()
+    assert photo.read_bytes() == b"\xff\xd8" * 5_000
+    assert [path.name for path in here.iterdir()] == ["photo.jpg"]
+
+
+def test_somebody_elses_database_is_left_as_it_is(here: Path) -> None:
+    other = sqlite3.connect(here / "other.db")
+    other.execute("CREATE TABLE message (mine)")
+    other.commit()
+    other.close()
+    before = (here / "other.db").read_bytes()
+    with bide.Queue("orders", f"sqlite:///{here}/other.db") as orders:
+        with pytest.raises(NotAStore, match="not one of bide's; it was left as it is"):
+            orders.put(1)
+    assert (here / "other.db").read_bytes() == before
+
+
+def test_a_store_of_a_newer_bide_is_left_as_it_is(here: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
+        orders.put(1)
+    other = sqlite3.connect(here / "bide.db")
+    other.execute("PRAGMA user_version = 99")
+    other.close()
+    with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
+        with pytest.raises(SchemaTooNew, match=r"schema 99, .*pip install --upgrade bide"):
+            orders.counts()
