@@ -21,7 +21,6 @@ extensions = [
     "tables",  # docs/_ext/tables.py: what is made from the code's own data
 ]
 exclude_patterns = ["_build", "_ext"]
-smartquotes = False  # they make one dash of the two before an option
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3

@@ -1,5 +1,6 @@
 """Makes the reference of the command line as readable as its --help."""
 
+import re
 from itertools import groupby
 
 import click
@@ -17,8 +18,13 @@ def examples(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
             title, *block = (line.removeprefix("| ") for line in run)
             found += [title, "", ".. code-block:: text", "", *(f"   {line}" for line in block), ""]
         else:
-            found += run
+            found += map(_literal, run)
     lines[:] = found
+
+
+def _literal(line: str) -> str:
+    """Keep the two dashes before an option from becoming one."""
+    return re.sub(r"(?<![\w`-])--[a-z][a-z-]*", r"``\g<0>``", line)
 
 
 def common(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
@@ -29,7 +35,7 @@ def common(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
         if line.startswith(".. option::"):
             skipping = line.split()[2].rstrip(",") in EVERYWHERE
         if not skipping:
-            kept.append(line)
+            kept.append(line if line.startswith("..") else _literal(line))
     lines[:] = kept
 
 
