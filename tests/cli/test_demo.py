@@ -1,14 +1,18 @@
 """`bide demo`: that it proves what it says, and that the proof can fail."""
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bide.cli.demo.plan import Plan
+import bide
+from bide.cli.demo.plan import QUEUE, Plan
 from bide.cli.demo.proof import percentile, prove
 from bide.cli.demo.records import Handling, Journal, Records, Tail
 from bide.model.replies import Counts, Flow, Sizes
@@ -120,6 +124,22 @@ def test_percentiles() -> None:
 
 
 @pytest.mark.process
+def test_an_interrupted_run_leaves_nothing_behind(url: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "demo", "--seconds", "60"],
+        env={**os.environ, "TMPDIR": str(tmp_path), "BIDE_URL": url},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while b"the shop opens" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
 def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
     done = shell("bide demo --orders 400 --seconds 1.5 --keep --json", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -132,4 +152,10 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
     records = Records.read(folder)
     assert len(records.put) == 400
     assert {handling.worker for handling in records.handled} <= {"worker-1", "worker-2", "worker-3"}
-    assert (folder / "demo.db").exists()
+    with bide.Queue(QUEUE, f"sqlite:///{folder / 'demo.db'}") as queue:
+        audit = queue.audit()
+    assert all(check.holds for check in prove(records, audit, 400))
+    doctored = folder / "worker-2.jsonl"
+    lines = [line for line in doctored.read_text().splitlines(keepends=True) if "handled" in line]
+    doctored.write_text("".join(lines[1:]))
+    assert not all(check.holds for check in prove(Records.read(folder), audit, 400))

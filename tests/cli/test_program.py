@@ -1,9 +1,11 @@
 """`bide` itself: help, version, exit codes, completion, and what is imported when."""
 
+import doctest
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -78,6 +80,13 @@ def test_the_documentation_tells_every_long_option() -> None:
         if option.startswith("--") and option not in told
     }
     assert missing == set()
+
+
+@pytest.mark.parametrize("name", ["exits", "forecast", "moments"])
+def test_examples_in_docstrings(name: str) -> None:
+    result = doctest.testmod(import_module(f"bide.cli.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_a_slip_of_the_pen_is_met_with_a_hint(run: Bide) -> None:

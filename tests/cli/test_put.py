@@ -83,7 +83,7 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "1", "--delay", "nan"], "no length of time"),
         (["orders", "1", "--at", "tomorrow"], "ISO 8601"),
         (["orders", "1", "--at", "1795241949570"], "not milliseconds"),
-        (["orders", "1", "--delay", "1s", "--at", "5"], "not both"),
+        (["orders", "1", "--delay", "1s", "--at", "5"], "--delay or --at, not both"),
         (["orders", "1", "--priority", "256"], "256"),
         (["orders", "1", "--attempts", "0"], "0"),
         (["orders", "1", "--header", "x"], "NAME=VALUE"),
@@ -124,6 +124,7 @@ def test_an_id_that_is_there_already(run: Bide, orders: bide.Queue) -> None:
     refused = run(*put, "2", "--on-conflict", "raise")
     assert refused.exit_code == 1
     assert "nothing was stored" in refused.stderr
+    assert "--on-conflict 'keep' or 'replace'" in refused.stderr
     assert run(*put, "3", "--on-conflict", "replace").exit_code == 0
     assert [message.body for message in orders.scan()] == [3]
 
@@ -155,3 +156,12 @@ def test_lines_of_text_from_a_file_with_dos_ends(
     path.write_bytes(b"one\r\ntwo\r\nthree")
     assert run("put", "orders", "--lines", "--text", "--file", str(path)).exit_code == 0
     assert sorted(message.body for message in orders.scan()) == ["one", "three", "two"]
+
+
+def test_a_body_that_is_too_large(run: Bide, orders: bide.Queue) -> None:
+    put = ("put", "orders", "x" * 100, "--text", "--max-body")
+    refused = run(*put, "101")
+    assert refused.exit_code == 2
+    assert "102 bytes" in refused.stderr
+    assert "raise the limit with --max-body" in refused.stderr
+    assert run(*put, "102").exit_code == 0

@@ -1,6 +1,7 @@
 """Exit codes, and what failures look like to somebody at a shell."""
 
 import os
+import re
 import sys
 
 import click
@@ -24,6 +25,7 @@ __all__ = [
     "WRONG_USAGE",
     "code_of",
     "drop_output",
+    "in_options",
     "say",
     "warn",
 ]
@@ -48,6 +50,28 @@ def code_of(error: BideError) -> int:
     if isinstance(error, _WRONG):
         return WRONG_USAGE
     return NOT_DONE if isinstance(error, _NO) else FAILED
+
+
+_ARGUMENT = re.compile(
+    r"\b(after|at|attempts|before|bucket|delay|expires|group|horizon|if_due|lease|on_conflict|"
+    r"priority|url|wait)=(\w|['\"])?"
+)
+
+
+def in_options(text: str) -> str:
+    """Return what an error says with the names that options have here.
+
+    Example:
+        >>> in_options("give delay= or at=, not both; on_conflict='keep' keeps")
+        "give --delay or --at, not both; --on-conflict 'keep' keeps"
+    """
+    text = text.replace("Queue(..., max_body=...)", "--max-body")
+    return _ARGUMENT.sub(
+        lambda found: (
+            f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] is not None else "")
+        ),
+        text,
+    )
 
 
 def say(error: click.ClickException) -> None:

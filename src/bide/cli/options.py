@@ -12,6 +12,7 @@ from bide.cli.exits import NOT_DONE
 from bide.cli.output import Output
 from bide.cli.program import DEBUG
 from bide.cli.store import Store
+from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.message import STATES
 from bide.model.moments import LATEST, milliseconds, unix
@@ -21,6 +22,7 @@ __all__ = [
     "MOMENT",
     "STATE",
     "complete_queue",
+    "max_body_option",
     "on_store",
     "queue_argument",
     "rule_options",
@@ -129,6 +131,14 @@ def rule_options(function: F) -> F:
 def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         ctx.meta[DEBUG] = True
+
+
+def max_body_option(function: F) -> F:
+    """Take how large a body may be: `--max-body`."""
+    return click.option(
+        "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
+        help="How large a body may be; 1 MiB by default.",
+    )(function)  # fmt: skip
 
 
 def on_store(function: Callable[..., bool | None]) -> F:

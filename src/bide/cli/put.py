@@ -7,7 +7,7 @@ import click
 from bide.cli import body as bodies
 from bide.cli.messages import outcome_json, state_and_due
 from bide.cli.moments import now_ms
-from bide.cli.options import DURATION, on_store, queue_argument, when_options
+from bide.cli.options import DURATION, max_body_option, on_store, queue_argument, when_options
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -81,6 +81,7 @@ def _headers(
     help="Read the body (or, with --lines, the lines) from a file.",
 )
 @click.option("--lines", is_flag=True, help="Each line of stdin (or of --file) is a message.")
+@max_body_option
 @on_store
 def put(
     store: Store,
@@ -90,6 +91,7 @@ def put(
     form: str | None,
     file: str | None,
     lines: bool,
+    max_body: int,
     **options: Any,
 ) -> bool:
     """Store a message until its moment.
@@ -110,10 +112,10 @@ def put(
     chosen = cast("bodies.Form", form or "json")
     if lines:
         _refuse_with_lines(body, options)
-        _put_lines(store.queue(queue), out, chosen, file, options)
+        _put_lines(store.queue(queue, max_body), out, chosen, file, options)
         return True
     value = bodies.decode(bodies.read(body, file), chosen)
-    outcome = store.queue(queue).put(value, **options)
+    outcome = store.queue(queue, max_body).put(value, **options)
     _print(out, outcome, options["on_conflict"])
     return outcome.done or options["on_conflict"] == "keep"
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Queues
 from bide.model.errors import StoreUnavailable
 from bide.model.replies import Names
@@ -37,9 +38,9 @@ class Store:
         """The URL, fit to be shown."""
         return mask(self.url)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue."""
-        return self._stack.enter_context(Queue(name, self.url))
+        return self._stack.enter_context(Queue(name, self.url, max_body=max_body))
 
     def standing(self, name: str) -> Queue:
         """Open a queue to look at; looking must not make a store where there is none.

@@ -6,7 +6,7 @@ from typing import IO
 
 import click
 
-from bide.cli.options import on_store, queue_argument
+from bide.cli.options import max_body_option, on_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -50,8 +50,9 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
 @click.command("import")
 @queue_argument
 @click.argument("file", type=click.File("rb"), default="-")
+@max_body_option
 @on_store
-def import_(store: Store, out: Output, queue: str, file: IO[bytes]) -> None:
+def import_(store: Store, out: Output, queue: str, file: IO[bytes], max_body: int) -> None:
     """Put messages from lines of an export: FILE, or stdin.
 
     What is there already, by its id, is kept as it is, so an import can be repeated. Each thousand
@@ -63,7 +64,7 @@ def import_(store: Store, out: Output, queue: str, file: IO[bytes]) -> None:
       zcat orders.jsonl.gz | bide import orders --url sqlite:///other.db
     """
     with Bar(f"importing bytes into {queue}", _size(file)) as bar:
-        imported = store.queue(queue).load(_counted(file, bar))
+        imported = store.queue(queue, max_body).load(_counted(file, bar))
     facts = {"stored": imported.stored, "kept": imported.kept}
     kept = f", {imported.kept:,} were there already and stay" if imported.kept else ""
     out.report(facts, ("✓ ", "green"), f"{imported.stored:,} messages are new in {queue}{kept}")

@@ -46,7 +46,7 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
             "every unpaid order timed out",
             _some("never timed out", unpaid - handled)
             + _some("timed out, but nobody put them", handled - set(records.put)),
-            f"{len(unpaid):,}, of which {len(records.too_late):,} were paid a moment too late",
+            f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
         ),
         Check(
             "no order that was paid in time was touched",

@@ -87,8 +87,9 @@ def picture(stage: Stage) -> "RenderableType":
     numbers.append(f"{stage.elapsed:4.1f} s", "dim")
     workers = Table.grid(padding=(0, 2))
     workers.add_column(min_width=18)
-    for _ in range(3):
-        workers.add_column(justify="right")
+    workers.add_column(justify="right")
+    workers.add_column(justify="right")
+    workers.add_column()
     for worker in stage.workers:
         late = sorted(worker.lateness)
         state = Text("✗ killed -9", "bold red") if worker.killed else Text("● works", "green")
@@ -147,7 +148,7 @@ def print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
             out.text((f"    {problem}", "red"))
     out.text("")
     _chart(out, late)
-    out.text(("  " + told, "bold"), ("   (start of handling - due; the lapsed ones apart)", "dim"))
+    out.text(("  " + told, "bold"), ("   (from due to handled, redeliveries apart)", "dim"))
     out.text("")
     out.text(("  ✓ " if holds else "  ✗ ", "green" if holds else "red"), (verdict, "bold"))
 
