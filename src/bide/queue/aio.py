@@ -1,19 +1,16 @@
 """The queue for event loops. `Queue` says what each method does."""
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, overload
 
 import msgspec
 
-from bide.model.commands import Cancel, Command, Configure, Count, Purge
+from bide.model.commands import Configure, Count
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import (
-    Affected,
     Claimed,
     Counts,
     Forecasted,
@@ -23,19 +20,17 @@ from bide.model.replies import (
     Page,
     Settings,
 )
-from bide.queue.answers import Audit, Forecast, expect, held, in_parts, stored
+from bide.queue.answers import Audit, Forecast, in_parts, stored
 from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
-from bide.queue.delivery import AsyncDelivery, leases, mark_settled
-from bide.queue.face import Face
+from bide.queue.asking import Awaiting
+from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.taken import AsyncTaken
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 
 __all__ = ["AsyncQueue"]
 
-R = TypeVar("R")
 
-
-class AsyncQueue(Face):
+class AsyncQueue(Awaiting):
     """Async form of `Queue`: the same methods, with `await`, on the same stores.
 
     Safe to share between tasks, of one event loop or of several. Tasks that put or claim at the
@@ -269,47 +264,3 @@ class AsyncQueue(Face):
         for command in commands_of(lines, self._ask):
             imported = imported.plus((await self._do(Outcomes, command)).outcomes)
         return imported
-
-    async def close(self) -> None:
-        """Async form of `Queue.close`."""
-        await asyncio.to_thread(self._close)  # it waits for what is under way
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
-        """Have a command carried out and return its reply."""
-        self._check_open()
-        first = self._configuration(command)
-        if first is not None:
-            await self._lane.acall(first, self)
-            self._keep = None
-        return expect(kind, await self._lane.acall(command, self, wait))
-
-    async def _repeat(self, command: Cancel | Purge) -> int:
-        """Repeat a command by rule until nothing is left that it names; return how many were."""
-        count = 0
-        while True:
-            reply = await self._do(Affected, command)
-            count += reply.count
-            if not reply.more:
-                return count
-
-    async def _settle(self, deliveries: Sequence[AsyncDelivery], command: Command) -> list[Outcome]:
-        outcomes = (await self._do(Outcomes, command)).outcomes
-        mark_settled(deliveries, outcomes)
-        return outcomes
-
-    async def _settle_one(
-        self, delivery: AsyncDelivery, command: Command, verb: str, *, settles: bool = True
-    ) -> None:
-        held((await self._do(Outcomes, command)).outcomes[0], verb)
-        delivery.settled = delivery.settled or settles

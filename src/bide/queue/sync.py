@@ -1,19 +1,16 @@
 """The queue for threads."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, overload
 
 import msgspec
 
-from bide.model.commands import Cancel, Command, Configure, Count, Purge
-from bide.model.errors import InvalidArgument, WrongContext
+from bide.model.commands import Configure, Count
+from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import (
-    Affected,
     Claimed,
     Counts,
     Forecasted,
@@ -23,19 +20,17 @@ from bide.model.replies import (
     Page,
     Settings,
 )
-from bide.queue.answers import Audit, Forecast, expect, held, in_parts, stored
+from bide.queue.answers import Audit, Forecast, in_parts, stored
 from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
-from bide.queue.delivery import Delivery, leases, mark_settled
-from bide.queue.face import Face
+from bide.queue.asking import Blocking
+from bide.queue.delivery import Delivery, leases
 from bide.queue.taken import Taken
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 
 __all__ = ["Queue"]
 
-R = TypeVar("R")
 
-
-class Queue(Face):
+class Queue(Blocking):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -123,12 +118,7 @@ class Queue(Face):
         Args:
             messages: `NewMessage` objects, each with its own options; or plain bodies, which take
                 the options given here.
-            delay: of plain bodies, as for `put`; likewise the arguments after it.
-            at: see `put`.
-            priority: see `put`.
-            expires: see `put`.
-            attempts: see `put`.
-            group: see `put`.
+            delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
             on_conflict: for ids that are there already: "keep" or "replace".
 
         Returns:
@@ -404,52 +394,3 @@ class Queue(Face):
         for command in commands_of(lines, self._ask):
             imported = imported.plus(self._do(Outcomes, command).outcomes)
         return imported
-
-    def close(self) -> None:
-        """Let go of the store. Claims that wait in other threads raise `Closed`."""
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
-        """Have a command carried out and return its reply."""
-        self._check_open()
-        if asyncio._get_running_loop() is not None:
-            raise WrongContext(
-                "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
-                "bide.AsyncQueue here (the same methods, with await)"
-            )
-        first = self._configuration(command)
-        if first is not None:
-            self._lane.call(first, self)
-            self._keep = None
-        return expect(kind, self._lane.call(command, self, wait))
-
-    def _repeat(self, command: Cancel | Purge) -> int:
-        """Repeat a command by rule until nothing is left that it names; return how many were."""
-        count = 0
-        while True:
-            reply = self._do(Affected, command)
-            count += reply.count
-            if not reply.more:
-                return count
-
-    def _settle(self, deliveries: Sequence[Delivery], command: Command) -> list[Outcome]:
-        outcomes = self._do(Outcomes, command).outcomes
-        mark_settled(deliveries, outcomes)
-        return outcomes
-
-    def _settle_one(
-        self, delivery: Delivery, command: Command, verb: str, *, settles: bool = True
-    ) -> None:
-        held(self._do(Outcomes, command).outcomes[0], verb)
-        delivery.settled = delivery.settled or settles

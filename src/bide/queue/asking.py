@@ -1,0 +1,118 @@
+"""How a queue asks its lane: blocking, and awaiting. What to ask is told in `sync` and `aio`."""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from bide.model.commands import Cancel, Command, Purge
+from bide.model.errors import WrongContext
+from bide.model.replies import Affected, Outcome, Outcomes
+from bide.queue.answers import expect, held
+from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
+from bide.queue.face import Face
+
+__all__ = ["Awaiting", "Blocking"]
+
+R = TypeVar("R")
+
+
+class Blocking(Face):
+    """A face for threads."""
+
+    def close(self) -> None:
+        """Let go of the store. Claims that wait in other threads raise `Closed`."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+        """Have a command carried out and return its reply."""
+        self._check_open()
+        if asyncio._get_running_loop() is not None:
+            raise WrongContext(
+                "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
+                "bide.AsyncQueue here (the same methods, with await)"
+            )
+        first = self._configuration(command)
+        if first is not None:
+            self._lane.call(first, self)
+            self._keep = None
+        return expect(kind, self._lane.call(command, self, wait))
+
+    def _repeat(self, command: Cancel | Purge) -> int:
+        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        count = 0
+        while True:
+            reply = self._do(Affected, command)
+            count += reply.count
+            if not reply.more:
+                return count
+
+    def _settle(self, deliveries: Sequence[Delivery], command: Command) -> list[Outcome]:
+        outcomes = self._do(Outcomes, command).outcomes
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    def _settle_one(
+        self, delivery: Delivery, command: Command, verb: str, *, settles: bool = True
+    ) -> None:
+        held(self._do(Outcomes, command).outcomes[0], verb)
+        delivery.settled = delivery.settled or settles
+
+
+class Awaiting(Face):
+    """A face for tasks."""
+
+    async def close(self) -> None:
+        """Async form of `Queue.close`."""
+        await asyncio.to_thread(self._close)  # it waits for what is under way
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+        """Have a command carried out and return its reply."""
+        self._check_open()
+        first = self._configuration(command)
+        if first is not None:
+            await self._lane.acall(first, self)
+            self._keep = None
+        return expect(kind, await self._lane.acall(command, self, wait))
+
+    async def _repeat(self, command: Cancel | Purge) -> int:
+        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        count = 0
+        while True:
+            reply = await self._do(Affected, command)
+            count += reply.count
+            if not reply.more:
+                return count
+
+    async def _settle(self, deliveries: Sequence[AsyncDelivery], command: Command) -> list[Outcome]:
+        outcomes = (await self._do(Outcomes, command)).outcomes
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    async def _settle_one(
+        self, delivery: AsyncDelivery, command: Command, verb: str, *, settles: bool = True
+    ) -> None:
+        held((await self._do(Outcomes, command)).outcomes[0], verb)
+        delivery.settled = delivery.settled or settles
