@@ -43,6 +43,11 @@ class Actor:
         """What it does, and as which process."""
         return f"{self.name} ({self.process.pid})"
 
+    def leave(self) -> None:
+        """Ask it to end: it does so when its stdin closes."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
 
 class Stage:
     """One run of the demo.
@@ -63,6 +68,8 @@ class Stage:
         self.lost = 0
         """How many orders the killed worker had in its hands."""
         self.victim: Actor | None = None
+        self.workers: list[Actor] = []
+        self._started: list[Actor] = []
         self._rushes: list[int] = []
         self._recovered = False
         self._began = time.monotonic()
@@ -93,25 +100,22 @@ class Stage:
 
     @contextmanager
     def _actors(self) -> Iterator[None]:
-        names = [f"worker-{number + 1}" for number in range(self.plan.workers)]
+        """Start everybody; in the end ask them to leave, and see to it that they have."""
         size = str(self.plan.orders), str(self.plan.seconds), str(self.plan.workers)
-        self.workers: list[Actor] = []
         try:
-            for name in names:
-                self.workers.append(self._start("worker", name))
+            for number in range(self.plan.workers):
+                self.workers.append(self._start("worker", f"worker-{number + 1}"))
             self.shop = self._start("shop", "shop", *size)
             yield
-            for actor in [self.shop, *self.workers]:
-                assert actor.process.stdin is not None
-                actor.process.stdin.close()
-            for actor in [self.shop, *self.workers]:
+            for actor in self._started:
+                actor.leave()
+            for actor in self._started:
                 actor.process.wait(GRACE)
         finally:
-            for actor in [*self.workers, *([self.shop] if hasattr(self, "shop") else [])]:
+            for actor in self._started:
+                actor.leave()
                 actor.process.kill()
                 actor.process.wait()
-                if actor.process.stdin is not None:
-                    actor.process.stdin.close()
 
     def _start(self, role: str, name: str, *size: str) -> Actor:
         log = self.folder / f"{name}.log"
@@ -122,10 +126,12 @@ class Stage:
                 stdin=subprocess.PIPE, stdout=errors, stderr=errors,
                 start_new_session=True,  # Ctrl-C is for the stage, which then stops the others
             )  # fmt: skip
-        return Actor(name, process, Tail(self.folder / f"{name}.jsonl"), log)
+        actor = Actor(name, process, Tail(self.folder / f"{name}.jsonl"), log)
+        self._started.append(actor)
+        return actor
 
     def _over(self) -> bool:
-        for actor in [self.shop, *self.workers]:
+        for actor in self._started:
             code = actor.process.poll()
             if code is not None and not actor.killed and (code or actor is not self.shop):
                 told = actor.log.read_text(errors="replace").strip().splitlines()
