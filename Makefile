@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types docs bench fmt clean
+.PHONY: help demo test test-all lint types docs bench mutants fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 
 	$(BIN)/bide demo
 
 test: $(VENV)/.dev lint types docs ## Run every check: lint, types, docs, tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 test-all: ## Run every check on Python 3.11, 3.12 and 3.13
 	@for version in 3.11 3.12 3.13; do \
@@ -49,6 +49,10 @@ docs: $(VENV)/.dev ## Build the documentation into docs/_build
 
 bench: $(VENV)/.dev ## Measure bide against the raw limits of this machine
 	$(BIN)/python -m benchmarks core
+	$(BIN)/python -m benchmarks timing
+
+mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
+	$(BIN)/python tools/mutants
 
 fmt: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .
