@@ -10,6 +10,13 @@ import pytest
 from bide import InvalidArgument, NewMessage
 from bide.testing.clock import START
 
+
+@pytest.fixture
+def url() -> str:
+    """None of this reaches a store."""
+    return "memory://refusals"
+
+
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001  (this is what it is about)
 DEEP: list[Any] = []
 for _ in range(100_000):

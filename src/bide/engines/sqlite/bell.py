@@ -93,6 +93,8 @@ class SocketBell:
             self._closed = True
             if not self._listening:
                 self._listener.close()
+        with suppress(OSError):  # wakes who listens, even if somebody has deleted the socket's file
+            self._listener.shutdown(socket.SHUT_RD)
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
             waker.sendto(b"", self.address)
         with suppress(OSError):
