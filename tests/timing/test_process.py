@@ -74,6 +74,7 @@ def test_a_callback_that_runs_at_exit_is_let_finish() -> None:
 def test_a_coroutine_whose_loop_is_gone_does_not_hang_the_exit() -> None:
     out = run("""
         import asyncio
+        from concurrent.futures import wait
         from bide.timing import ScheduledExecutor
         async def main():
             loop = asyncio.get_running_loop()
@@ -86,6 +87,7 @@ def test_a_coroutine_whose_loop_is_gone_does_not_hang_the_exit() -> None:
             future = executor.submit(task)
             await started.wait()
         asyncio.run(main())
+        wait([future], 10)  # a thread may yet have to hear of it
         print(future.cancelled())
     """)
     assert out == "True\n"

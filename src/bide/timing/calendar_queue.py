@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
 
-from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
+from bide.timing.hierarchy import LEVEL_OF, NEVER, Entry, Hierarchy, Slot
 from bide.timing.moments import NS
 
 __all__ = ["CalendarQueue", "Delayed"]
@@ -76,8 +76,18 @@ class CalendarQueue(Generic[T]):
         self._count += 1
         if self._count == 1 and now >> SHIFT > later.current:
             later.current = now >> SHIFT
-        if due >> SHIFT > later.current:
-            later.add(entry)
+        tick = due >> SHIFT
+        if tick > later.current:
+            # `later.add(entry)`, but for a slot that is there: a call less.
+            level = later._levels[LEVEL_OF[(tick ^ later.current).bit_length()]]
+            slot = level.slots.get(tick >> level.shift)
+            if slot is None:
+                later.add(entry)
+            else:
+                slot[entry] = None
+                entry._slot = slot
+                if due < slot.earliest:
+                    slot.earliest = due
         else:
             entry._slot = self._in_heap
             self._near[entry._order] = entry
@@ -96,7 +106,9 @@ class CalendarQueue(Generic[T]):
             return False
         self._count -= 1
         if entry._slot is not self._in_heap:
-            self._later.remove(entry)
+            slot = entry._slot
+            entry._slot = None
+            slot.remove(entry)
             return True
         entry._slot = None
         near = self._near

@@ -86,7 +86,7 @@ class DelayQueue(Generic[T]):
             if self._closed or self._forked:
                 self._refuse()
             now = int(self._monotonic() * NS + 0.5)
-            due = now + round(delay * NS)
+            due = now + int(delay * NS + 0.5)
             entry = self._entries.add(item, due, priority, now)
             if due < self._alarm:
                 self._alarm = -NEVER
