@@ -221,6 +221,8 @@ class Shelf:
                     self.tally["expired"] += 1
                 else:
                     taken.append(record)
+        if self.weighted:
+            taken.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
         return taken
 
     def _pick(self, count: int, now: int, reach: int) -> list[Record]:
@@ -228,8 +230,6 @@ class Shelf:
         if not self.sets["ready"] and not (self.weighted and self.due_by(now) > count):
             first = list(islice(self._upto("delayed", delayed_reach(now)), count))
             self._leave_first("delayed", len(first))
-            if self.weighted:
-                first.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
             return first
         for record in list(islice(self._upto("delayed", delayed_reach(now)), reach)):
             self.ready(record)

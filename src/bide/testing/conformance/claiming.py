@@ -123,6 +123,13 @@ class ClaimCases:
         bare.put("beyond", at=START - 7)
         assert bare.take(1) == ["last"]
 
+    def test_what_one_claim_takes_it_hands_over_by_weight(self, bare: Desk) -> None:
+        bare.put("late", at=START - 9, expires=0)
+        bare.put(*(f"m{number:04}" for number in range(1, PROMOTE)), at=START - 9)
+        bare.put("far", at=START - 8, priority=255)
+        # The late one is in the way, so the claim looks twice, and further the second time.
+        assert bare.take(2) == ["far", "m0001"]
+
     def test_a_large_claim_weighs_as_many_as_it_takes(self, bare: Desk) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE + 200)), at=START - 9)
         bare.put("far", at=START - 8, priority=1)
