@@ -3,11 +3,11 @@ from hypothesis import given, settings
 from bide.engines.memory import MemoryEngine
 from bide.testing.conformance.desk import START
 from bide.testing.conformance.play import clear
-from bide.testing.conformance.scripts import in_batches
+from bide.testing.conformance.scripts import in_batches, searching
 from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@settings(searching, max_examples=50)
 @given(script=scripts())
 def test_after_any_script_an_emptied_queue_holds_no_memory(script: Script) -> None:
     engine = MemoryEngine()

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from bide.engines.sqlite import SqliteEngine
 from bide.testing.conformance.desk import START
 from bide.testing.conformance.play import clear
-from bide.testing.conformance.scripts import in_batches
+from bide.testing.conformance.scripts import in_batches, searching
 from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(searching, max_examples=40)
 @given(script=scripts())
 def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(script: Script) -> None:
     with TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from bide.testing.conformance.play import Ledger, clear, dumped, plain
 from bide.testing.conformance.vocabulary import QUEUES, Op, Script, scripts
 from bide.testing.conformance.watch import Watch, audit
 
-__all__ = ["ScriptCases"]
+__all__ = ["ScriptCases", "in_batches", "one_by_one", "searching"]
 
 EXAMPLES = int(os.environ.get("BIDE_EXAMPLES", "200"))
 
