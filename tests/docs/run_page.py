@@ -40,7 +40,7 @@ def main() -> None:
                     exec(compile(source, page["path"], "exec"), namespace)
                 compare(page, block, output.getvalue())
             case "pycon":
-                run_session(page, block, namespace)
+                run_examples(page, block, namespace)
             case "file":
                 Path(block["name"]).write_text(block["text"])
             case "program":
@@ -66,7 +66,7 @@ def compare(page: dict[str, Any], block: dict[str, Any], got: str) -> None:
         )
 
 
-def run_session(page: dict[str, Any], block: dict[str, Any], namespace: dict[str, Any]) -> None:
+def run_examples(page: dict[str, Any], block: dict[str, Any], namespace: dict[str, Any]) -> None:
     parser = doctest.DocTestParser()
     test = parser.get_doctest(block["text"], {}, page["path"], page["path"], block["line"])
     test.globs = namespace

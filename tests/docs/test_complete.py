@@ -2,6 +2,7 @@
 
 import ast
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def test_every_method_has_a_task(name: str) -> None:
 def test_every_option_of_a_queue_is_told(name: str) -> None:
     pages = [*DOCS.glob("howto/*.md"), DOCS / "operations.md"]
     assert any(re.search(rf"\b{name}=", page.read_text()) for page in pages)
+
+
+@pytest.mark.parametrize("name", list(signature(bide.Queue.put).parameters)[2:])
+def test_every_option_of_a_put_has_a_task(name: str) -> None:
+    assert any(re.search(rf"\b{name}=", page.read_text()) for page in DOCS.glob("howto/*.md"))
 
 
 def test_every_option_of_a_url_is_told() -> None:
