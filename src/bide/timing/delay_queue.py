@@ -85,8 +85,8 @@ class DelayQueue(Generic[T]):
         try:
             if self._closed or self._forked:
                 self._refuse()
-            now = int(self._monotonic() * NS + 0.5)
-            due = now + int(delay * NS + 0.5)
+            now = int(self._monotonic() * 1e9 + 0.5)
+            due = now + int(delay * 1e9 + 0.5)
             entry = self._entries.add(item, due, priority, now)
             if due < self._alarm:
                 self._alarm = -NEVER
@@ -212,7 +212,7 @@ class DelayQueue(Generic[T]):
             return iter(self._entries.in_order())
 
     def _now(self) -> int:
-        return max(int(self._monotonic() * NS + 0.5), self._reached)
+        return max(int(self._monotonic() * 1e9 + 0.5), self._reached)
 
     def _put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
         """Put an item in by its moment in nanoseconds of the monotonic clock, drift-free."""
