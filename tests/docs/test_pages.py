@@ -62,7 +62,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def steps(page: str) -> Iterator[dict[str, Any]]:
-    """Return what is to be run: code, interactive examples, files and programs, with what they print."""
+    """Return what is to be run: code, examples, files and programs, with what they print."""
     found = list(blocks(page))
     files: set[str] = set()
     for number, block in enumerate(found):
