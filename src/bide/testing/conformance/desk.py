@@ -195,6 +195,7 @@ class Desk:
             ids += [message.id for message in page.messages]
             if page.cursor is None:
                 return ids
+            assert page.cursor != cursor, "a scan does not get on"
             cursor = page.cursor
 
     def counts(self) -> Counts:

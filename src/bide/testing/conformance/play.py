@@ -91,9 +91,10 @@ def _walk(engine: Engine, scan: cmd.Scan, now: int) -> list[Message]:
         (page,) = engine.execute([msgspec.structs.replace(scan, cursor=cursor)], now)
         assert isinstance(page, Page)
         messages += page.messages
-        cursor = page.cursor
-        if cursor is None:
+        if page.cursor is None:
             return messages
+        assert page.cursor != cursor, "a scan does not get on"
+        cursor = page.cursor
 
 
 def clear(engine: Engine, queue: str, now: int) -> None:
