@@ -6,13 +6,13 @@ from concurrent.futures import Future
 from functools import partial
 
 import pytest
-from tests.lane.scene import PATIENCE, eventually, gathered, put, sizes, spawn
 
 from bide.lane import Lane
 from bide.model.errors import Closed
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, eventually, gathered, put, sizes, spawn
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
 
 from bide.lane import Lane
 from bide.lane.inbox import MAX_COMMANDS
@@ -14,6 +13,7 @@ from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
 
 
 def is_put_of(id: str) -> Callable[[Command], bool]:

@@ -5,7 +5,6 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, eventually, ids, put, spawn, waiting
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
@@ -15,6 +14,7 @@ from bide.model.errors import Closed
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, claim, eventually, ids, put, spawn, waiting
 
 
 def test_a_closed_lane_refuses_everything(lane: Lane, engine: FlakyEngine) -> None:

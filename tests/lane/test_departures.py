@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, sizes, spawn, waiting
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
@@ -15,6 +14,7 @@ from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, sizes, spawn, waiting
 
 WAITS = [None, 0.0, 60.0]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, eventually, spawn, waiting
 
 import bide
 from bide.lane import shared
 from bide.lane.shared import open_lane
+from tests.lane.scene import PATIENCE, claim, eventually, spawn, waiting
 
 pytestmark = [
     pytest.mark.process,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, ids, put, spawn, waiting
 
 from bide.lane import Lane
 from bide.model.errors import NotAStore, StoreError
 from bide.model.replies import Outcomes
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, claim, ids, put, spawn, waiting
 
 
 def broken(*args: object, **options: object) -> NoReturn:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, put, spawn, waiting
 
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.commands import Cancel, Count, Find, Scan, Where
 from bide.model.replies import Counts
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, claim, put, spawn, waiting
 
 READS = [
     Count("q"),

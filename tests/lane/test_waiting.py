@@ -5,6 +5,14 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+
+from bide.lane import Lane
+from bide.lane.parked import LOOK_AGAIN
+from bide.model.commands import Lease, Retry
+from bide.model.errors import StoreBusy
+from bide.model.replies import Claimed, Reply
+from bide.testing.clock import START, FakeClock
+from bide.testing.faults import FlakyEngine
 from tests.lane.scene import (
     PATIENCE,
     claim,
@@ -17,14 +25,6 @@ from tests.lane.scene import (
     spawn,
     waiting,
 )
-
-from bide.lane import Lane
-from bide.lane.parked import LOOK_AGAIN
-from bide.model.commands import Lease, Retry
-from bide.model.errors import StoreBusy
-from bide.model.replies import Claimed, Reply
-from bide.testing.clock import START, FakeClock
-from bide.testing.faults import FlakyEngine
 
 
 def crowd(lane: Lane, count: int, wait: float = 600.0) -> "list[Future[Reply]]":

@@ -4,7 +4,6 @@ import queue
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
@@ -14,6 +13,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Reply
 from bide.testing.clock import START, FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
 
 
 class Bell:

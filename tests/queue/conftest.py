@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.queue.faces import Blocking, Loop
 
 import bide
 from bide.testing.clock import FakeClock
+from tests.queue.faces import Blocking, Loop
 
 _numbers = itertools.count()
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.lane.scene import PATIENCE, spawn, waiting
 
 import bide
 from bide import Closed, StoreBusy, WrongContext
@@ -19,6 +18,7 @@ from bide.lane import Lane
 from bide.model.commands import Configure
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import PATIENCE, spawn, waiting
 
 CALLS: list[Callable[[Any], Any]] = [
     lambda q: q.put(1),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -182,12 +183,27 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
                 f"{path} cannot be opened ({error}): check the permissions of the file and of its "
                 f"directory{_file_limit()}"
             )
+        case sqlite3.SQLITE_IOERR if _may_not_grow(path):
+            return StoreFull(
+                f"{path} may not grow: this process has a limit on the size of a file, as if the "
+                "disk were full; what was asked was not done, what was confirmed before is safe. "
+                "Raise the limit: ulimit -f"
+            )
         case sqlite3.SQLITE_IOERR:
             return StoreError(
                 f"reading or writing {path} failed in the operating system ({error}"
                 f"{_name_of(error)}); is the disk full, gone, or a network drive?"
             )
     return StoreError(f"SQLite refused to work on {path}: {error}")
+
+
+def _may_not_grow(path: Path) -> bool:
+    """Whether the file, or the log beside it, is as large as this process may make a file."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return False
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return any(file.exists() and file.stat().st_size > limit - 8_192 for file in files)
 
 
 def _name_of(error: sqlite3.Error) -> str:

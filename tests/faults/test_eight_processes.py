@@ -1,0 +1,18 @@
+from pathlib import Path
+
+import pytest
+
+from tests.faults.eight_processes import run
+
+pytestmark = pytest.mark.process
+
+
+def test_eight_processes_on_one_file_never_see_that_it_is_locked(tmp_path: Path) -> None:
+    result = run(f"sqlite:///{tmp_path}/bide.db", seconds=8)
+    assert result.errors == []
+    assert result.audit, result.audit.problems
+    flow = result.audit.counts.flow
+    assert (flow.put, flow.acked) == (result.put, result.acked)
+    assert result.put > 500
+    assert result.acked > 500
+    assert result.longest < 15, "somebody waited for half of the time-out"

@@ -1,0 +1,311 @@
+"""What happens to the file under a running worker, and what is said about it."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide import LeaseLost, NotAStore, StoreBusy, StoreCorrupt, StoreError, StoreReadOnly
+from tests.lane.scene import PATIENCE, eventually, spawn
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "bide.db"
+
+
+@pytest.fixture
+def orders(file: Path) -> Iterator[bide.Queue]:
+    with bide.Queue("orders", f"sqlite:///{file}?timeout=300ms") as orders:
+        yield orders
+
+
+def settle(orders: bide.Queue) -> None:
+    """Wait until a worker would have noticed that its file is another one."""
+    time.sleep(0.03)
+
+
+def remove(file: Path) -> None:
+    for path in file.parent.glob(f"{file.name}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# Deleted and replaced.
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_file_deleted_under_a_worker_is_made_anew(
+    orders: bide.Queue, file: Path, everything: bool
+) -> None:
+    orders.put(1, id="before")
+    (held,) = orders.claim()
+    orders.put(2, id="waiting")
+    assert orders.counts().sizes.total == 2
+    remove(file) if everything else file.unlink()
+    settle(orders)
+    assert orders.put(3, id="after").done
+    assert [message.id for message in orders.scan()] == ["after"]
+    with pytest.raises(LeaseLost):
+        held.ack()
+    assert orders.audit()
+
+
+def test_a_worker_who_waits_notices_that_the_file_was_deleted(
+    orders: bide.Queue, file: Path
+) -> None:
+    waiter = spawn(orders.claim, wait=PATIENCE)
+    eventually(lambda: orders._lane._parked._queues)
+    remove(file)
+    with bide.Queue("orders", f"sqlite:///{file}?durability=normal") as other:
+        other.put("new file")
+    assert waiter.result(PATIENCE)[0].body == "new file"
+
+
+def test_a_backup_put_in_its_place_is_what_counts_from_then_on(
+    orders: bide.Queue, file: Path
+) -> None:
+    orders.put(1, id="old")
+    backup = file.with_name("backup.db")
+    with sqlite3.connect(file) as source, sqlite3.connect(backup) as target:
+        source.backup(target)
+    source.close()
+    target.close()
+    orders.put(2, id="after the backup")
+    remove(file)
+    backup.rename(file)
+    settle(orders)
+    assert [message.id for message in orders.scan()] == ["old"]
+    orders.put(3, id="new")
+    (first, second) = orders.claim(2)
+    assert {first.id, second.id} == {"old", "new"}
+    assert orders.audit()
+
+
+def test_something_else_put_in_its_place_is_refused_and_left_alone(
+    orders: bide.Queue, file: Path
+) -> None:
+    orders.put(1)
+    remove(file)
+    file.write_bytes(b"holiday" * 1_000)
+    settle(orders)
+    with pytest.raises(NotAStore, match="left as it is"):
+        orders.put(2)
+    assert file.read_bytes() == b"holiday" * 1_000
+    file.unlink()
+    assert orders.put(3)
+
+
+def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
+    orders = bide.Queue("orders", f"sqlite:///{file}")
+    waiter = spawn(orders.claim, wait=60)
+    eventually(lambda: orders._lane._wakeups is not None and orders._lane._parked._queues)
+    shutil.rmtree(f"{file}-bell")
+    spawn(orders.close).result(PATIENCE)
+    assert isinstance(waiter.exception(PATIENCE), bide.Closed)
+
+
+# Corrupt.
+
+
+def fill(file: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put_many(bide.NewMessage(body="x" * 200, id=f"m{n}", delay=n) for n in range(5_000))
+
+
+def test_pages_overwritten_in_the_middle_are_told_and_nothing_more_is_written(
+    file: Path,
+) -> None:
+    fill(file)
+    content = bytearray(file.read_bytes())
+    for page in range(4, len(content) // 4096 - 2):
+        content[page * 4096 : page * 4096 + 512] = os.urandom(512)
+    file.write_bytes(content)
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        for call in (lambda: orders.claim(500), lambda: list(orders.scan()), orders.audit):
+            with pytest.raises(StoreCorrupt, match=r"is damaged.*Stop all workers, copy"):
+                call()
+    assert file.read_bytes() == content
+
+
+def test_a_header_overwritten_is_no_database_any_more(file: Path) -> None:
+    fill(file)
+    content = file.read_bytes()
+    file.write_bytes(b"\0" * 100 + content[100:])
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        with pytest.raises(NotAStore, match="left as it is"):
+            orders.put(1)
+    assert file.read_bytes() == b"\0" * 100 + content[100:]
+
+
+def test_a_file_cut_in_the_middle_is_told(file: Path) -> None:
+    fill(file)
+    os.truncate(file, file.stat().st_size // 8192 * 4096)
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        with pytest.raises(StoreCorrupt, match="is damaged"):
+            orders.audit()
+
+
+# Locked.
+
+
+def test_locked_beyond_the_time_out_names_the_file_and_the_mend(
+    orders: bide.Queue, file: Path
+) -> None:
+    orders.put(1, id="a")
+    program = (
+        "import sqlite3, sys\n"
+        f"other = sqlite3.connect({str(file)!r}, isolation_level=None)\n"
+        "other.execute('BEGIN EXCLUSIVE')\n"
+        "print('locked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "locked\n"
+    began = time.monotonic()
+    for call in (lambda: orders.put(2), orders.claim, lambda: orders.cancel("a")):
+        with pytest.raises(StoreBusy, match=r"kept .*bide\.db locked for 0\.3 s; nothing was chan"):
+            call()
+    assert 0.9 <= time.monotonic() - began < 10
+    assert orders.counts().sizes.ready == 1  # whoever looks does not wait
+    other.communicate("")
+    assert orders.put(2)
+    assert orders.counts().flow.put == 2
+
+
+# Read-only.
+
+
+def as_nobody(action: Callable[[], Any], folder: Path) -> str:
+    """Call something in a child that no permission bit is ignored for; return its error as text."""
+    answer = folder / "answer"
+    answer.touch()
+    answer.chmod(0o666)
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65_534)
+                os.setuid(65_534)
+            text = repr(action())
+        except BaseException as error:  # noqa: BLE001  (the parent looks at it)
+            text = f"{type(error).__name__}: {error}"
+        answer.write_text(text)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return answer.read_text()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="bide-"))
+    folder.chmod(0o755)
+    yield folder
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_directory_that_cannot_be_written_to(open_folder: Path) -> None:
+    locked = open_folder / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
+    orders = bide.Queue("orders", f"sqlite:///{locked}/bide.db")
+    text = as_nobody(lambda: orders.put(1), open_folder)
+    orders.close()
+    assert text.startswith("StoreReadOnly: no file can be made in")
+    assert "permission denied; let this user write there, or name another place" in text
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_file_that_cannot_be_written_to(open_folder: Path) -> None:
+    file = open_folder / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put(1, id="a")
+    file.chmod(0o444)
+    open_folder.chmod(0o755)
+    readable = bide.Queue("orders", f"sqlite:///{file}")
+    text = as_nobody(lambda: readable.put(1), open_folder)
+    assert text.startswith(f"{StoreReadOnly.__name__}: {file} cannot be written to: check the perm")
+    text = as_nobody(readable.claim, open_folder)
+    assert text.startswith(f"{StoreReadOnly.__name__}: ")
+    readable.close()
+
+
+# Full.
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_confirmed_is_lost(tmp_path: Path) -> None:
+    program = f"""
+import resource, bide
+orders = bide.Queue("orders", "sqlite:///{tmp_path}/bide.db")
+confirmed = 0
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+try:
+    while True:
+        orders.put("x" * 5_000, id=f"m{{confirmed}}")
+        confirmed += 1
+except bide.StoreFull as error:
+    text = str(error)
+assert confirmed > 10, confirmed
+assert orders.counts().sizes.ready == confirmed, "what was confirmed is there"
+try:
+    orders.put("x" * 5_000)
+    raise SystemExit("it was full, and is not any more?")
+except bide.StoreFull:
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+assert orders.put("x" * 5_000, id="after").done
+assert orders.counts().flow.put == confirmed + 1
+assert len(orders.claim(1_000)) == confirmed + 1
+assert orders.audit()
+orders.close()
+print(text)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stderr == ""
+    assert "may not grow" in ended.stdout
+    assert "what was confirmed before is safe" in ended.stdout
+    connection = sqlite3.connect(tmp_path / "bide.db")
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_an_error_of_the_store_in_one_thread_leaves_the_others_working(
+    orders: bide.Queue, file: Path
+) -> None:
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> int:
+        barrier.wait()
+        done = 0
+        for _ in range(20):
+            try:
+                done += orders.put(number).done
+            except StoreError:
+                orders._lane.clock.now()
+        return done
+
+    workers = [spawn(work, number) for number in range(8)]
+    total = sum(worker.result(PATIENCE) for worker in workers)
+    assert orders.counts().flow.put == total == 160
