@@ -11,7 +11,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import LEVEL_OF, NEVER, Hierarchy, Slot
 from bide.timing.lifetime import forked, guard_exit, guard_fork
-from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, period_ns, seconds_until
+from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.timer_handle import TimerHandle
 
 __all__ = ["TimingWheel"]
@@ -72,6 +72,7 @@ class TimingWheel:
         self._executor = executor
         self._clock = clock
         self._monotonic = clock.monotonic
+        self._wall = WallClock(clock)
         self._origin = clock.monotonic()
         part_ticks = max(1, PART_NS // tick_ns)
         self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
@@ -107,15 +108,21 @@ class TimingWheel:
             ValueError: the delay is negative or NaN, or the datetime has no time zone.
             ShutDown: after `stop`.
         """
-        if at is not None or delay.__class__ is not float or not 0.0 <= delay <= MAX_DELAY:
-            delay = seconds_until(delay, at, self._clock)
+        seconds = 0.0
+        if at is not None:
+            moment = self._wall.due(at, delay) / NS
+        elif delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
+            seconds = delay
+        else:
+            seconds = seconds_of(delay)
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
         self._acquire()  # half the price of `with`
         try:
             if self._thread is None or self._stopping:
                 self._start()
-            ticks = (self._monotonic() - self._origin + delay) * self._rate
+            now = self._monotonic() if at is None else moment
+            ticks = (now - self._origin + seconds) * self._rate
             due = int(ticks)
             if ticks - due > NOISE:
                 due += 1
@@ -156,8 +163,7 @@ class TimingWheel:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
         self._acquire()
         try:
-            if self._forked:
-                raise forked("TimingWheel")
+            self._check_process()
             slot = handle._slot
             if slot is None:
                 return False
@@ -173,8 +179,7 @@ class TimingWheel:
     def pending(self) -> int:
         """The number of timers that have neither started nor been cancelled."""
         with self._lock:
-            if self._forked:
-                raise forked("TimingWheel")
+            self._check_process()
             return len(self._timers) + len(self._firing)
 
     def stop(self, drain: bool = False) -> list[TimerHandle]:
@@ -191,8 +196,7 @@ class TimingWheel:
             The dropped timers by moment; their `fn` and `args` say what was not done.
         """
         with self._lock:
-            if self._forked:
-                raise forked("TimingWheel")
+            self._check_process()
             self._stopping = True
             dropped = [] if drain else self._drop()
             self._alarm = -NEVER
@@ -220,9 +224,12 @@ class TimingWheel:
     def _now(self) -> int:
         return int((self._monotonic() - self._origin) * self._rate + NOISE)
 
-    def _start(self) -> None:
+    def _check_process(self) -> None:
         if self._forked:
             raise forked("TimingWheel")
+
+    def _start(self) -> None:
+        self._check_process()
         if self._stopping:
             raise ShutDown("the timing wheel was stopped: it takes no more timers")
         thread = threading.Thread(target=self._run, name="bide-timing-wheel", daemon=True)
@@ -231,11 +238,13 @@ class TimingWheel:
         guard_exit(self)
 
     def _drop(self) -> list[TimerHandle]:
-        dropped = self._timers.entries()
-        dropped.sort(key=lambda timer: timer._due)
-        dropped[:0] = [timer for timer in list(self._firing) if self._claim(timer, self._firing)]
+        firing = self._firing
+        first = [timer for timer in list(firing) if firing.pop(timer, GONE) is not GONE]
+        for timer in first:
+            timer._slot = None
+        later = sorted(self._timers.entries(), key=lambda timer: timer._due)
         self._timers.clear()
-        return dropped
+        return first + later
 
     def _run(self) -> None:
         while (slot := self._next_slot()) is not None:
@@ -264,12 +273,6 @@ class TimingWheel:
                 elif not self._clock.wait_until(self._changed, self._moment(tick)):
                     reached = tick  # a float may say a bit less
                 self._alarm = -NEVER
-
-    @staticmethod
-    def _claim(timer: TimerHandle, slot: Slot[TimerHandle]) -> bool:
-        """Take a timer out of the slot that fires; False when somebody else has. Atomic."""
-        timer._slot = None
-        return slot.pop(timer, GONE) is not GONE
 
     def _fire(self, slot: Slot[TimerHandle]) -> None:
         executor = self._executor
