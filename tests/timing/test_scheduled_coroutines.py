@@ -127,6 +127,7 @@ def test_a_periodic_coroutine_goes_on_until_it_raises(
         future = executor.schedule_at_fixed_rate(task, 1)
         for number in range(1, 3):
             assert rounds.acquire(timeout=10)
+            clock.wait_for_waiters()  # the thread that started it has let go of it
             for _ in range(2):  # the loop has got round to queueing the next run
                 asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
             assert future.runs == number

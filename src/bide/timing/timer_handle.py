@@ -1,5 +1,6 @@
-"""What a timing wheel gives back for a timer."""
+"""What a timing wheel gives back for a timer, and what it hands to an executor."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,9 @@ from bide.timing.hierarchy import Entry
 if TYPE_CHECKING:
     from bide.timing.timing_wheel import TimingWheel
 
-__all__ = ["TimerHandle"]
+__all__ = ["TimerHandle", "call", "logger"]
+
+logger = logging.getLogger("bide.timing")
 
 
 class TimerHandle(Entry):
@@ -46,3 +49,12 @@ class TimerHandle(Entry):
 
     def __repr__(self) -> str:
         return f"<TimerHandle {self.fn!r} due={self.due:.3f}>"
+
+
+def call(fn: Callable[..., object], args: tuple[object, ...]) -> None:
+    """Call a timer's function on an executor; what it raises is logged, and the executor's too."""
+    try:
+        fn(*args)
+    except BaseException:
+        logger.exception("timer %r failed", fn)
+        raise

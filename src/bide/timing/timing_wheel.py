@@ -1,10 +1,8 @@
 """Timers by the million on one thread."""
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from types import TracebackType
 from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
@@ -12,11 +10,9 @@ from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import LEVEL_OF, NEVER, Hierarchy, Slot
 from bide.timing.lifetime import forked, guard_exit, guard_fork
 from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
-from bide.timing.timer_handle import TimerHandle
+from bide.timing.timer_handle import TimerHandle, call, logger
 
 __all__ = ["TimingWheel"]
-
-logger = logging.getLogger("bide.timing")
 
 MIN_TICK_NS = 1_000
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
@@ -209,12 +205,7 @@ class TimingWheel:
     def __enter__(self) -> "TimingWheel":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop at once, dropping what is pending; call `stop(drain=True)` before to await it."""
         self.stop()
 
@@ -251,7 +242,7 @@ class TimingWheel:
             self._fire(slot)
 
     def _next_slot(self) -> Slot[TimerHandle] | None:
-        """Wait for timers to be due and return those of the first tick; None: all is over."""
+        """Wait until timers are due, return those of the first tick; None when all is over."""
         reached = 0
         while True:
             with self._lock:
@@ -284,7 +275,7 @@ class TimingWheel:
                 if executor is None:
                     timer.fn(*timer.args)
                 else:
-                    executor.submit(_call, timer.fn, timer.args)
+                    executor.submit(call, timer.fn, timer.args)
             except BaseException:
                 logger.exception("timer %r failed", timer.fn)
 
@@ -301,11 +292,3 @@ class TimingWheel:
         self._make_lock()
         self._thread = None
         self._forked = True
-
-
-def _call(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    try:
-        fn(*args)
-    except BaseException:
-        logger.exception("timer %r failed", fn)
-        raise  # so that the executor sees it too
