@@ -132,7 +132,7 @@ def test_a_damaged_file_is_told_with_the_way_to_rescue_it(tmp_path: Path) -> Non
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match=r"is damaged .*\.recover | sqlite3"):
+    with pytest.raises(StoreCorrupt, match=r"is damaged .*Stop all workers and copy the file"):
         Desk(SqliteEngine(path)).scan()
 
 
