@@ -9,7 +9,7 @@ from bide.timing.hierarchy import Entry
 if TYPE_CHECKING:
     from bide.timing.timing_wheel import TimingWheel
 
-__all__ = ["TimerHandle", "call", "logger"]
+__all__ = ["TimerHandle", "call"]
 
 logger = logging.getLogger("bide.timing")
 

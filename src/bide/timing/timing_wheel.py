@@ -1,5 +1,6 @@
 """Timers by the million on one thread."""
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -10,9 +11,11 @@ from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import LEVEL_OF, NEVER, Hierarchy, Slot
 from bide.timing.lifetime import forked, guard_exit, guard_fork
 from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
-from bide.timing.timer_handle import TimerHandle, call, logger
+from bide.timing.timer_handle import TimerHandle, call
 
 __all__ = ["TimingWheel"]
+
+logger = logging.getLogger("bide.timing")
 
 MIN_TICK_NS = 1_000
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
@@ -75,6 +78,7 @@ class TimingWheel:
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._make_lock()
         self._alarm = -NEVER  # the tick that the thread sleeps until
+        self._reached = 0  # the tick that the clock last said had come
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._forked = False
@@ -243,11 +247,12 @@ class TimingWheel:
 
     def _next_slot(self) -> Slot[TimerHandle] | None:
         """Wait until timers are due, return those of the first tick; None when all is over."""
-        reached = 0
         while True:
             with self._lock:
-                now = max(self._now(), reached)
-                slot = self._timers.pull(now)
+                slot = self._timers.pull(self._reached)
+                if slot is None:
+                    self._reached = now = max(self._now(), self._reached)
+                    slot = self._timers.pull(now)
                 if slot is not None:
                     self._firing = slot
                     return slot
@@ -262,7 +267,7 @@ class TimingWheel:
                 if tick >= NEVER:
                     self._clock.wait(self._changed, None)
                 elif not self._clock.wait_until(self._changed, self._moment(tick)):
-                    reached = tick  # a float may say a bit less
+                    self._reached = tick  # a float may say a bit less
                 self._alarm = -NEVER
 
     def _fire(self, slot: Slot[TimerHandle]) -> None:
