@@ -71,12 +71,12 @@ def test_what_has_a_json_form_is_written_in_it(value: Any, text: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "place"),
     [
-        (object(), r"body is an object"),
+        (object(), r"body is .*\bobject\b"),
         (1j, r"body is .*\bcomplex"),
-        ({"a": object()}, r"body\['a'\] is an object"),
+        ({"a": object()}, r"body\['a'\] is .*\bobject\b"),
         ({"a": [1, {"b": (2, lambda: 0)}]}, r"body\['a'\]\[1\]\['b'\]\[1\] is .*\bfunction"),
-        (Order(1, notes=[object()]), r"body\.notes\[0\] is an object"),
-        (Parcel(1, owner=object()), r"body\.owner is an object"),
+        (Order(1, notes=[object()]), r"body\.notes\[0\] is .*\bobject\b"),
+        (Parcel(1, owner=object()), r"body\.owner is .*\bobject\b"),
         ([threading.Lock()], r"body\[0\] is .*\block"),
     ],
 )
