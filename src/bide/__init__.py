@@ -24,7 +24,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
-from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Queue
+from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 
 __all__ = [
     "AlreadyExists",
@@ -39,6 +39,7 @@ __all__ = [
     "Failure",
     "Flow",
     "Forecast",
+    "Imported",
     "InvalidArgument",
     "LeaseLost",
     "Message",

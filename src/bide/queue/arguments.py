@@ -227,7 +227,7 @@ class Arguments:
         if checked == "leased":
             raise InvalidArgument(
                 "leased messages cannot be purged, somebody is working on them; wait for their "
-                "leases to lapse, or pause the queue first"
+                "leases to lapse, or let them ack"
             )
         return cmd.Purge(self.queue, checked, None if before is None else unix(before, "before"))
 

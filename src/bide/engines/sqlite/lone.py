@@ -7,6 +7,7 @@ that remembers messages) makes it refuse, with nothing changed, and takes the co
 
 import sqlite3
 
+from bide.engines.sqlite.connection import patiently
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Command, Put
 from bide.model.replies import Outcome, Outcomes
@@ -17,8 +18,8 @@ __all__ = ["LonePuts"]
 class LonePuts:
     """The short way to put one message, on one connection."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, timeout: float) -> None:
+        self._timeout = timeout
         connection.execute(SQL.lone_view)
         connection.execute(SQL.lone_trigger)
         self._run = connection.execute
@@ -50,7 +51,7 @@ class LonePuts:
             row += item.expires, item.group
             insert = SQL.lone_put_grouped
         try:
-            self._run(insert, row)
+            patiently(self._run, self._timeout, insert, row)
         except sqlite3.IntegrityError:  # the id is taken, or the trigger found it not simple
             return None
         return Outcomes([Outcome(item.id, True, "ready" if due <= now else "delayed", due)], due)
