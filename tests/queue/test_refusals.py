@@ -71,7 +71,7 @@ BODIES: list[tuple[Any, str]] = [
     ({("a", 1): 2}, r"body has the key \('a', 1\) of type tuple; JSON needs str keys"),
     ({"a": math.nan}, r"body\['a'\] is nan.*put None or a string instead"),
     ([1.0, math.inf], r"body\[1\] is inf"),
-    ("\ud800", "body is a str"),
+    ("\ud800", "body is of type str"),
     (DEEP, "nested too deeply"),
     ("x" * (1 << 20), "body takes 1,048,578 bytes, the limit is 1,048,576.*max_body="),
     (b"x" * ((1 << 20) + 1), "body takes 1,048,577 bytes"),
