@@ -126,7 +126,7 @@ def test_the_lease_is_extended_while_a_command_runs(
         "        assert time.monotonic() < deadline\n"
     )
     command = f"{sys.executable} {script}"
-    done = shell(f"bide claim orders --exec '{command}' --lease 600ms")
+    done = shell(f"bide claim orders --exec '{command}' --lease 3s")
     assert (done.stderr, done.returncode) == ("", 0)
     flow = orders.counts().flow
     assert (flow.acked, flow.lapsed) == (1, 0)
