@@ -3,13 +3,15 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
 from bide.lane.ticket import AsyncTicket
+from bide.model.commands import Claim, Command
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -17,6 +19,31 @@ from bide.testing.faults import FlakyEngine
 from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, sizes, spawn, waiting
 
 WAITS = [None, 0.0, 60.0]
+
+
+@pytest.fixture
+def press() -> Iterator[Callable[[], None]]:
+    """Interrupts the main thread, once.
+
+    A signal in the instant in which that thread goes to sleep on a lock is lost to CPython, so it
+    is sent until the handler has run.
+    """
+    struck = False
+
+    def handler(*_: object) -> None:
+        nonlocal struck
+        if not struck:
+            struck = True
+            raise KeyboardInterrupt
+
+    def press() -> None:
+        while not struck:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.01)
+
+    before = signal.signal(signal.SIGINT, handler)
+    yield press
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -191,6 +218,13 @@ def test_whose_event_loop_was_closed_meanwhile(
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
+def test_whose_event_loop_is_closed_just_before_it_would_be_woken(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AsyncTicket, "gone", False)
+    test_whose_event_loop_was_closed_meanwhile(lane, engine, back, None)
+
+
 def test_whose_event_loop_was_closed_while_it_waited(
     lane: Lane, engine: FlakyEngine, clock: FakeClock
 ) -> None:
@@ -206,11 +240,15 @@ def test_whose_event_loop_was_closed_while_it_waited(
 
 @pytest.mark.parametrize("wait", WAITS)
 def test_interrupted_while_it_is_executed(
-    lane: Lane, engine: FlakyEngine, back: Callable[[], None], wait: float | None
+    lane: Lane,
+    engine: FlakyEngine,
+    back: Callable[[], None],
+    wait: float | None,
+    press: Callable[[], None],
 ) -> None:
     def interrupt() -> None:
         engine.wait_until_held()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        press()
 
     with engine.held():
         spawn(interrupt)
@@ -219,10 +257,12 @@ def test_interrupted_while_it_is_executed(
     back()
 
 
-def test_interrupted_while_it_waits(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> None:
+def test_interrupted_while_it_waits(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock, press: Callable[[], None]
+) -> None:
     def interrupt() -> None:
         waiting(lane)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        press()
 
     spawn(interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -232,16 +272,14 @@ def test_interrupted_while_it_waits(lane: Lane, engine: FlakyEngine, clock: Fake
     assert sizes(engine, clock.now()) == (0, 1, 0)
 
 
-def test_interrupted_right_after_the_commit(clock: FakeClock) -> None:
+def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[], None]) -> None:
     class Interrupted(MemoryEngine):
         """Is interrupted where signals strike: on the way back from the disk."""
 
-        def execute(self, commands, now=None):  # type: ignore[no-untyped-def]
+        def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
             replies = super().execute(commands, now)
-            if any(ids(reply) for reply in replies if not hasattr(reply, "outcomes")):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                for _ in range(1000):
-                    len(replies)
+            if any(isinstance(command, Claim) for command in commands):
+                press()
             return replies
 
     engine = FlakyEngine(Interrupted())

@@ -1,6 +1,7 @@
 """Hints: from the puts of this process, and from others through the bell. None is lost for long."""
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -104,6 +105,15 @@ def test_a_hint_for_another_queue_costs_nothing(
     store.bell.ring("other")
     eventually(store.bell.hints.empty)
     assert claims(engine) == before
+
+
+def test_closing_stops_to_listen(lane: Lane) -> None:
+    spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    before = {thread for thread in threading.enumerate() if thread.name == "bide-bell"}
+    lane.close()
+    eventually(lambda: not before <= set(threading.enumerate()))
+    assert before
 
 
 def test_a_claim_that_will_wait_listens_before_it_looks(lane: Lane, store: Shared) -> None:
