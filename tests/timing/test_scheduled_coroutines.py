@@ -17,10 +17,15 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield loop
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    asyncio.run_coroutine_threadsafe(settle(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+async def settle() -> None:
+    """Wait until the tasks that were cancelled have heard of it."""
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
 def test_a_coroutine_runs_on_the_given_loop(
