@@ -11,10 +11,10 @@ import pytest
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
 from bide.lane.ticket import AsyncTicket
-from bide.model.commands import Claim, Command
+from bide.model.commands import Claim, Command, Lease, Retry
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
-from bide.testing.clock import FakeClock
+from bide.testing.clock import START, FakeClock
 from bide.testing.faults import FlakyEngine
 from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, sizes, spawn, waiting
 
@@ -52,6 +52,8 @@ def back(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> Callable[[], None
     lane.call(put("a"))
 
     def check() -> None:
+        given_back = Retry("q", [Lease("a", START + 1)], release=True)
+        eventually(lambda: any(given_back in batch for batch in engine.batches))
         eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0))
         (message,) = engine.engine.execute([claim()], clock.now())
         assert ids(message) == ["a"]

@@ -149,9 +149,14 @@ class Racing(Shared):
 
 
 @pytest.mark.parametrize("delay", [0, 250])
-def test_a_hint_between_looking_and_parking_is_not_lost(clock: FakeClock, delay: int) -> None:
+@pytest.mark.parametrize("far", [False, True])
+def test_a_hint_between_looking_and_parking_is_not_lost(
+    clock: FakeClock, delay: int, far: bool
+) -> None:
     store = Racing()
     lane = Lane(lambda: store, clock)
+    if far:
+        lane.call(put("far", delay=600))
 
     def meanwhile() -> None:
         put_elsewhere(store, "a", delay=delay)
