@@ -63,7 +63,8 @@ class Arguments:
 
     def put_one(self, item: Item, on_conflict: str) -> cmd.Put:
         """Return the command that puts one message."""
-        return cmd.Put(self.queue, [item], _policy(on_conflict))
+        policy = "keep" if on_conflict == "keep" else _policy(on_conflict)
+        return cmd.Put(self.queue, [item], policy)
 
     def item(
         self,

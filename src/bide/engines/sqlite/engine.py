@@ -118,7 +118,7 @@ class SqliteEngine:
         self._connection = connect(
             self._path, self._durability, self._timeout, read_only=self._read_only
         )
-        self._lone = None if self._read_only else LonePuts(self._connection, self._timeout)
+        self._lone = None if self._read_only else LonePuts(self._connection)
         self._file = _identity(self._path)
         self._checked = time.monotonic()
         return self._connection

@@ -7,7 +7,6 @@ that remembers messages) makes it refuse, with nothing changed, and takes the co
 
 import sqlite3
 
-from bide.engines.sqlite.connection import patiently
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Command, Put
 from bide.model.replies import Outcome, Outcomes
@@ -18,8 +17,7 @@ __all__ = ["LonePuts"]
 class LonePuts:
     """The short way to put one message, on one connection."""
 
-    def __init__(self, connection: sqlite3.Connection, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self, connection: sqlite3.Connection) -> None:
         connection.execute(SQL.lone_view)
         connection.execute(SQL.lone_trigger)
         self._run = connection.execute
@@ -51,8 +49,10 @@ class LonePuts:
             row += item.expires, item.group
             insert = SQL.lone_put_grouped
         try:
-            patiently(self._run, self._timeout, insert, row)
+            self._run(insert, row)
         except sqlite3.IntegrityError:  # the id is taken, or the trigger found it not simple
+            return None
+        except sqlite3.OperationalError:  # others have the store: the common way waits, or explains
             return None
         return Outcomes([Outcome(item.id, True, "ready" if due <= now else "delayed", due)], due)
 
