@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,12 +118,17 @@ def test_what_a_killed_holder_held_goes_to_who_waits_when_the_lease_lapses(
     assert "the lease lapsed" in mine.message.error
 
 
+def new_bell(bells: Path, before: set[Path]) -> bool:
+    return bool(set(bells.glob("*")) - before)
+
+
 def test_a_put_in_one_process_wakes_a_claim_in_another(orders: bide.Queue, url: str) -> None:
     bells = Path(url.removeprefix("sqlite:///") + "-bell")
     lateness = []
     for id in "abcd":  # it looks again by itself once a second: being lucky once proves nothing
+        before = set(bells.glob("*"))
         with holder(url, lease=30) as waiting:
-            eventually(lambda: list(bells.glob(f"{waiting.pid}-*")))
+            eventually(partial(new_bell, bells, before))
             time.sleep(0.1)  # let it park; if it has not, it finds the message right away
             orders.put(1, id=id)
             assert line(waiting) == id

@@ -162,7 +162,7 @@ def test_a_hint_between_looking_and_parking_is_not_lost(
         put_elsewhere(store, "a", delay=delay)
         lane.hint("q", START + delay)
 
-    store.meanwhile = meanwhile
+    store.meanwhile = lambda: setattr(store, "meanwhile", meanwhile)  # not the look of one's own
     future = spawn(lane.call, claim(), wait=60)
     if delay:
         waiting(lane)
