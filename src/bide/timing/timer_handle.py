@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bide.timing.hierarchy import Entry
+from bide.timing.hierarchy import Entry, Slot
 
 if TYPE_CHECKING:
     from bide.timing.timing_wheel import TimingWheel
@@ -25,10 +25,15 @@ class TimerHandle(Entry):
     __slots__ = ("_wheel", "args", "fn")
 
     def __init__(
-        self, due: int, fn: Callable[..., object], args: tuple[object, ...], wheel: "TimingWheel"
+        self,
+        due: int,
+        slot: Slot["TimerHandle"] | None,
+        fn: Callable[..., object],
+        args: tuple[object, ...],
+        wheel: "TimingWheel",
     ) -> None:
         self._due = due
-        self._slot = None
+        self._slot = slot
         self._wheel = wheel
         self.fn = fn
         self.args = args

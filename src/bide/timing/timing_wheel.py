@@ -16,8 +16,6 @@ from bide.timing.timer_handle import TimerHandle, call
 __all__ = ["TimingWheel"]
 
 logger = logging.getLogger("bide.timing")
-
-MIN_TICK_NS = 1_000
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
 GONE = object()
@@ -28,8 +26,7 @@ class TimingWheel:
 
     A hierarchical timing wheel (Varghese and Lauck, 1987) with one thread, which sleeps until the
     next timer is due however far off that is: it does not tick over empty slots. Made for very many
-    timers, most of which are cancelled, such as timeouts. Java people know the shape as Netty's
-    `HashedWheelTimer`, whose every tick wakes the thread.
+    timers, most of which are cancelled, such as timeouts; compare Netty's `HashedWheelTimer`.
 
     A timer starts at the first tick that is not before its moment: never early, and up to one tick
     late. Timers of one tick start in the order in which they were scheduled. What a callback raises
@@ -65,21 +62,23 @@ class TimingWheel:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         tick_ns = period_ns(tick, "tick")
-        if tick_ns < MIN_TICK_NS:
+        if tick_ns < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
         self._rate = NS / tick_ns  # ticks a second
         self._executor = executor
         self._clock = clock
-        self._monotonic = clock.monotonic
         self._wall = WallClock(clock)
+        self._monotonic = clock.monotonic
         self._origin = clock.monotonic()
         part_ticks = max(1, PART_NS // tick_ns)
         self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
+        self._levels = self._timers._levels
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._make_lock()
         self._alarm = -NEVER  # the tick that the thread sleeps until
         self._reached = 0  # the tick that the clock last said had come
         self._thread: threading.Thread | None = None
+        self._open = False  # whether the thread runs and takes timers
         self._stopping = False
         self._forked = False
         guard_fork(self)
@@ -119,7 +118,7 @@ class TimingWheel:
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
         self._acquire()  # half the price of `with`
         try:
-            if self._thread is None or self._stopping:
+            if not self._open:
                 self._start()
             now = self._monotonic() if at is None else moment
             ticks = (now - self._origin + seconds) * self._rate
@@ -129,15 +128,14 @@ class TimingWheel:
             timers = self._timers
             if due <= timers.current:
                 due = timers.current + 1
-            timer = TimerHandle(due, fn, args, self)
             # What follows is `timers.add(timer)`, but for a slot that is there: a call less.
-            level = timers._levels[LEVEL_OF[(due ^ timers.current).bit_length()]]
+            level = self._levels[LEVEL_OF[(due ^ timers.current).bit_length()]]
             slot = level.slots.get(due >> level.shift)
+            timer = TimerHandle(due, slot, fn, args, self)
             if slot is None:
                 timers.add(timer)
             else:
                 slot[timer] = None
-                timer._slot = slot
                 if due < slot.earliest:
                     slot.earliest = due
             if due < self._alarm:
@@ -198,6 +196,7 @@ class TimingWheel:
         with self._lock:
             self._check_process()
             self._stopping = True
+            self._open = False
             dropped = [] if drain else self._drop()
             self._alarm = -NEVER
             self._changed.notify()
@@ -230,6 +229,7 @@ class TimingWheel:
         thread = threading.Thread(target=self._run, name="bide-timing-wheel", daemon=True)
         thread.start()
         self._thread = thread
+        self._open = True
         guard_exit(self)
 
     def _drop(self) -> list[TimerHandle]:
@@ -296,4 +296,5 @@ class TimingWheel:
     def _after_fork(self) -> None:
         self._make_lock()
         self._thread = None
+        self._open = False
         self._forked = True
