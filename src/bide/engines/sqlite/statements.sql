@@ -45,16 +45,15 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 -- name: lone_trigger
 -- All that a put of one message does. A queue that remembers messages has some to forget first.
 CREATE TEMP TRIGGER lone_put INSTEAD OF INSERT ON lone BEGIN
-  SELECT RAISE(ABORT, 'not simple')
-  WHERE (SELECT kept FROM queue WHERE id = NEW.queue) IS NOT 0;
+  UPDATE queue
+  SET put = put + 1, delayed = delayed + 1, weighted = max(weighted, NEW.priority > 0)
+  WHERE id = NEW.queue AND kept = 0;
+  SELECT RAISE(ABORT, 'not simple') WHERE changes() = 0;
   INSERT INTO message (queue, id, due, priority, attempt, attempts, expires, "group", data)
   VALUES (NEW.queue, NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group",
           NEW.data);
   INSERT INTO pending (queue, state, rank, seq)
   VALUES (NEW.queue, 0, NEW.due * 256 + 255 - NEW.priority, last_insert_rowid());
-  UPDATE queue
-  SET put = put + 1, delayed = delayed + 1, weighted = max(weighted, NEW.priority > 0)
-  WHERE id = NEW.queue;
 END;
 
 -- name: lone_put
