@@ -102,7 +102,7 @@ class Lane:
         if not self._inbox and (reply := self._executor.alone(command)) is not None:
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 self._tell(command.queue, reply.wake)
-            if not self._would_wait(reply, wait):
+            if wait is None or not self._would_wait(reply, wait):
                 return reply
         ticket = Ticket(command, owner, self._deadline(wait))
         with self._changed:
@@ -218,8 +218,8 @@ class Lane:
     def _deadline(self, wait: float | None) -> float | None:
         return None if wait is None else self._clock.monotonic() + wait
 
-    def _would_wait(self, reply: Reply, wait: float | None) -> bool:
-        return wait is not None and wait > 0 and isinstance(reply, Claimed) and not reply.messages
+    def _would_wait(self, reply: Reply, wait: float) -> bool:
+        return wait > 0 and isinstance(reply, Claimed) and not reply.messages
 
     def _reader(self) -> "Lane | None":
         """Return the lane beside this one on which reads do not wait for writers."""

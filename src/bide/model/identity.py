@@ -72,7 +72,8 @@ _count = 0
 
 def new_id() -> str:
     """Return an id that nobody has used; see `new_ids`."""
-    return new_ids(1)[0]
+    n, prefix = _reserve(1)
+    return prefix + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023] + _PAIRS[n & 1023]
 
 
 def new_ids(count: int) -> list[str]:
@@ -82,6 +83,16 @@ def new_ids(count: int) -> list[str]:
     a place of chance, so that ids of one process also sort as they were made. After the ULID
     specification (https://github.com/ulid/spec), whose ids these are.
     """
+    start, prefix = _reserve(count)
+    pairs = _PAIRS
+    return [
+        prefix + pairs[n >> 20] + pairs[n >> 10 & 1023] + pairs[n & 1023]
+        for n in range(start, start + count)
+    ]
+
+
+def _reserve(count: int) -> tuple[int, str]:
+    """Return the first of `count` numbers that are nobody else's, and what stands before them."""
     global _last_ms, _moment, _count
     with _lock:
         now = time.time_ns() // 1_000_000
@@ -91,13 +102,8 @@ def new_ids(count: int) -> list[str]:
             _moment = _encode(_last_ms, 10) + _process
             if _count + count >= 1 << 30:
                 _count = 0
-        start, prefix = _count, _moment
         _count += count
-    pairs = _PAIRS
-    return [
-        prefix + pairs[n >> 20] + pairs[n >> 10 & 1023] + pairs[n & 1023]
-        for n in range(start, start + count)
-    ]
+        return _count - count, _moment
 
 
 def _encode(number: int, width: int) -> str:
