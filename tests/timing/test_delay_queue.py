@@ -8,10 +8,10 @@ import weakref
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.timing.conftest import RecordingClock, Start
 
 from bide.testing.clock import FakeClock
 from bide.timing import Delayed, DelayQueue, ShutDown
+from tests.timing.conftest import RecordingClock, Start
 
 
 class Item:

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.timing.conftest import RecordingClock
 
 from bide.timing import ScheduledExecutor
+from tests.timing.conftest import RecordingClock
 
 
 @pytest.fixture

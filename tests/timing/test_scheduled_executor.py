@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 
 import pytest
-from tests.timing.conftest import RecordingClock, Start
 
 from bide.testing.clock import FakeClock
 from bide.timing import ScheduledExecutor, ScheduledFuture, ShutDown
 from bide.timing.scheduled_future import Repeat
+from tests.timing.conftest import RecordingClock, Start
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import random
 import threading
 
 import pytest
-from tests.timing.conftest import Start
 
 from bide.testing.clock import FakeClock
 from bide.timing import Delayed, DelayQueue, ScheduledExecutor, ShutDown, TimingWheel
+from tests.timing.conftest import Start
 
 ITEMS = 4_000  # a thread
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.timing.conftest import RecordingClock, Start
 
 from bide.testing.clock import FakeClock
 from bide.timing import ShutDown, TimerHandle, TimingWheel
+from tests.timing.conftest import RecordingClock, Start
 
 
 class Task:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import TypeVar
 
 from bide.clock import Clock
@@ -81,8 +82,13 @@ async def sleep(clock: Clock, seconds: float) -> None:
     """Wait by a clock."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
-    timer = clock.call_later(loop, seconds, lambda: over.done() or over.set_result(None))
+    timer = clock.call_later(loop, seconds, partial(_finish, over))
     try:
         await over
     finally:
         timer.cancel()
+
+
+def _finish(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)

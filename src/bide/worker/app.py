@@ -211,9 +211,7 @@ class App:
         self._middleware.append(function)
         return function
 
-    def _duty(
-        self, queue: str, lease: Duration, concurrency: int | None, is_async: bool
-    ) -> Duty:
+    def _duty(self, queue: str, lease: Duration, concurrency: int | None, is_async: bool) -> Duty:
         """Return what a queue asks of a process; all that share it must agree."""
         ms = milliseconds(lease, "lease")
         if not SHORTEST_LEASE <= ms <= LONGEST_LEASE:
@@ -260,4 +258,3 @@ class App:
     def _take_on(self, duty: Duty, job: str | None, handler: Handler) -> None:
         duty.handlers[job] = handler
         self._duties[duty.queue] = duty
-

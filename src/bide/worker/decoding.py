@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -36,12 +37,40 @@ def decoder(kind: Any, what: str) -> Decode:
     if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
         return _json(kind.model_validate_json, kind)
     try:
-        return _json(msgspec.json.Decoder(kind).decode, kind)
+        decode = msgspec.json.Decoder(kind, dec_hook=_validate).decode
+        strange = _strange(msgspec.inspect.type_info(kind), set())
     except TypeError as error:
-        raise InvalidArgument(
-            f"{what} takes a {_name(kind)}, which no body can be decoded into ({error}); annotate "
-            "it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
-        ) from error
+        raise _refusal(kind, what, str(error)) from error
+    if strange is not None:
+        raise _refusal(kind, what, f"nothing is known of {_name(strange)}")
+    return _json(decode, kind)
+
+
+def _refusal(kind: Any, what: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{what} takes a {_name(kind)}, which no body can be decoded into ({why}); annotate it "
+        "with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
+    )
+
+
+def _validate(kind: Any, value: Any) -> Any:
+    """Make a model of pydantic's inside of something else, as in `list[Order]`."""
+    return kind.model_validate(value)
+
+
+def _strange(info: Any, seen: set[int]) -> Any:
+    """Find a type that neither msgspec nor pydantic knows, which msgspec tells only on use."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        return None if hasattr(info.cls, "model_validate") else info.cls
+    if id(info) in seen or not isinstance(info, msgspec.Struct):
+        return None
+    seen.add(id(info))
+    for name in info.__struct_fields__:
+        value = getattr(info, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if (found := _strange(part, seen)) is not None:
+                return found
+    return None
 
 
 def _bytes(message: Message) -> bytes:

@@ -32,7 +32,7 @@ class Handling(Delivery):
 
     __slots__ = (
         "_event", "began", "entered", "expires", "gone", "handler", "refused", "state", "task",
-        "timed_out", "timer",
+        "timed_out", "timer", "took",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Handling(Delivery):
         """The `App.state` of this worker."""
         self.began = 0.0
         """When its handler was started, by the monotonic clock."""
+        self.took = 0.0
+        """For how many seconds it ran, once it has ended."""
         self.expires = 0.0
         """Until when the worker may believe to hold it, by the monotonic clock."""
         self.gone = False
@@ -57,6 +59,9 @@ class Handling(Delivery):
         self.task: asyncio.Task[None] | None = None
         self.timer: Timer | None = None
         self._event: threading.Event | None = None
+
+    def __str__(self) -> str:
+        return f"{self.id} of {self.message.queue}, attempt {self.attempt}"
 
     @property
     def lost(self) -> threading.Event:

@@ -135,4 +135,3 @@ def _command(queue: str, verb: str, delay: int, reason: str, leases: list[Lease]
             return Bury(queue, leases, plain)
         case _:
             return Retry(queue, leases, release=True)
-

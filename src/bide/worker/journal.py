@@ -14,42 +14,40 @@ __all__ = ["lost", "overrun", "settled", "too_late", "unusual"]
 _log = logging.getLogger("bide.worker.delivery")
 
 
-def settled(
-    pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome], now: float
-) -> None:
+def settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome]) -> None:
     """Say what became of messages, once the store has it."""
     informed = _log.isEnabledFor(logging.INFO)
     for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
         if not outcome.done:
             _log.warning(
-                "%s was handled, but its lease was over: %s", one, outcome,
-                extra=_fields(one, "lost", now),
+                "%s: handled, but its lease was over: %s", one, outcome,
+                extra=_fields(one, "lost"),
             )  # fmt: skip
             continue
         one.settled = True
         first = verdict.reason.partition("\n")[0]
         if verdict.verb == "bury" or outcome.state == "dead":
-            _log.error("%s is dead: %s", one, first, extra=_fields(one, "dead", now, verdict))
+            _log.error("%s: it is dead now: %s", one, first, extra=_fields(one, "dead", verdict))
         elif verdict.verb == "retry":
             _log.warning(
-                "%s failed, again in %s: %s", one, format_duration(verdict.delay), first,
-                extra=_fields(one, "retried", now, verdict),
+                "%s: failed, again in %s: %s", one, format_duration(verdict.delay), first,
+                extra=_fields(one, "retried", verdict),
             )  # fmt: skip
         elif informed and verdict.verb == "release":
-            _log.info("%s was handed back", one, extra=_fields(one, "released", now))
+            _log.info("%s: handed back", one, extra=_fields(one, "released"))
         elif informed and verdict.discarded:
-            _log.info("%s was discarded: %s", one, first, extra=_fields(one, "discarded", now))
+            _log.info("%s: discarded: %s", one, first, extra=_fields(one, "discarded"))
         elif informed:
             _log.info(
-                "%s done in %.1f ms", one, (now - one.began) * 1000,
-                extra=_fields(one, "acked", now),
+                "%s: done in %.1f ms", one, one.took * 1000,
+                extra=_fields(one, "acked"),
             )  # fmt: skip
 
 
 def lost(one: Handling, why: str) -> None:
     """Say that a lease was lost under a running handler."""
     _log.warning(
-        "the lease of %s was lost while %s ran: %s", one, one.handler.name, why,
+        "%s: the lease was lost while %s ran: %s", one, one.handler.name, why,
         extra=_fields(one, "lost"),
     )  # fmt: skip
 
@@ -79,15 +77,13 @@ def too_late(one: Handling, error: BaseException | None) -> None:
     )  # fmt: skip
 
 
-def _fields(
-    one: Handling, outcome: str, now: float | None = None, verdict: Verdict | None = None
-) -> dict[str, Any]:
+def _fields(one: Handling, outcome: str, verdict: Verdict | None = None) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "queue": one.message.queue, "id": one.id, "attempt": one.attempt, "outcome": outcome,
         "lateness": round(one.lateness, 3), "handler": one.handler.name,
     }  # fmt: skip
-    if now is not None:
-        fields["duration"] = round(now - one.began, 6)
+    if one.took:
+        fields["duration"] = round(one.took, 6)
     if verdict is not None:
         fields["reason"] = verdict.reason
     return fields

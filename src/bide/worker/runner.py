@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -176,14 +177,14 @@ async def _lifespan(app: App) -> AsyncIterator[None]:
             yield
 
 
-async def _first_of(*tasks: "asyncio.Future[object]") -> None:
+async def _first_of(*tasks: "asyncio.Future[Any]") -> None:
     """Wait until one of them is done; raise what it has raised."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
 
 
-async def _cancel(tasks: "Iterable[asyncio.Future[object]]") -> None:
+async def _cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 
-from bide.model.backoff import Backoff
 from bide.model.commands import Claim, Extend
 from bide.model.errors import StoreError
 from bide.model.message import Message
@@ -21,6 +20,7 @@ from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
 from bide.worker.handler import Handler, Middleware
 from bide.worker.job import JOB
+from bide.worker.signals import Retry
 from bide.worker.threads import Threads
 
 __all__ = ["Station"]
@@ -30,10 +30,6 @@ AGAIN = 1.0
 """After so many seconds at most an extension that failed is tried again."""
 
 _log = logging.getLogger("bide.worker")
-
-
-class NoSuchJob(LookupError):
-    """A message is of a job that this process does not know; a newer one may."""
 
 
 class Station:
@@ -234,12 +230,13 @@ class Station:
             else:
                 ended.set_exception(error)
 
-        self._threads.submit(partial(context.run, _run), tell, one)
+        self._threads.submit(lambda it: context.run(_run, it), tell, one)
         return ended
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """A handler has returned or raised."""
         del self.running[one]
+        one.took = self._clock.monotonic() - one.began
         if one.timer is not None:
             one.timer.cancel()
         if one.gone:
@@ -287,9 +284,8 @@ class Station:
         replies = await asyncio.gather(
             *[self._access.patiently(Outcomes, command) for command, _ in parts]
         )
-        now = self._clock.monotonic()
         for (_, pairs), reply in zip(parts, replies, strict=True):
-            journal.settled(pairs, reply.outcomes, now)
+            journal.settled(pairs, reply.outcomes)
 
     def _route(self, message: Message) -> Handler | None:
         handlers = self.duty.handlers
@@ -303,11 +299,12 @@ class Station:
     def _any_handler(self) -> Handler:
         return next(iter(self.duty.handlers.values()))
 
-    def _no_such_job(self, message: Message) -> NoSuchJob:
+    def _no_such_job(self, message: Message) -> Retry:
+        """Have it tried again: a newer process may know the job."""
         job = (message.headers or {}).get(JOB)
         known = ", ".join(str(name) for name in self.duty.handlers)
         said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
-        return NoSuchJob(f"the message {said}; this worker knows the jobs {known}")
+        return Retry(reason=f"the message {said}; this worker knows the jobs {known}")
 
 
 def _run(one: Handling) -> None:
