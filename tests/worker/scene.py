@@ -13,7 +13,7 @@ from bide.lane import Lane
 from bide.model import body as bodies
 from bide.model.commands import Command, Count, Find, Put
 from bide.model.message import Item, Message
-from bide.model.replies import Counts, Found, Outcomes
+from bide.model.replies import Counts, Found
 from bide.testing import FakeClock, FlakyEngine
 from bide.worker.runner import Runner
 
@@ -87,11 +87,6 @@ class Scene:
         assert reply.messages[0] is not None
         return reply.messages[0]
 
-    async def outcomes(self, command: Command) -> Outcomes:
-        reply = await self.lane.acall(command)
-        assert isinstance(reply, Outcomes)
-        return reply
-
     def sent(self, kind: type[Command]) -> list[Any]:
         """Return the commands of a kind that have reached the store."""
         return [one for batch in list(self.engine.batches) for one in batch if type(one) is kind]
@@ -99,6 +94,12 @@ class Scene:
     def close(self) -> None:
         self.engine.heal()
         self.lane.close()
+
+
+def more(count: Callable[[], int]) -> Callable[[], bool]:
+    """Return what tells whether a count has grown from now on."""
+    before = count()
+    return lambda: count() > before
 
 
 async def until(condition: Callable[[], object]) -> None:
