@@ -9,7 +9,7 @@ from bide.clock import Timer
 from bide.model.errors import Unsupported
 from bide.model.message import Message
 from bide.model.moments import Duration
-from bide.queue.delivery import Delivery, Held
+from bide.queue.delivery import Delivery
 
 if TYPE_CHECKING:
     from bide.worker.handler import Handler
@@ -38,7 +38,10 @@ class Handling(Delivery):
     def __init__(
         self, message: Message, token: int, claimed: int, handler: "Handler", state: SimpleNamespace
     ) -> None:
-        Held.__init__(self, message, token, claimed)
+        self.message = message  # as `Held` does: a call for each message counts here
+        self.token = token
+        self.claimed = claimed
+        self.settled = False
         self.handler = handler
         """What handles it."""
         self.state = state

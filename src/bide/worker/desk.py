@@ -114,6 +114,8 @@ def commands(
     queue: str, settled: Sequence[tuple[Handling, Verdict]]
 ) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
     """Return as few commands as say what became of messages, each with those it speaks of."""
+    if all(verdict is ACK for _, verdict in settled):  # as it mostly is
+        return [(Ack(queue, [one.lease for one, _ in settled]), list(settled))]
     alike: dict[tuple[str, int, str], list[tuple[Handling, Verdict]]] = {}
     for pair in settled:
         verb, delay, reason = pair[1][:3]

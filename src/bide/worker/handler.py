@@ -40,25 +40,25 @@ class Handler:
     job: str | None = None
     """Of which job, where several share a queue."""
 
-    def prepare(self, handling: Handling) -> Callable[[], Any]:
-        """Decode the body, and return what runs the function.
+    def call(self, handling: Handling) -> Any:
+        """Decode the body and call the function; of an async one that gives what to await.
 
         Raises:
             Unfit: the body is not what the function takes.
         """
-        function, order = self.function, self.order
-        if self.decode is None:
-            return lambda: function(handling)
-        body = self.decode(handling.message)
+        decode = self.decode
+        if decode is None:
+            return self.function(handling)
+        body = decode(handling.message)
         if self.still_wanted is not None:
             return self._if_wanted(body, handling)
-        if order == "b":
-            return lambda: function(body)
-        if order == "bd":
-            return lambda: function(body, handling)
-        return lambda: function(handling, body)
+        if self.order == "b":
+            return self.function(body)
+        if self.order == "bd":
+            return self.function(body, handling)
+        return self.function(handling, body)
 
-    def _if_wanted(self, body: Any, handling: Handling) -> Callable[[], Any]:
+    def _if_wanted(self, body: Any, handling: Handling) -> Any:
         wanted = self.still_wanted
         assert wanted is not None
         arguments = {"b": (body,), "bd": (body, handling), "db": (handling, body)}[self.order]
@@ -73,7 +73,7 @@ class Handler:
                 raise Unwanted
             self.function(*arguments)
 
-        return run_async if self.is_async else run
+        return run_async() if self.is_async else run()
 
 
 def inspect_handler(

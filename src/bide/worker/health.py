@@ -1,10 +1,15 @@
 """How others see whether the worker is well: a file, or a port."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from bide.model.errors import InvalidArgument
+
 __all__ = ["HealthFile", "HealthPort"]
+
+_log = logging.getLogger("bide.worker")
 
 
 class HealthFile:
@@ -12,17 +17,25 @@ class HealthFile:
 
     Args:
         path: of the file. A probe may look at its age as well.
+
+    Raises:
+        InvalidArgument: there is no folder to keep it in.
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.absolute().parent.is_dir():
+            raise InvalidArgument(f"there is no folder {path.absolute().parent} for {path.name}")
         self._path = path
 
     def tell(self, trouble: str | None) -> None:
         """Touch the file, or remove it when something is wrong."""
-        if trouble is None:
-            self._path.touch()
-        else:
-            self._path.unlink(missing_ok=True)
+        try:
+            if trouble is None:
+                self._path.touch()
+            else:
+                self._path.unlink(missing_ok=True)
+        except OSError as error:  # whoever looks at its age finds out; the work goes on
+            _log.error("the health file cannot be kept: %s", error)
 
 
 class HealthPort:

@@ -7,7 +7,7 @@ from typing import Any
 from bide.model.moments import format_duration
 from bide.model.replies import Outcome
 from bide.worker.delivery import Handling
-from bide.worker.desk import Verdict
+from bide.worker.desk import ACK, Verdict
 
 __all__ = ["lost", "overrun", "settled", "too_late", "unusual"]
 
@@ -17,6 +17,11 @@ _log = logging.getLogger("bide.worker.delivery")
 def settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome]) -> None:
     """Say what became of messages, once the store has it."""
     informed = _log.isEnabledFor(logging.INFO)
+    if not informed and all(
+        outcome.done and verdict is ACK
+        for (_, verdict), outcome in zip(pairs, outcomes, strict=True)
+    ):
+        return
     for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
         if not outcome.done:
             _log.warning(
@@ -24,7 +29,6 @@ def settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcom
                 extra=_fields(one, "lost"),
             )  # fmt: skip
             continue
-        one.settled = True
         first = verdict.reason.partition("\n")[0]
         if verdict.verb == "bury" or outcome.state == "dead":
             _log.error("%s: it is dead now: %s", one, first, extra=_fields(one, "dead", verdict))

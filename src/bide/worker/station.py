@@ -202,7 +202,7 @@ class Station:
             if self._around:
                 await self._through(one, 0)
             else:
-                await one.handler.prepare(one)()
+                await one.handler.call(one)
         except BaseException as raised:  # noqa: BLE001  (it is judged)
             error = raised
         self._ended(one, error)
@@ -212,7 +212,7 @@ class Station:
         if depth < len(self._around):
             await self._around[depth](one, partial(self._through, one, depth + 1))
         elif one.handler.is_async:
-            await one.handler.prepare(one)()
+            await one.handler.call(one)
         else:
             await self._in_thread(one)
 
@@ -309,7 +309,7 @@ class Station:
 
 def _run(one: Handling) -> None:
     """Run a plain handler, in a thread."""
-    one.handler.prepare(one)()
+    one.handler.call(one)
 
 
 def _timeout(one: Handling) -> TimeoutError:

@@ -173,6 +173,7 @@ class Supervisor:
             finally:
                 listening.cancel()
                 place.ready, place.process = False, None
+                self._show()
 
     async def _listen(self, place: Place, line: socket.socket) -> None:
         line.setblocking(False)
@@ -181,6 +182,7 @@ class Supervisor:
             place.heard = time.monotonic()
             if READY in said:
                 place.ready = True
+                self._show()
                 if all(one.ready for one in self.places):
                     self._was_ready = True
                     notify(f"READY=1\nSTATUS={len(self.places)} processes at work")
@@ -210,12 +212,17 @@ class Supervisor:
         watchdog = watchdog_seconds()
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
         while True:
-            trouble = self.trouble()
-            if self._file is not None:
-                self._file.tell(trouble)
+            trouble = self._show()
             if watchdog is not None and (trouble is None or not self._was_ready):
                 notify("WATCHDOG=1")
             await asyncio.sleep(pause)
+
+    def _show(self) -> str | None:
+        """Have the health file say how things are; return what is wrong."""
+        trouble = self.trouble()
+        if self._file is not None:
+            self._file.tell(trouble)
+        return trouble
 
     async def _renew(self) -> None:
         """Replace the processes whenever that was asked for, one after the other."""
