@@ -138,8 +138,9 @@ def _produce(queue: bide.Queue, rate: int) -> None:
 class Measured:
     """The app that is measured, in its own process."""
 
-    def __init__(self, what: str, kind: str, path: Path, rate: int) -> None:
+    def __init__(self, what: str, kind: str, path: Path, rate: int, due: float) -> None:
         self.what = what
+        self.due = due
         self.wanted = _total(rate) if what == "lateness" else MESSAGES
         self.count = 0
         self.late: list[float] = []
@@ -200,19 +201,18 @@ class Measured:
             return {"seconds": last - max(begin, self.due)}
         return {"late": self.late}
 
-    due = 0.0
-
 
 def main(what: str, kind: str, path: str, rate: str) -> None:
     """Measure in this process, and print what was found."""
     logging.disable()
 
+    due = 0.0
+    if what == "burst":
+        with queue_in(Path(path)) as queue:
+            due = queue.peek(1)[0].due / 1000
+
     async def measure() -> dict[str, Any]:
-        measured = Measured(what, kind, Path(path), int(rate))
-        if what == "burst":
-            with queue_in(Path(path)) as queue:
-                measured.due = queue.peek(1)[0].due / 1000
-        return await measured.measure()
+        return await Measured(what, kind, Path(path), int(rate), due).measure()
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         print(json.dumps(runner.run(measure())))

@@ -38,7 +38,9 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     if name in errors.__all__:
         assert "automodule:: bide.model.errors" in text("reference/exceptions.md")
     else:
-        assert f"autoclass:: bide.{name}\n" in text("reference/queue.md", "reference/values.md", "reference/worker.md")
+        assert f"autoclass:: bide.{name}\n" in text(
+            "reference/queue.md", "reference/values.md", "reference/worker.md"
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in dir(bide.Queue) if not name.startswith("_")])
