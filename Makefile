@@ -45,7 +45,7 @@ types: $(VENV)/.dev ## Check types (mypy, strict)
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev ## Build the documentation into docs/_build
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build
 
 bench: $(VENV)/.dev ## Measure bide against the raw limits of this machine
 	$(BIN)/python -m benchmarks core

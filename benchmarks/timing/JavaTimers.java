@@ -136,7 +136,7 @@ public class JavaTimers {
         long[] late = new long[RATE * SECONDS];
         int[] count = {0};
         Random random = new Random(1);
-        long begin = System.nanoTime() + 500_000_000L;
+        long begin = System.nanoTime() + 1_500_000_000L;
         for (int i = 0; i < late.length; i++) {
             long due = begin + (long) (SECONDS * 1e9 * random.nextDouble());
             pool.schedule(() -> { late[count[0]++] = System.nanoTime() - due; },

@@ -17,7 +17,7 @@ __all__ = ["MEASUREMENTS"]
 RATE = 10_000  # a second
 SECONDS = 2
 ROUNDS = 3
-LEAD = 0.5  # seconds for setting all of them up
+LEAD = 1.5  # seconds for setting all of them up
 
 Late = list[float]
 
@@ -33,7 +33,7 @@ def wheel() -> Late:
     late: Late = []
     wheel = TimingWheel()
     for moment in moments():
-        wheel.schedule(_note, moment - time.monotonic(), args=(late, moment))
+        wheel.schedule(_note, _until(moment), args=(late, moment))
     wheel.stop(drain=True)
     return late
 
@@ -43,7 +43,7 @@ def delay_queue() -> Late:
     late: Late = []
     queue: DelayQueue[float] = DelayQueue()
     for moment in moments():
-        queue.put(moment, moment - time.monotonic())
+        queue.put(moment, _until(moment))
     for _ in range(RATE * SECONDS):
         moment = queue.take()
         late.append(time.monotonic() - moment)
@@ -55,7 +55,7 @@ def executor() -> Late:
     late: Late = []
     with ScheduledExecutor(2) as executor:
         for moment in moments():
-            executor.schedule(_note, moment - time.monotonic(), args=(late, moment))
+            executor.schedule(_note, _until(moment), args=(late, moment))
     return late
 
 
@@ -94,13 +94,18 @@ def threads() -> Late:
     late: standard.SimpleQueue[float] = standard.SimpleQueue()
     timers = []
     for moment in moments()[::50]:
-        wait = max(0.0, moment - time.monotonic())
-        timer = threading.Timer(wait, lambda moment=moment: late.put(time.monotonic() - moment))
+        timer = threading.Timer(
+            _until(moment), lambda moment=moment: late.put(time.monotonic() - moment)
+        )
         timer.start()
         timers.append(timer)
     for timer in timers:
         timer.join()
     return [late.get() for _ in timers]
+
+
+def _until(moment: float) -> float:
+    return max(0.0, moment - time.monotonic())
 
 
 def _note(late: Late, moment: float) -> None:

@@ -5,6 +5,7 @@ import heapq
 import itertools
 import sched
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from bide.testing.clock import FakeClock
@@ -30,7 +31,7 @@ class Wheel:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.wheel = wheel = TimingWheel(clock=self.clock)
-        self.schedule: Callable[[float], Any] = lambda delay: wheel.schedule(int, delay)
+        self.schedule: Callable[[float], Any] = partial(wheel.schedule, int)
         self.cancel: Callable[[Any], object] = wheel.cancel
 
     def fire(self) -> None:
@@ -45,9 +46,8 @@ class Queue:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.queue: DelayQueue[Callable[[], object]] = DelayQueue(clock=self.clock)
-        queue = self.queue
-        self.schedule: Callable[[float], Delayed[Any]] = lambda delay: queue.put(int, delay)
-        self.cancel: Callable[[Any], object] = queue.remove
+        self.schedule: Callable[[float], Delayed[Any]] = partial(self.queue.put, int)
+        self.cancel: Callable[[Any], object] = self.queue.remove
 
     def fire(self) -> None:
         """Take and call one by one."""
@@ -90,7 +90,7 @@ class Sched:
     def __init__(self) -> None:
         self.now = 0.0
         self.scheduler = scheduler = sched.scheduler(lambda: self.now, lambda seconds: None)
-        self.schedule: Callable[[float], Any] = lambda delay: scheduler.enter(delay, 0, int)
+        self.schedule: Callable[[float], Any] = partial(scheduler.enter, priority=0, action=int)
         self.cancel: Callable[[Any], object] = scheduler.cancel
 
     def fire(self) -> None:
@@ -110,7 +110,7 @@ class Loop:
                 return self.moment
 
         self.loop = loop = Standing()
-        self.schedule: Callable[[float], Any] = lambda delay: loop.call_later(delay, int)
+        self.schedule: Callable[[float], Any] = partial(loop.call_later, callback=int)
         self.cancel: Callable[[Any], object] = lambda handle: handle.cancel()
 
     def fire(self) -> None:

@@ -25,7 +25,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
-from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Queue
+from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.worker.app import App
 from bide.worker.delivery import Handling
 from bide.worker.job import Job
@@ -49,6 +49,7 @@ __all__ = [
     "Flow",
     "Forecast",
     "Handling",
+    "Imported",
     "InvalidArgument",
     "Job",
     "LeaseLost",

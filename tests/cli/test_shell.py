@@ -68,18 +68,25 @@ def test_lines_are_put_as_they_trickle_in(orders: bide.Queue, url: str) -> None:
     assert process.communicate(timeout=BOUND)[0] == b"stored\t2\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130)])
-def test_an_interrupt_is_quiet(orders: bide.Queue, url: str, number: int, code: int) -> None:
+def test_an_interrupt_is_quiet(orders: bide.Queue, url: str) -> None:
     orders.put(1, id="a", delay=3600)
-    ready = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-m", "bide", "claim", "orders", "--wait", "1h"],
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "claim", "orders", "--wait", "1h"],
         env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     bell = Path(f"{url.removeprefix('sqlite:///')}-bell")
     until(lambda: bell.exists() and any(bell.iterdir()))  # it waits
-    ready.send_signal(number)
-    assert ready.communicate(timeout=BOUND) == (b"", b"")
-    assert ready.returncode == code
+    for _ in range(5):
+        # CPython can miss a signal in the instant in which a thread goes to sleep on a lock; who
+        # presses Ctrl-C without effect presses it again.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(BOUND / 5)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    assert process.communicate(timeout=BOUND) == (b"", b"")
+    assert process.returncode == 130
 
 
 def test_exec_acks_by_the_exit_code(shell: Shell, orders: bide.Queue) -> None:
@@ -119,7 +126,7 @@ def test_the_lease_is_extended_while_a_command_runs(
         "        assert time.monotonic() < deadline\n"
     )
     command = f"{sys.executable} {script}"
-    done = shell(f"bide claim orders --exec '{command}' --lease 600ms")
+    done = shell(f"bide claim orders --exec '{command}' --lease 3s")
     assert (done.stderr, done.returncode) == ("", 0)
     flow = orders.counts().flow
     assert (flow.acked, flow.lapsed) == (1, 0)

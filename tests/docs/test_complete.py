@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bide
+import bide.timing
 from bide.engines.port import Capabilities
 from bide.engines.sqlite.connection import APPLICATION_ID
 from bide.engines.sqlite.statements import migrations
@@ -41,6 +42,11 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
         assert f"autoclass:: bide.{name}\n" in text(
             "reference/queue.md", "reference/values.md", "reference/worker.md"
         )
+
+
+@pytest.mark.parametrize("name", bide.timing.__all__)
+def test_every_timer_is_in_the_reference(name: str) -> None:
+    assert re.search(rf"auto\w+:: bide\.timing\.{name}\n", text("reference/timing.md"))
 
 
 @pytest.mark.parametrize("name", [name for name in dir(bide.Queue) if not name.startswith("_")])

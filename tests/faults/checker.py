@@ -15,8 +15,8 @@ class Hold(NamedTuple):
     """One claim of one message, by the store's clock."""
 
     now: int
-    until: int
     token: int
+    until: int
 
 
 def check(journals: Iterable[Iterable[Event]]) -> list[str]:
@@ -43,7 +43,7 @@ def _holds(events: list[Event]) -> dict[str, list[Hold]]:
     for event in _named(events, "did", "claim"):
         for id, until in event["messages"]:
             until = extended.get((id, event["token"]), until)
-            holds[id].append(Hold(event["now"], until, event["token"]))
+            holds[id].append(Hold(event["now"], event["token"], until))
     return {id: sorted(found) for id, found in holds.items()}
 
 

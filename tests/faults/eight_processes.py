@@ -41,7 +41,7 @@ class Result(NamedTuple):
 def run(url: str, seconds: float) -> Result:
     """Let eight processes work for so long, and add up what they did."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.eight_processes"])
+    context.set_forkserver_preload(["bide"])
     tallies: SimpleQueue[Tally] = context.SimpleQueue()
     began = time.monotonic()
     processes = [

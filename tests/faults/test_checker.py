@@ -41,8 +41,10 @@ SOUND: list[Event] = [
     *ack("c", 22, 3),
     claim("d", 10, 20, 4),
     {"tries": "release", "id": "d", "token": 4, "at": 12},
-    claim("d", 13, 23, 5),
-    *ack("d", 14, 5),
+    claim("d", 13, 33, 5),
+    {"tries": "release", "id": "d", "token": 5, "at": 13},
+    claim("d", 13, 23, 6),
+    *ack("d", 14, 6),
 ]
 
 

@@ -1,11 +1,13 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
-from bide.testing.clock import FakeClock
+from bide.model.commands import Lease, Retry
+from bide.testing.clock import START, FakeClock
 from bide.testing.faults import FlakyEngine
+from tests.lane.scene import claim, eventually, ids, put, sizes
 
 
 @pytest.fixture
@@ -23,3 +25,19 @@ def lane(engine: FlakyEngine, clock: FakeClock) -> Iterator[Lane]:
     lane = Lane(lambda: engine, clock)
     yield lane
     lane.close()
+
+
+@pytest.fixture
+def back(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> Callable[[], None]:
+    """One message is there; after the test's claim it must be there again, untouched."""
+    lane.call(put("a"))
+
+    def check() -> None:
+        given_back = Retry("q", [Lease("a", START + 1)], release=True)
+        eventually(lambda: any(given_back in batch for batch in engine.batches))
+        eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0))
+        (message,) = engine.engine.execute([claim()], clock.now())
+        assert ids(message) == ["a"]
+        assert message.messages[0].attempt == 1  # type: ignore[union-attr]
+
+    return check

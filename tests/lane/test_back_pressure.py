@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
-from functools import partial
 
 import pytest
 
-from bide.lane import Lane
+from bide.lane import Lane, inbox
 from bide.model.errors import Closed
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -76,20 +75,30 @@ def test_a_cancelled_task_takes_nobodys_place(narrow: Lane, engine: FlakyEngine)
 
 
 def test_a_task_cancelled_when_it_was_let_in_leaves_its_place_to_the_next(
-    narrow: Lane, engine: FlakyEngine
+    narrow: Lane, engine: FlakyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
+        leaving: dict[asyncio.Future[None], asyncio.Task[Reply]] = {}
+        real = inbox._grant
+
+        def grant(room: asyncio.Future[None]) -> None:
+            real(room)
+            if room in leaving:
+                leaving[room].cancel()  # before it could come
+
+        monkeypatch.setattr(inbox, "_grant", grant)
         with engine.held():
             await asyncio.to_thread(fill, narrow, engine)
             late = [asyncio.create_task(narrow.acall(put(f"late{n}"))) for n in range(4)]
             await asyncio.to_thread(eventually, lambda: blocked(narrow) == 4)
             rooms = [room for _, room in narrow._inbox._tasks]
-            for task, room in zip(late[:2], rooms, strict=False):
-                room.add_done_callback(partial(lambda task, _: task.cancel(), task))
+            leaving.update(zip(rooms[:2], late[:2], strict=True))
         await asyncio.wait_for(asyncio.gather(*late[2:]), PATIENCE)
+        await asyncio.gather(*late[:2], return_exceptions=True)
         assert [task.cancelled() for task in late[:2]] == [True, True]
 
     asyncio.run(main())
+    assert not any(put(f"late{n}") in batch for batch in engine.batches for n in (0, 1))
 
 
 def test_a_task_whose_loop_was_closed_takes_nobodys_place(

@@ -205,6 +205,15 @@ def test_a_thread_that_always_comes_back_at_once_starves_nobody(
     assert engine.batches.index([put("other")]) == 1
 
 
+def test_nobody_goes_alone_while_a_batch_waits_for_its_turn(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    lane._executor._waiting = True
+    assert lane._executor.alone(put("a")) is None
+    lane._executor._waiting = False
+    assert lane._executor.alone(put("a")) is not None
+
+
 def test_an_engine_that_answers_too_little_hurts_nobody_else(
     lane: Lane, engine: FlakyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

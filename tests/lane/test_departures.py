@@ -1,36 +1,19 @@
 """A claim whose caller has gone gives its messages back at once."""
 
 import asyncio
-import signal
-import threading
 from collections.abc import Callable
 
 import pytest
 
-from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
 from bide.lane.ticket import AsyncTicket
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, sizes, spawn, waiting
+from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, sizes, waiting
 
 WAITS = [None, 0.0, 60.0]
-
-
-@pytest.fixture
-def back(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> Callable[[], None]:
-    """One message is there; after the test's claim it must be there again, untouched."""
-    lane.call(put("a"))
-
-    def check() -> None:
-        eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0))
-        (message,) = engine.engine.execute([claim()], clock.now())
-        assert ids(message) == ["a"]
-        assert message.messages[0].attempt == 1  # type: ignore[union-attr]
-
-    return check
 
 
 @pytest.mark.parametrize("wait", WAITS)
@@ -191,6 +174,13 @@ def test_whose_event_loop_was_closed_meanwhile(
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
+def test_whose_event_loop_is_closed_just_before_it_would_be_woken(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AsyncTicket, "gone", False)
+    test_whose_event_loop_was_closed_meanwhile(lane, engine, back, None)
+
+
 def test_whose_event_loop_was_closed_while_it_waited(
     lane: Lane, engine: FlakyEngine, clock: FakeClock
 ) -> None:
@@ -202,60 +192,6 @@ def test_whose_event_loop_was_closed_while_it_waited(
     lane.call(put("a"))
     eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0) and not lane._parked)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("wait", WAITS)
-def test_interrupted_while_it_is_executed(
-    lane: Lane, engine: FlakyEngine, back: Callable[[], None], wait: float | None
-) -> None:
-    def interrupt() -> None:
-        engine.wait_until_held()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    with engine.held():
-        spawn(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            lane.call(claim(), wait=wait)
-    back()
-
-
-def test_interrupted_while_it_waits(lane: Lane, engine: FlakyEngine, clock: FakeClock) -> None:
-    def interrupt() -> None:
-        waiting(lane)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    spawn(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        lane.call(claim(), wait=60)
-    assert len(lane._parked) == 0
-    lane.call(put("a"))
-    assert sizes(engine, clock.now()) == (0, 1, 0)
-
-
-def test_interrupted_right_after_the_commit(clock: FakeClock) -> None:
-    class Interrupted(MemoryEngine):
-        """Is interrupted where signals strike: on the way back from the disk."""
-
-        def execute(self, commands, now=None):  # type: ignore[no-untyped-def]
-            replies = super().execute(commands, now)
-            if any(ids(reply) for reply in replies if not hasattr(reply, "outcomes")):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                for _ in range(1000):
-                    len(replies)
-            return replies
-
-    engine = FlakyEngine(Interrupted())
-    lane = Lane(lambda: engine, clock)
-    lane.call(put("a"))
-    with pytest.raises(KeyboardInterrupt):
-        lane.call(claim())
-    eventually(lambda: sizes_of(engine, clock) == 1)
-    lane.close()
-
-
-def sizes_of(engine: FlakyEngine, clock: FakeClock) -> int:
-    shelf = engine.engine._shelves["q"]  # type: ignore[attr-defined]
-    return len(shelf.sets["ready"])
 
 
 def test_a_put_whose_caller_was_cancelled_is_carried_out_all_the_same(

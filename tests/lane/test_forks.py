@@ -1,8 +1,10 @@
 """A child of a fork begins anew, and the parent notices nothing."""
 
+import gc
 import multiprocessing
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -61,6 +63,11 @@ def test_the_parent_goes_on_with_its_own_connection(orders: bide.Queue) -> None:
     orders.put(2)
     assert orders._lane._executor._engine is engine
     assert orders.counts().sizes.ready == 3
+
+
+def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:
+    engine = weakref.ref(orders._lane._executor._opened())
+    assert in_child(lambda: (gc.collect() >= 0, engine() is not None)[1]) == "True"
 
 
 def test_claims_of_the_parent_are_not_the_childs(orders: bide.Queue) -> None:

@@ -1,6 +1,7 @@
 """Hints: from the puts of this process, and from others through the bell. None is lost for long."""
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -106,6 +107,15 @@ def test_a_hint_for_another_queue_costs_nothing(
     assert claims(engine) == before
 
 
+def test_closing_stops_to_listen(lane: Lane) -> None:
+    spawn(lane.call, claim(), wait=60)
+    waiting(lane)
+    before = {thread for thread in threading.enumerate() if thread.name == "bide-bell"}
+    lane.close()
+    eventually(lambda: not before <= set(threading.enumerate()))
+    assert before
+
+
 def test_a_claim_that_will_wait_listens_before_it_looks(lane: Lane, store: Shared) -> None:
     lane.call(put("far", delay=9_000))
     spawn(lane.call, claim(), wait=60)
@@ -139,15 +149,20 @@ class Racing(Shared):
 
 
 @pytest.mark.parametrize("delay", [0, 250])
-def test_a_hint_between_looking_and_parking_is_not_lost(clock: FakeClock, delay: int) -> None:
+@pytest.mark.parametrize("far", [False, True])
+def test_a_hint_between_looking_and_parking_is_not_lost(
+    clock: FakeClock, delay: int, far: bool
+) -> None:
     store = Racing()
     lane = Lane(lambda: store, clock)
+    if far:
+        lane.call(put("far", delay=600))
 
     def meanwhile() -> None:
         put_elsewhere(store, "a", delay=delay)
         lane.hint("q", START + delay)
 
-    store.meanwhile = meanwhile
+    store.meanwhile = lambda: setattr(store, "meanwhile", meanwhile)  # not the look of one's own
     future = spawn(lane.call, claim(), wait=60)
     if delay:
         waiting(lane)

@@ -71,13 +71,13 @@ def test_what_has_a_json_form_is_written_in_it(value: Any, text: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "place"),
     [
-        (object(), "body is a object"),
-        (1j, "body is a complex"),
-        ({"a": object()}, r"body\['a'\] is a object"),
-        ({"a": [1, {"b": (2, lambda: 0)}]}, r"body\['a'\]\[1\]\['b'\]\[1\] is a function"),
-        (Order(1, notes=[object()]), r"body\.notes\[0\] is a object"),
-        (Parcel(1, owner=object()), r"body\.owner is a object"),
-        ([threading.Lock()], r"body\[0\] is a lock"),
+        (object(), r"body is .*\bobject\b"),
+        (1j, r"body is .*\bcomplex"),
+        ({"a": object()}, r"body\['a'\] is .*\bobject\b"),
+        ({"a": [1, {"b": (2, lambda: 0)}]}, r"body\['a'\]\[1\]\['b'\]\[1\] is .*\bfunction"),
+        (Order(1, notes=[object()]), r"body\.notes\[0\] is .*\bobject\b"),
+        (Parcel(1, owner=object()), r"body\.owner is .*\bobject\b"),
+        ([threading.Lock()], r"body\[0\] is .*\block"),
     ],
 )
 def test_the_part_that_is_no_json_is_named(body: Any, place: str) -> None:
@@ -88,8 +88,8 @@ def test_the_part_that_is_no_json_is_named(body: Any, place: str) -> None:
 @pytest.mark.parametrize(
     ("body", "place", "key"),
     [
-        ({(1, 2): 3}, "body", r"\(1, 2\), a tuple"),
-        ({"a": [{None: 1}]}, r"body\['a'\]\[0\]", "None, a NoneType"),
+        ({(1, 2): 3}, "body", r"\(1, 2\).* tuple"),
+        ({"a": [{None: 1}]}, r"body\['a'\]\[0\]", "None.* NoneType"),
     ],
 )
 def test_the_key_that_is_no_text_is_named(body: Any, place: str, key: str) -> None:
@@ -119,7 +119,7 @@ def test_none_and_the_word_null_are_no_nan() -> None:
 
 
 def test_a_lone_surrogate_is_refused_where_it_stands() -> None:
-    with pytest.raises(InvalidArgument, match=r"body\['a'\] is a str, which JSON cannot hold"):
+    with pytest.raises(InvalidArgument, match=r"body\['a'\] is .*str, which JSON cannot hold"):
         encode({"a": "\ud800"})
 
 
@@ -152,5 +152,5 @@ def test_the_limit_is_on_the_encoded_bytes() -> None:
 def test_a_large_integer_is_json_too() -> None:
     for number in (2**64 - 1, 2**64, -(2**63) - 1, 10**400):
         assert decode(*encode(number)) == number
-    with pytest.raises(InvalidArgument, match="body is a int"):
+    with pytest.raises(InvalidArgument, match=r"body is .*int"):
         encode(10**5_000)

@@ -1,6 +1,7 @@
 """Which store a queue stands on, and what is said when there is none."""
 
 import sqlite3
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def test_what_is_no_secret_is_shown() -> None:
 
 def fake(monkeypatch: pytest.MonkeyPatch, scheme: str, value: str) -> None:
     point = EntryPoint(scheme, value, registry.ENTRY_POINTS)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point])
 
 
 def test_engines_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

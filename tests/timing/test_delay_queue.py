@@ -40,6 +40,18 @@ def test_of_the_same_moment_the_larger_priority_goes_first_then_the_first() -> N
     assert queue.drain() == ["earlier", "high", "a", "b", "low"]
 
 
+def test_the_same_moment_of_the_wall_clock_is_the_same_however_long_apart_it_was_said() -> None:
+    clock = FakeClock()
+    queue: DelayQueue[str] = DelayQueue(clock=clock)
+    moment = clock.now() / 1000 + 60
+    queue.put("said first", at=moment)
+    for step, priority in [(0.0000007, 1), (0.0009, 2), (0.0303, 3), (20.00051, 4)]:
+        clock.advance(step)
+        queue.put(f"priority {priority}", at=moment, priority=priority)
+    clock.advance(60)
+    assert queue.drain() == [*(f"priority {number}" for number in (4, 3, 2, 1)), "said first"]
+
+
 def test_a_clock_that_stands_still_keeps_the_order_of_arrival() -> None:
     queue: DelayQueue[int] = DelayQueue(clock=FakeClock())
     for number in range(1_000):

@@ -17,10 +17,15 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield loop
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    asyncio.run_coroutine_threadsafe(settle(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+async def settle() -> None:
+    """Wait until the tasks that were cancelled have heard of it."""
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
 def test_a_coroutine_runs_on_the_given_loop(
@@ -127,6 +132,7 @@ def test_a_periodic_coroutine_goes_on_until_it_raises(
         future = executor.schedule_at_fixed_rate(task, 1)
         for number in range(1, 3):
             assert rounds.acquire(timeout=10)
+            clock.wait_for_waiters()  # the thread that started it has let go of it
             for _ in range(2):  # the loop has got round to queueing the next run
                 asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
             assert future.runs == number

@@ -102,8 +102,9 @@ def print_messages(out: Output, messages: Iterable[Message], empty: str = "no me
     return count
 
 
-_LEAST_FIRST, _LEAST_LAST = 12, 10
-"""How narrow the first and the last column of a table may become."""
+_LEAST_FIRST, _LEAST_LAST = 26, 8
+"""How narrow the first and the last column of a table may become: an id that was made up is there
+to be copied."""
 
 
 def print_table(
@@ -122,7 +123,7 @@ def print_table(
     ]
     rest = out.console.width - sum(widths[:last]) - 2 * last - 2
     wanted = min(widths[last], _LEAST_LAST)
-    first = max(_LEAST_FIRST, widths[0] - max(0, wanted - rest))
+    first = max(min(_LEAST_FIRST, widths[0]), widths[0] - max(0, wanted - rest))
     rest = max(rest, wanted)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:

@@ -13,7 +13,6 @@ from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Queues
 from bide.model.errors import StoreUnavailable
 from bide.model.replies import Names
-from bide.queue.answers import expect
 from bide.queue.sync import Queue
 
 __all__ = ["Store"]
@@ -61,7 +60,9 @@ class Store:
         if self._lane is None:
             self._lane = open_lane(self.url)
             self._stack.callback(close_lane, self._lane)
-        return expect(kind, self._lane.call(command))
+        reply = self._lane.call(command)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,6 @@
 import importlib
 import re
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bide.engines.port import Engine
@@ -40,17 +39,19 @@ def opener(url: str) -> Callable[[], Engine]:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidArgument(f"url={mask(url)!r} is no URL: {error}") from None
-    target = _targets().get(parts.scheme)
+    target = _BUILT_IN.get(parts.scheme) or _offered().get(parts.scheme)
     if target is None:
-        known = ", ".join(f"{scheme}://" for scheme in sorted(_targets()))
+        known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
     return _load(target, parts.scheme)(parts)
 
 
-def _targets() -> dict[str, str]:
-    offered = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-    return {**offered, **_BUILT_IN}
+def _offered() -> dict[str, str]:
+    """Return the engines of other packages."""
+    from importlib.metadata import entry_points  # here: it takes as long as all of bide
+
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _load(target: str, scheme: str) -> FromUrl:

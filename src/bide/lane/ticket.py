@@ -9,6 +9,10 @@ from bide.model.replies import Claimed, Reply
 __all__ = ["AsyncTicket", "Ticket", "Unattended", "claimed_by"]
 
 
+HEAR_INTERRUPTS = 1.0
+"""How often, in seconds, a thread that blocks looks whether it was interrupted."""
+
+
 class Ticket:
     """A command of a thread that blocks until it is settled.
 
@@ -44,7 +48,9 @@ class Ticket:
 
     def wait(self) -> None:
         """Block until the ticket is settled."""
-        self._done.acquire()
+        # Not for ever at once: an interrupt in the moment of falling asleep would go unheard.
+        while not self._done.acquire(timeout=HEAR_INTERRUPTS):
+            pass
 
     @property
     def waits(self) -> bool:

@@ -61,11 +61,15 @@ def decode(data: bytes, is_json: bool) -> Any:
 def _explain(body: Any, error: Exception) -> str:
     place, value = _culprit(body, "body") or ("body", body)
     if place.endswith(" (key)"):
-        return f"{place[:-6]} has the key {value!r}, a {type(value).__name__}; JSON needs str keys"
+        return f"{place[:-6]} has the key {value!r} {_kind(value)}; JSON needs str keys"
     return (
-        f"{place} is a {type(value).__name__}, which JSON cannot hold ({error}); convert it, or "
+        f"{place} is {_kind(value)}, which JSON cannot hold ({error}); convert it, or "
         "encode the whole body to bytes yourself"
     )
+
+
+def _kind(value: object) -> str:
+    return f"of type {type(value).__name__}"
 
 
 def _culprit(value: Any, place: str) -> tuple[str, Any] | None:

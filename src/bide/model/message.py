@@ -50,7 +50,20 @@ FORGET = 1_000
 """How many messages whose time of being remembered is over one command deletes at most."""
 
 
-class NewMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
+class _Options(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a message may have beside its body."""
+
+    delay: Duration | None = None
+    at: Moment | None = None
+    id: str | None = None
+    priority: int = 0
+    expires: Duration | None = None
+    attempts: int = ATTEMPTS
+    group: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class NewMessage(_Options, omit_defaults=True):
     """One message to put, for `put_many` and for whatever makes messages in bulk.
 
     Args:
@@ -65,19 +78,11 @@ class NewMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
         headers: text that travels beside the body.
 
     Example:
-        >>> NewMessage(body={"order": 42}, delay="30m", id="order-42").id
+        >>> NewMessage({"order": 42}, delay="30m", id="order-42").id
         'order-42'
     """
 
     body: Any
-    delay: Duration | None = None
-    at: Moment | None = None
-    id: str | None = None
-    priority: int = 0
-    expires: Duration | None = None
-    attempts: int = ATTEMPTS
-    group: str | None = None
-    headers: Mapping[str, str] | None = None
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):

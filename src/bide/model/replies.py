@@ -1,5 +1,7 @@
 """Replies: what a store answers, one reply a command."""
 
+from datetime import datetime
+
 import msgspec
 
 from bide.model.message import Message, State
@@ -48,11 +50,16 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def __bool__(self) -> bool:
         return self.done
 
+    @property
+    def due_at(self) -> datetime | None:
+        """`due` as an aware `datetime`."""
+        return None if self.due is None else to_datetime(self.due)
+
     def __str__(self) -> str:
         when = f"{to_datetime(self.until):%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else ""
         match self.state:
             case None:
-                return f"{self.id} is not in the queue"
+                return f"{self.id} is {'no longer' if self.done else 'not'} in the queue"
             case "leased":
                 return f"{self.id} is held by {self.holder} until {when}"
             case "delayed" | "ready" if self.due is not None:

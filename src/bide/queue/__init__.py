@@ -4,5 +4,6 @@ from bide.queue.aio import AsyncQueue
 from bide.queue.answers import Audit, Forecast
 from bide.queue.delivery import AsyncDelivery, Delivery
 from bide.queue.sync import Queue
+from bide.queue.transfer import Imported
 
-__all__ = ["AsyncDelivery", "AsyncQueue", "Audit", "Delivery", "Forecast", "Queue"]
+__all__ = ["AsyncDelivery", "AsyncQueue", "Audit", "Delivery", "Forecast", "Imported", "Queue"]

@@ -88,7 +88,8 @@ class AsyncQueue(Awaiting):
         )  # fmt: skip
         listed = self._ask.bulk(messages, shared)
         if not listed:
-            self._check_open()
+            if not self._users:
+                raise self._was_closed()
             return []
         return (
             await self._do(Outcomes, self._ask.put(listed, on_conflict, self._clock.now()))

@@ -2,23 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
 
 from bide.model.errors import AlreadyExists, LeaseLost
 from bide.model.moments import to_datetime
-from bide.model.replies import Counts, Forecasted, Outcome, Reply
+from bide.model.replies import Counts, Forecasted, Outcome
 
-__all__ = ["Audit", "Forecast", "expect", "held", "stored"]
-
-R = TypeVar("R")
-
-
-def expect(kind: type[R], reply: Reply) -> R:
-    """Return a reply as the kind that its command answers with."""
-    assert isinstance(reply, kind), f"a store answered {reply!r}"
-    return reply
+__all__ = ["Audit", "Forecast", "held", "stored"]
 
 
 def stored(outcome: Outcome, on_conflict: str) -> Outcome:

@@ -63,7 +63,8 @@ class Arguments:
 
     def put_one(self, item: Item, on_conflict: str) -> cmd.Put:
         """Return the command that puts one message."""
-        return cmd.Put(self.queue, [item], _policy(on_conflict))
+        policy = "keep" if on_conflict == "keep" else _policy(on_conflict)
+        return cmd.Put(self.queue, [item], policy)
 
     def item(
         self,
@@ -227,7 +228,7 @@ class Arguments:
         if checked == "leased":
             raise InvalidArgument(
                 "leased messages cannot be purged, somebody is working on them; wait for their "
-                "leases to lapse, or pause the queue first"
+                "leases to lapse, or let them ack"
             )
         return cmd.Purge(self.queue, checked, None if before is None else unix(before, "before"))
 

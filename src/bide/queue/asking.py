@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from bide.model.commands import Cancel, Command, Purge
 from bide.model.errors import WrongContext
 from bide.model.replies import Affected, Outcome, Outcomes
-from bide.queue.answers import expect, held
+from bide.queue.answers import held
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.face import Face
 
@@ -37,17 +37,20 @@ class Blocking(Face):
 
     def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
         """Have a command carried out and return its reply."""
-        self._check_open()
+        # Written without calls where it can be: this stands on the way of each single put.
+        if not self._users:
+            raise self._was_closed()
         if asyncio._get_running_loop() is not None:
             raise WrongContext(
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
                 "bide.AsyncQueue here (the same methods, with await)"
             )
-        first = self._configuration(command)
-        if first is not None:
-            self._lane.call(first, self)
+        if self._keep is not None and not command.only_reads:
+            self._lane.call(self._configuration(self._keep), self)
             self._keep = None
-        return expect(kind, self._lane.call(command, self, wait))
+        reply = self._lane.call(command, self, wait)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
 
     def _repeat(self, command: Cancel | Purge) -> int:
         """Repeat a command by rule until nothing is left that it names; return how many were."""
@@ -90,12 +93,14 @@ class Awaiting(Face):
 
     async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
         """Have a command carried out and return its reply."""
-        self._check_open()
-        first = self._configuration(command)
-        if first is not None:
-            await self._lane.acall(first, self)
+        if not self._users:
+            raise self._was_closed()
+        if self._keep is not None and not command.only_reads:
+            await self._lane.acall(self._configuration(self._keep), self)
             self._keep = None
-        return expect(kind, await self._lane.acall(command, self, wait))
+        reply = await self._lane.acall(command, self, wait)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
 
     async def _repeat(self, command: Cancel | Purge) -> int:
         """Repeat a command by rule until nothing is left that it names; return how many were."""

@@ -8,7 +8,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Command, Configure, Retry
+from bide.model.commands import Configure, Retry
 from bide.model.errors import Closed, InvalidArgument
 from bide.model.identity import check_name
 from bide.model.moments import Duration, milliseconds
@@ -77,18 +77,15 @@ class Face:
     def _closed(self) -> bool:
         return not self._users
 
-    def _configuration(self, command: Command) -> Configure | None:
-        """Return what sets what the constructor was told, until that was done once."""
-        if self._keep is None or command.only_reads:
-            return None
-        return Configure(self.name, keep=self._keep)
+    def _configuration(self, keep: int) -> Configure:
+        """Return what sets what the constructor was told; sent once, before the first change."""
+        return Configure(self.name, keep=keep)
 
     def _retrying(self, deliveries: Sequence[Held], delay: Duration, reason: str) -> Retry:
         return self._ask.retry(leases(deliveries), delay, reason, self._clock.now())
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"queue {self.name!r} was closed; make a new one to go on")
+    def _was_closed(self) -> Closed:
+        return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
     def _close(self) -> None:
         try:

@@ -12,7 +12,7 @@ from bide.timing.calendar_queue import CalendarQueue, Delayed
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER
 from bide.timing.lifetime import forked, guard_fork
-from bide.timing.moments import NS, Delay, Moment, length_seconds, seconds_until
+from bide.timing.moments import NS, Delay, Moment, WallClock, length_seconds, seconds_of
 
 __all__ = ["AsyncDelayQueue"]
 
@@ -42,6 +42,7 @@ class AsyncDelayQueue(Generic[T]):
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
+        self._wall = WallClock(clock)
         self._reached = 0  # the moment that the loop last rang for, in ns
         self._entries: CalendarQueue[T] = CalendarQueue(self._now())
         self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
@@ -61,14 +62,16 @@ class AsyncDelayQueue(Generic[T]):
         priority: int = 0,
     ) -> Delayed[T]:
         """Put an item in: as `DelayQueue.put`."""
-        seconds = seconds_until(delay, at, self._clock)
+        seconds = seconds_of(delay) if at is None else 0.0
+        moment = None if at is None else self._wall.due(at, delay)
         if priority.__class__ is not int:
             raise TypeError(f"priority must be an integer, not {type(priority).__name__}")
         self._check_process()
         if self._closed:
             raise ShutDown("the delay queue was shut down: it takes no more items")
         now = self._now()
-        entry = self._entries.add(item, now + round(seconds * NS), priority, now)
+        due = now + round(seconds * NS) if moment is None else moment
+        entry = self._entries.add(item, due, priority, now)
         self._set_timer()
         return entry
 

@@ -8,7 +8,6 @@ CACM 1988). No threads, no clock.
 """
 
 from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Generic, TypeVar
 
 from bide.timing.hierarchy import LEVEL_OF, NEVER, Entry, Hierarchy, Slot
@@ -64,7 +63,7 @@ class CalendarQueue(Generic[T]):
         self._heap: list[tuple[int, int, int]] = []  # moment, minus priority, order
         self._near: dict[int, Delayed[T]] = {}  # by order: those of the heap that are not removed
         self._in_heap: Slot[Delayed[T]] = Slot(NEVER)  # marks them; holds nothing
-        self._order = count()
+        self._order = 0
 
     def __len__(self) -> int:
         return self._count
@@ -72,7 +71,8 @@ class CalendarQueue(Generic[T]):
     def add(self, item: T, due: int, priority: int, now: int) -> Delayed[T]:
         """Put an item in."""
         later = self._later
-        entry = Delayed(item, due, priority, next(self._order), self)
+        self._order = order = self._order + 1
+        entry = Delayed(item, due, priority, order, self)
         self._count += 1
         if self._count == 1 and now >> SHIFT > later.current:
             later.current = now >> SHIFT

@@ -10,7 +10,7 @@ from bide.timing.calendar_queue import CalendarQueue, Delayed
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER
 from bide.timing.lifetime import forked, guard_fork
-from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, length_seconds, seconds_until
+from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, length_seconds, seconds_of
 
 __all__ = ["DelayQueue"]
 
@@ -42,6 +42,7 @@ class DelayQueue(Generic[T]):
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._monotonic = clock.monotonic
+        self._wall = WallClock(clock)
         self._reached = 0  # the moment that the clock last said had come, in ns
         self._entries: CalendarQueue[T] = CalendarQueue(self._now())
         self._make_lock()
@@ -77,8 +78,13 @@ class DelayQueue(Generic[T]):
             TypeError: both `delay` and `at`, or one of them or `priority` is of the wrong type.
             ShutDown: after `shutdown`.
         """
-        if at is not None or delay.__class__ is not float or not 0.0 <= delay <= MAX_DELAY:
-            delay = seconds_until(delay, at, self._clock)
+        seconds = 0.0
+        if at is not None:
+            moment = self._wall.due(at, delay)
+        elif delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
+            seconds = delay
+        else:
+            seconds = seconds_of(delay)
         if priority.__class__ is not int:
             raise TypeError(f"priority must be an integer, not {type(priority).__name__}")
         self._acquire()  # half the price of `with`
@@ -86,7 +92,7 @@ class DelayQueue(Generic[T]):
             if self._closed or self._forked:
                 self._refuse()
             now = int(self._monotonic() * 1e9 + 0.5)
-            due = now + int(delay * 1e9 + 0.5)
+            due = now + int(seconds * 1e9 + 0.5) if at is None else moment
             entry = self._entries.add(item, due, priority, now)
             if due < self._alarm:
                 self._alarm = -NEVER

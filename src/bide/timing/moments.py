@@ -6,10 +6,20 @@ from numbers import Real
 
 from bide.clock import Clock
 
-__all__ = ["MAX_DELAY", "NS", "Delay", "Moment", "length_seconds", "period_ns", "seconds_until"]
+__all__ = [
+    "MAX_DELAY",
+    "NS",
+    "Delay",
+    "Moment",
+    "WallClock",
+    "length_seconds",
+    "period_ns",
+    "seconds_of",
+]
 
 NS = 1_000_000_000  # nanoseconds in a second
 MAX_DELAY = 1e10  # seconds; 316 years
+COARSE_NS = 2_000_000  # the wall clock is read in milliseconds
 
 Delay = float | timedelta
 """A length of time: seconds, or a `timedelta`."""
@@ -18,24 +28,46 @@ Moment = datetime | float
 """A point in time: an aware `datetime`, or Unix seconds."""
 
 
-def seconds_until(delay: Delay | None, at: Moment | None, clock: Clock) -> float:
-    """Return how many seconds from now the caller means; never negative when given as `delay`.
-
-    Neither means now. A moment is translated here, once: whoever sets the wall clock afterwards
-    moves no timer. A moment that is past gives a negative number.
+def seconds_of(delay: Delay | None) -> float:
+    """Return a delay in seconds; none means 0.
 
     Raises:
-        TypeError: both are given, or one is of another type.
-        ValueError: `delay` is negative, one is NaN or infinite, is more than 316 years ahead, or
-            `at` is a datetime without a time zone.
+        TypeError: it is neither a number nor a `timedelta`.
+        ValueError: it is negative, NaN, infinite or longer than 316 years.
     """
-    if at is None:
-        if delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
-            return delay
-        return 0.0 if delay is None else length_seconds(delay, "delay")
-    if delay is not None:
-        raise TypeError("delay= and at= were both given; say when with one of them")
-    return _bounded(_unix_seconds(at) - clock.now() / 1000, f"at={at!r}")
+    return 0.0 if delay is None else length_seconds(delay, "delay")
+
+
+class WallClock:
+    """Translates moments of the wall clock to the monotonic clock, the same always alike.
+
+    The distance between the two clocks is measured anew each time, but believed only when it has
+    changed by more than the wall clock's readings are coarse: so entries of the same moment stay
+    entries of the same moment, and their priority decides. Whoever sets the wall clock afterwards
+    moves nothing that was translated before.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead = 0  # what the monotonic clock reads more than the wall clock, ns
+
+    def due(self, at: Moment, delay: Delay | None = None) -> int:
+        """Return a moment in nanoseconds of the monotonic clock; late by a millisecond at most.
+
+        Raises:
+            TypeError: `delay` was given too, or `at` is of another type.
+            ValueError: `at` is NaN, infinite, more than 316 years ahead, or a datetime without a
+                time zone.
+        """
+        if delay is not None:
+            raise TypeError("delay= and at= were both given; say when with one of them")
+        moment = _unix_seconds(at)
+        wall = self._clock.now()
+        _bounded(moment - wall / 1000, f"at={at!r}")
+        ahead = round(self._clock.monotonic() * NS) - wall * 1_000_000
+        if abs(ahead - self._ahead) > COARSE_NS:
+            self._ahead = ahead
+        return round(moment * 1_000_000) * 1_000 + self._ahead
 
 
 def period_ns(period: Delay, name: str = "period") -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.moments import NS, Delay, Moment, period_ns, seconds_until
+from bide.timing.moments import NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.scheduled_future import Overrun, Repeat, ScheduledFuture
 from bide.timing.worker_pool import WorkerPool
 
@@ -69,7 +69,7 @@ class ScheduledExecutor(Executor):
         self.execute_delayed_after_shutdown = execute_delayed_after_shutdown
         self.continue_periodic_after_shutdown = continue_periodic_after_shutdown
         self._loop = loop
-        self._clock = clock
+        self._wall = WallClock(clock)
         self._pool = WorkerPool(max_workers, thread_name_prefix, loop, clock)
         weakref.finalize(self, self._pool.abandon).atexit = False
 
@@ -217,7 +217,9 @@ class ScheduledExecutor(Executor):
         self._pool.end(wait)
 
     def _due(self, delay: Delay | None, at: Moment | None) -> int:
-        return self._pool.now() + round(seconds_until(delay, at, self._clock) * NS)
+        if at is not None:
+            return self._wall.due(at, delay)
+        return self._pool.now() + round(seconds_of(delay) * NS)
 
     def _add(
         self,

@@ -1,14 +1,17 @@
-"""What a timing wheel gives back for a timer."""
+"""What a timing wheel gives back for a timer, and what it hands to an executor."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bide.timing.hierarchy import Entry
+from bide.timing.hierarchy import Entry, Slot
 
 if TYPE_CHECKING:
     from bide.timing.timing_wheel import TimingWheel
 
-__all__ = ["TimerHandle"]
+__all__ = ["TimerHandle", "call"]
+
+logger = logging.getLogger("bide.timing")
 
 
 class TimerHandle(Entry):
@@ -22,10 +25,15 @@ class TimerHandle(Entry):
     __slots__ = ("_wheel", "args", "fn")
 
     def __init__(
-        self, due: int, fn: Callable[..., object], args: tuple[object, ...], wheel: "TimingWheel"
+        self,
+        due: int,
+        slot: Slot["TimerHandle"] | None,
+        fn: Callable[..., object],
+        args: tuple[object, ...],
+        wheel: "TimingWheel",
     ) -> None:
         self._due = due
-        self._slot = None
+        self._slot = slot
         self._wheel = wheel
         self.fn = fn
         self.args = args
@@ -46,3 +54,12 @@ class TimerHandle(Entry):
 
     def __repr__(self) -> str:
         return f"<TimerHandle {self.fn!r} due={self.due:.3f}>"
+
+
+def call(fn: Callable[..., object], args: tuple[object, ...]) -> None:
+    """Call a timer's function on an executor; what it raises is logged, and the executor's too."""
+    try:
+        fn(*args)
+    except BaseException:
+        logger.exception("timer %r failed", fn)
+        raise

@@ -4,21 +4,18 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from types import TracebackType
 from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import LEVEL_OF, NEVER, Hierarchy, Slot
 from bide.timing.lifetime import forked, guard_exit, guard_fork
-from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, period_ns, seconds_until
-from bide.timing.timer_handle import TimerHandle
+from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
+from bide.timing.timer_handle import TimerHandle, call
 
 __all__ = ["TimingWheel"]
 
 logger = logging.getLogger("bide.timing")
-
-MIN_TICK_NS = 1_000
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
 GONE = object()
@@ -29,8 +26,7 @@ class TimingWheel:
 
     A hierarchical timing wheel (Varghese and Lauck, 1987) with one thread, which sleeps until the
     next timer is due however far off that is: it does not tick over empty slots. Made for very many
-    timers, most of which are cancelled, such as timeouts. Java people know the shape as Netty's
-    `HashedWheelTimer`, whose every tick wakes the thread.
+    timers, most of which are cancelled, such as timeouts; compare Netty's `HashedWheelTimer`.
 
     A timer starts at the first tick that is not before its moment: never early, and up to one tick
     late. Timers of one tick start in the order in which they were scheduled. What a callback raises
@@ -66,19 +62,23 @@ class TimingWheel:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         tick_ns = period_ns(tick, "tick")
-        if tick_ns < MIN_TICK_NS:
+        if tick_ns < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
         self._rate = NS / tick_ns  # ticks a second
         self._executor = executor
         self._clock = clock
+        self._wall = WallClock(clock)
         self._monotonic = clock.monotonic
         self._origin = clock.monotonic()
         part_ticks = max(1, PART_NS // tick_ns)
         self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
+        self._levels = self._timers._levels
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._make_lock()
         self._alarm = -NEVER  # the tick that the thread sleeps until
+        self._reached = 0  # the tick that the clock last said had come
         self._thread: threading.Thread | None = None
+        self._open = False  # whether the thread runs and takes timers
         self._stopping = False
         self._forked = False
         guard_fork(self)
@@ -107,30 +107,35 @@ class TimingWheel:
             ValueError: the delay is negative or NaN, or the datetime has no time zone.
             ShutDown: after `stop`.
         """
-        if at is not None or delay.__class__ is not float or not 0.0 <= delay <= MAX_DELAY:
-            delay = seconds_until(delay, at, self._clock)
+        seconds = 0.0
+        if at is not None:
+            moment = self._wall.due(at, delay) / NS
+        elif delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
+            seconds = delay
+        else:
+            seconds = seconds_of(delay)
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
         self._acquire()  # half the price of `with`
         try:
-            if self._thread is None or self._stopping:
+            if not self._open:
                 self._start()
-            ticks = (self._monotonic() - self._origin + delay) * self._rate
+            now = self._monotonic() if at is None else moment
+            ticks = (now - self._origin + seconds) * self._rate
             due = int(ticks)
             if ticks - due > NOISE:
                 due += 1
             timers = self._timers
             if due <= timers.current:
                 due = timers.current + 1
-            timer = TimerHandle(due, fn, args, self)
             # What follows is `timers.add(timer)`, but for a slot that is there: a call less.
-            level = timers._levels[LEVEL_OF[(due ^ timers.current).bit_length()]]
+            level = self._levels[LEVEL_OF[(due ^ timers.current).bit_length()]]
             slot = level.slots.get(due >> level.shift)
+            timer = TimerHandle(due, slot, fn, args, self)
             if slot is None:
                 timers.add(timer)
             else:
                 slot[timer] = None
-                timer._slot = slot
                 if due < slot.earliest:
                     slot.earliest = due
             if due < self._alarm:
@@ -156,8 +161,7 @@ class TimingWheel:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
         self._acquire()
         try:
-            if self._forked:
-                raise forked("TimingWheel")
+            self._check_process()
             slot = handle._slot
             if slot is None:
                 return False
@@ -173,8 +177,7 @@ class TimingWheel:
     def pending(self) -> int:
         """The number of timers that have neither started nor been cancelled."""
         with self._lock:
-            if self._forked:
-                raise forked("TimingWheel")
+            self._check_process()
             return len(self._timers) + len(self._firing)
 
     def stop(self, drain: bool = False) -> list[TimerHandle]:
@@ -191,9 +194,9 @@ class TimingWheel:
             The dropped timers by moment; their `fn` and `args` say what was not done.
         """
         with self._lock:
-            if self._forked:
-                raise forked("TimingWheel")
+            self._check_process()
             self._stopping = True
+            self._open = False
             dropped = [] if drain else self._drop()
             self._alarm = -NEVER
             self._changed.notify()
@@ -205,12 +208,7 @@ class TimingWheel:
     def __enter__(self) -> "TimingWheel":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop at once, dropping what is pending; call `stop(drain=True)` before to await it."""
         self.stop()
 
@@ -220,34 +218,41 @@ class TimingWheel:
     def _now(self) -> int:
         return int((self._monotonic() - self._origin) * self._rate + NOISE)
 
-    def _start(self) -> None:
+    def _check_process(self) -> None:
         if self._forked:
             raise forked("TimingWheel")
+
+    def _start(self) -> None:
+        self._check_process()
         if self._stopping:
             raise ShutDown("the timing wheel was stopped: it takes no more timers")
         thread = threading.Thread(target=self._run, name="bide-timing-wheel", daemon=True)
         thread.start()
         self._thread = thread
+        self._open = True
         guard_exit(self)
 
     def _drop(self) -> list[TimerHandle]:
-        dropped = self._timers.entries()
-        dropped.sort(key=lambda timer: timer._due)
-        dropped[:0] = [timer for timer in list(self._firing) if self._claim(timer, self._firing)]
+        firing = self._firing
+        first = [timer for timer in list(firing) if firing.pop(timer, GONE) is not GONE]
+        for timer in first:
+            timer._slot = None
+        later = sorted(self._timers.entries(), key=lambda timer: timer._due)
         self._timers.clear()
-        return dropped
+        return first + later
 
     def _run(self) -> None:
         while (slot := self._next_slot()) is not None:
             self._fire(slot)
 
     def _next_slot(self) -> Slot[TimerHandle] | None:
-        """Wait for timers to be due and return those of the first tick; None: all is over."""
-        reached = 0
+        """Wait until timers are due, return those of the first tick; None when all is over."""
         while True:
             with self._lock:
-                now = max(self._now(), reached)
-                slot = self._timers.pull(now)
+                slot = self._timers.pull(self._reached)
+                if slot is None:
+                    self._reached = now = max(self._now(), self._reached)
+                    slot = self._timers.pull(now)
                 if slot is not None:
                     self._firing = slot
                     return slot
@@ -262,14 +267,8 @@ class TimingWheel:
                 if tick >= NEVER:
                     self._clock.wait(self._changed, None)
                 elif not self._clock.wait_until(self._changed, self._moment(tick)):
-                    reached = tick  # a float may say a bit less
+                    self._reached = tick  # a float may say a bit less
                 self._alarm = -NEVER
-
-    @staticmethod
-    def _claim(timer: TimerHandle, slot: Slot[TimerHandle]) -> bool:
-        """Take a timer out of the slot that fires; False when somebody else has. Atomic."""
-        timer._slot = None
-        return slot.pop(timer, GONE) is not GONE
 
     def _fire(self, slot: Slot[TimerHandle]) -> None:
         executor = self._executor
@@ -281,7 +280,7 @@ class TimingWheel:
                 if executor is None:
                     timer.fn(*timer.args)
                 else:
-                    executor.submit(_call, timer.fn, timer.args)
+                    executor.submit(call, timer.fn, timer.args)
             except BaseException:
                 logger.exception("timer %r failed", timer.fn)
 
@@ -297,12 +296,5 @@ class TimingWheel:
     def _after_fork(self) -> None:
         self._make_lock()
         self._thread = None
+        self._open = False
         self._forked = True
-
-
-def _call(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    try:
-        fn(*args)
-    except BaseException:
-        logger.exception("timer %r failed", fn)
-        raise  # so that the executor sees it too

@@ -206,14 +206,15 @@ class WorkerPool:
             future._forget_task()
 
     def _put_again(self, future: ScheduledFuture[Any]) -> None:
-        if future.cancelled():
-            self._finish_cancelled(future)
-            return
         with self._lock:
-            if self._idle == 0 and threading.current_thread() not in self._threads:
-                self._start_thread()
-            self._put(future)
-        if future.cancelled():  # since we looked; whoever gets it out of the queue sees to it
+            live = future in self._live  # if it is not, it was cancelled, and the queue may be shut
+            if live:
+                if self._idle == 0 and threading.current_thread() not in self._threads:
+                    self._start_thread()
+                self._put(future)
+        if not live:
+            self._finish_cancelled(future)
+        elif future.cancelled():  # meanwhile; whoever gets it out of the queue sees to it
             self.withdraw(future)
 
     def _fail(self, future: ScheduledFuture[Any], error: BaseException) -> None:

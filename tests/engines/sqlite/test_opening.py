@@ -132,7 +132,7 @@ def test_a_damaged_file_is_told_with_the_way_to_rescue_it(tmp_path: Path) -> Non
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match=r"is damaged .*\.recover | sqlite3"):
+    with pytest.raises(StoreCorrupt, match=r"is damaged .*Stop all workers and copy the file"):
         Desk(SqliteEngine(path)).scan()
 
 
@@ -216,16 +216,14 @@ def test_processes_that_make_one_store_at_once_do_not_get_in_each_others_way(
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     processes = [start(f"m{number}") for number in range(6)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    begun = [process.stdout is not None and process.stdout.readline() for process in processes]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    for process in processes:
-        _, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (0, "")
+    ends = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+    assert begun == ["ready\n"] * 6
+    assert ends == [("", 0)] * 6
     engine = SqliteEngine(path)
     assert sorted(Desk(engine).scan()) == [f"m{number}" for number in range(6)]
     engine.close()

@@ -6,8 +6,8 @@ hint that is lost (a full buffer, a file system without sockets) costs no messag
 looks again by itself now and then. A socket whose process is gone is removed by the next who rings.
 """
 
-import itertools
 import os
+import secrets
 import socket
 import threading
 from contextlib import suppress
@@ -18,7 +18,6 @@ import msgspec
 __all__ = ["SocketBell", "ring_all"]
 
 _LONGEST = 100  # what an address of a Unix socket can hold, on all systems
-_numbers = itertools.count()
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
 
@@ -42,15 +41,14 @@ class SocketBell:
         if not hasattr(socket, "AF_UNIX"):
             return None
         folder = _folder(path)
-        address = f"{folder}/{os.getpid()}-{next(_numbers)}"
+        # By chance, not by process: in two containers both may be process 1.
+        address = f"{folder}/{secrets.token_hex(4)}"
         if len(os.fsencode(address)) > _LONGEST:
             return None
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             with suppress(FileExistsError):
                 os.mkdir(folder)  # noqa: PTH102
-            with suppress(FileNotFoundError):
-                os.unlink(address)  # noqa: PTH108  (a process of this number died here)
             listener.bind(address)
             os.chmod(address, 0o666 & os.stat(path).st_mode)  # noqa: PTH101, PTH116
         except OSError:

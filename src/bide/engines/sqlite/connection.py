@@ -2,12 +2,13 @@
 
 import errno
 import os
+import random
 import resource
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bide.engines.sqlite.statements import migrations
 from bide.model.errors import (
@@ -21,11 +22,15 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Durability", "connect", "translate"]
+__all__ = ["Durability", "connect", "patiently", "translate"]
 
 Durability = Literal["full", "normal"]
 
 APPLICATION_ID = 0x62696465  # "bide": how a file tells whose it is
+PAUSE, LONG_PAUSE = 0.000_5, 0.005
+"""For how many seconds to pause before looking again whether the store is free; the long one after
+a second, when somebody seems to keep it."""
+
 CACHE_KIB = 16 * 1024
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rewrites the same pages
 
@@ -62,6 +67,8 @@ def connect(
             connection.execute("PRAGMA temp_store = MEMORY")
             if read_only:
                 connection.execute("PRAGMA query_only = ON")
+            else:  # whoever writes waits by `patiently`
+                connection.execute("PRAGMA busy_timeout = 0")
         except BaseException:
             connection.close()
             raise
@@ -88,9 +95,12 @@ def _refuse_bad_place(path: Path) -> None:
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float, read_only: bool) -> None:
     steps = migrations()
     version = _check(connection, path, len(steps))
-    if version == len(steps) or read_only:
+    if read_only:
         return
-    _persistently(lambda: connection.execute("PRAGMA journal_mode = WAL"), timeout)
+    # A copy made by VACUUM INTO or from a dump has left this mode.
+    patiently(connection.execute, timeout, "PRAGMA journal_mode = WAL")
+    if version == len(steps):
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
         for script in steps[_check(connection, path, len(steps)) :]:
@@ -125,18 +135,35 @@ def _check(connection: sqlite3.Connection, path: Path, known: int) -> int:
     return int(version)
 
 
-def _persistently(action: object, timeout: float) -> None:
-    """Repeat what SQLite refuses at once, without its own waiting, while others open the file."""
-    assert callable(action)
-    deadline = time.monotonic() + timeout
+def patiently(
+    run: Callable[..., sqlite3.Cursor], timeout: float, statement: str, parameters: Any = ()
+) -> sqlite3.Cursor:
+    """Run a statement that needs the store for itself, again and again while others have it.
+
+    SQLite's own waiting sleeps longer and longer, up to 0.1 s: beside a process that writes without
+    pause the others would wait for seconds. And some things it refuses without any waiting.
+
+    Raises:
+        sqlite3.OperationalError: the store was busy for `timeout` seconds.
+    """
+    try:
+        return run(statement, parameters)
+    except sqlite3.OperationalError as error:
+        if not _is_busy(error):
+            raise
+    start = time.monotonic()
     while True:
+        waited = time.monotonic() - start
+        time.sleep((PAUSE if waited < 1 else LONG_PAUSE) * (0.5 + random.random()))
         try:
-            action()
-            return
+            return run(statement, parameters)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not _is_busy(error) or waited > timeout:
                 raise
-            time.sleep(0.005)
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _split(script: str) -> Iterator[str]:
@@ -175,8 +202,8 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
             )
         case sqlite3.SQLITE_CORRUPT:
             return StoreCorrupt(
-                f"{path} is damaged ({error}). Stop all workers, copy the file, and save what can "
-                f"be read: sqlite3 {path} .recover | sqlite3 rescued.db"
+                f"{path} is damaged ({error}). Stop all workers and copy the file; then put a "
+                "backup in its place, or save what can be read, as the page on operations tells"
             )
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bide.engines.port import Capabilities, Doorbell
 from bide.engines.sqlite.bell import SocketBell, ring_all
-from bide.engines.sqlite.connection import Durability, connect, translate
+from bide.engines.sqlite.connection import Durability, connect, patiently, translate
 from bide.engines.sqlite.lone import LonePuts
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.verbs import VERBS
@@ -69,7 +69,7 @@ class SqliteEngine:
                 stored = self._lone.put(commands[0], moment)
                 if stored is not None:
                     return [stored]
-            connection.execute(self._begin)
+            patiently(connection.execute, self._timeout, self._begin)
             try:
                 # The clock is read under the lock: a lease must not be shorter by the wait for it.
                 moment = time.time_ns() // 1_000_000 if now is None else now

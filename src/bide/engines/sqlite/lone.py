@@ -18,7 +18,6 @@ class LonePuts:
     """The short way to put one message, on one connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
         connection.execute(SQL.lone_view)
         connection.execute(SQL.lone_trigger)
         self._run = connection.execute
@@ -52,6 +51,8 @@ class LonePuts:
         try:
             self._run(insert, row)
         except sqlite3.IntegrityError:  # the id is taken, or the trigger found it not simple
+            return None
+        except sqlite3.OperationalError:  # others have the store: the common way waits, or explains
             return None
         return Outcomes([Outcome(item.id, True, "ready" if due <= now else "delayed", due)], due)
 

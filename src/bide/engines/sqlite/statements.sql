@@ -1,13 +1,14 @@
--- Every statement of the SQLite engine, by name. `:name` are parameters of the statement;
--- `:seqs` and `:ids` are JSON arrays. See migrations/001.sql for the tables.
+-- Every statement of the SQLite engine, by name. See migrations/001.sql for the tables.
+-- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
+-- text. What stands in `json_each` is a JSON array: of ids, or of sequence numbers.
 
 -- name: load_queue
 SELECT id, name, paused, keep, weighted, token, delayed, ready, leased, dead, kept,
        put, acked, cancelled, expired, purged, died, revived, retried, lapsed
-FROM queue WHERE name = :name;
+FROM queue WHERE name = ?;
 
 -- name: create_queue
-INSERT INTO queue (name, token) VALUES (:name, :token);
+INSERT INTO queue (name, token) VALUES (?, ?);
 
 -- name: save_queue
 UPDATE queue SET
@@ -65,13 +66,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.
-SELECT seq FROM message WHERE seq > :seq;
+SELECT seq FROM message WHERE seq > ?;
 
 -- name: delay_new
 -- Let all messages after a sequence number wait for their due moment, but those set aside.
 INSERT INTO pending (queue, state, rank, seq)
 SELECT queue, 0, due * 256 + 255 - priority, seq FROM message m
-WHERE seq > :seq AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq);
+WHERE seq > ? AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq);
 
 -- name: insert_pending
 INSERT INTO pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
@@ -86,19 +87,19 @@ INSERT INTO aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
        l.token, l.until, l.holder, a.state, a.ended
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
-WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
+WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
 -- name: locate_one
 SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
        l.token, l.until, l.holder, a.state, a.ended
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
-WHERE m.queue = :queue AND m.id = :id;
+WHERE m.queue = ? AND m.id = ?;
 
 -- name: find
 SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
        m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
-WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
+WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
 -- Claiming.
 
@@ -106,23 +107,23 @@ WHERE m.queue = :queue AND m.id IN (SELECT value FROM json_each(:ids));
 SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
        l.token, l.until, l.holder, NULL, NULL
 FROM lease l CROSS JOIN message m ON m.seq = l.seq
-WHERE l.queue = :queue AND l.until <= :now ORDER BY l.until, l.seq LIMIT :limit;
+WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: pick
 -- The next pending messages of a state, whole.
 SELECT p.seq, p.rank, m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
        m."group", m.headers, m.failures
 FROM pending p CROSS JOIN message m ON m.seq = p.seq
-WHERE p.queue = :queue AND p.state = :state AND p.rank <= :reach
-ORDER BY p.rank, p.seq LIMIT :limit;
+WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
+ORDER BY p.rank, p.seq LIMIT ?;
 
 -- name: drop_picked
 DELETE FROM pending
 WHERE queue = :queue AND state = :state AND rank <= :rank AND (rank < :rank OR seq <= :seq);
 
 -- name: nth_due
-SELECT rank, seq FROM pending WHERE queue = :queue AND state = 0 AND rank <= :reach
-ORDER BY rank, seq LIMIT 1 OFFSET :offset;
+SELECT rank, seq FROM pending WHERE queue = ? AND state = 0 AND rank <= ?
+ORDER BY rank, seq LIMIT 1 OFFSET ?;
 
 -- name: promote
 -- Delayed to ready: the rank of the one is made of the rank of the other.
@@ -140,10 +141,10 @@ WHERE queue = :queue AND state = :state AND rank <= :rank AND (rank < :rank OR s
 INSERT INTO lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
 
 -- name: next_due
-SELECT rank >> 8 FROM pending WHERE queue = :queue AND state = 0 ORDER BY rank LIMIT 1;
+SELECT rank >> 8 FROM pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
 
 -- name: next_lapse
-SELECT min(until) FROM lease WHERE queue = :queue;
+SELECT min(until) FROM lease WHERE queue = ?;
 
 -- Settling and moving.
 
@@ -158,25 +159,25 @@ CROSS JOIN lease l ON l.seq = m.seq AND l.until > :now;
 UPDATE lease SET until = ? WHERE seq = ?;
 
 -- name: drop_leases
-DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: drop_pending
 DELETE FROM pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
 
 -- name: drop_aside
-DELETE FROM aside WHERE seq IN (SELECT value FROM json_each(:seqs));
+DELETE FROM aside WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: drop_messages
-DELETE FROM message WHERE seq IN (SELECT value FROM json_each(:seqs));
+DELETE FROM message WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: count_attempt
 UPDATE message SET attempt = ? WHERE seq = ?;
 
 -- name: failures
-SELECT failures FROM message WHERE seq = :seq;
+SELECT failures FROM message WHERE seq = ?;
 
 -- name: record_failure
-UPDATE message SET attempt = :attempt, failures = :failures WHERE seq = :seq;
+UPDATE message SET attempt = ?, failures = ? WHERE seq = ?;
 
 -- name: move_due
 UPDATE message SET due = ?, expires = ? WHERE seq = ?;
@@ -185,8 +186,8 @@ UPDATE message SET due = ?, expires = ? WHERE seq = ?;
 UPDATE message SET due = ?, attempt = 0 WHERE seq = ?;
 
 -- name: forgettable
-SELECT seq FROM aside WHERE queue = :queue AND state = :state AND ended <= :before
-ORDER BY ended, seq LIMIT :limit;
+SELECT seq FROM aside WHERE queue = ? AND state = ? AND ended <= ?
+ORDER BY ended, seq LIMIT ?;
 
 -- name: of_group
 -- The unheld messages of a group.
@@ -208,8 +209,8 @@ WHERE queue = :queue AND state = 1
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: aside_before
-SELECT seq FROM aside WHERE queue = :queue AND state = :state AND ended < :before
-ORDER BY ended, seq LIMIT :limit;
+SELECT seq FROM aside WHERE queue = ? AND state = ? AND ended < ?
+ORDER BY ended, seq LIMIT ?;
 
 -- Looking.
 
@@ -256,11 +257,11 @@ WHERE a.queue = :queue AND a.state = :state AND a.ended >= :rank
 ORDER BY a.ended, a.seq LIMIT :limit;
 
 -- name: count_due
-SELECT count(*) FROM pending WHERE queue = :queue AND state = 0 AND rank <= :reach;
+SELECT count(*) FROM pending WHERE queue = ? AND state = 0 AND rank <= ?;
 
 -- name: oldest_ready
 -- The first of the ready messages from a rank on: asked once for each weight that is there.
-SELECT rank FROM pending WHERE queue = :queue AND state = 1 AND rank >= :rank
+SELECT rank FROM pending WHERE queue = ? AND state = 1 AND rank >= ?
 ORDER BY rank LIMIT 1;
 
 -- name: forecast
@@ -269,13 +270,13 @@ WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
 GROUP BY number;
 
 -- name: recount_pending
-SELECT state, count(*) FROM pending WHERE queue = :queue GROUP BY state;
+SELECT state, count(*) FROM pending WHERE queue = ? GROUP BY state;
 
 -- name: recount_leased
-SELECT count(*) FROM lease WHERE queue = :queue;
+SELECT count(*) FROM lease WHERE queue = ?;
 
 -- name: recount_aside
-SELECT state, count(*) FROM aside WHERE queue = :queue GROUP BY state;
+SELECT state, count(*) FROM aside WHERE queue = ? GROUP BY state;
 
 -- name: recount_messages
 -- How many messages there are, and how many of them do not stand in exactly one place.
@@ -287,4 +288,4 @@ SELECT count(*), coalesce(sum(
   + (SELECT count(*) FROM pending p WHERE p.queue = m.queue AND p.state = 1
      AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq)
   <> 1), 0)
-FROM message m WHERE m.queue = :queue;
+FROM message m WHERE m.queue = ?;

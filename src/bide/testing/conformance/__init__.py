@@ -11,7 +11,10 @@ except ImportError as error:
         f"the conformance suite needs {error.name}; install it with: pip install 'bide[testing]'"
     ) from error
 
-_PARTS = "batches changing claiming content desk looking play putting scripts settling suite watch"
+_PARTS = (
+    "batches changing claiming content desk keeping looking play putting scripts settling suite "
+    "watch"
+)
 
 # So that a failing assertion tells what it compared, as in tests of one's own.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))

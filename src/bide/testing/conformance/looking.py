@@ -188,8 +188,8 @@ class LookCases:
         assert desk.counts().oldest is None
         desk.put("later", delay=5)
         assert desk.counts().oldest is None
-        desk.put("a", at=START - 5)
-        desk.put("b", at=START - 9, priority=3)
+        desk.put("a", at=START - 5, priority=3)
+        desk.put("b", at=START - 9)
         assert desk.counts().oldest == START - 9
         desk.put("heavy", priority=9)
         assert desk.take(1) == ["heavy"]  # now the others are weighed

@@ -7,7 +7,7 @@ import pytest
 
 from bide.model import commands as cmd
 from bide.model.commands import Lease
-from bide.model.message import EXPIRED_KEEP, FORGET, Failure, State
+from bide.model.message import Failure, State
 from bide.model.replies import Outcome, Outcomes
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 from bide.testing.conformance.putting import refused
@@ -118,59 +118,6 @@ class SettleCases(_EverySettle):
         lease = desk.lease("a")
         desk.wait(999)
         assert desk.ack(lease)[0]
-
-    def test_what_is_kept_is_remembered_with_its_id(self, desk: Desk) -> None:
-        desk.configure(keep=HOUR)
-        lease = desk.lease("a")
-        desk.wait(10)
-        assert desk.ack(lease) == [Outcome("a", True, "acked", START, START + 10)]
-        message = desk.get("a")
-        assert (message.state, message.attempt, message.ended) == ("acked", 1, START + 10)
-        assert (message.holder, message.until) == (None, None)
-        counts = desk.counts()
-        assert (counts.kept, counts.sizes.total, counts.flow.acked) == (1, 0, 1)
-        assert not desk.put("a")[0]
-
-    def test_what_was_kept_is_forgotten_in_time(self, desk: Desk) -> None:
-        desk.configure(keep=HOUR)
-        desk.ack(desk.lease("a"))
-        desk.wait(HOUR - 1)
-        desk.put("b")
-        assert desk.state("a") == "acked"
-        desk.wait(1)
-        assert desk.put("a")[0]
-        assert desk.state("a") == "ready"
-
-    @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
-    def test_expired_ones_are_remembered_a_day_or_as_long_as_the_queue_keeps(
-        self, desk: Desk, keep: int
-    ) -> None:
-        desk.configure(keep=keep)
-        desk.bring("a", "expired")
-        desk.wait(max(keep, EXPIRED_KEEP) - 1)
-        assert not desk.put("a")[0]
-        desk.wait(1)
-        assert desk.put("a")[0]
-
-    def test_keeping_less_forgets_sooner(self, desk: Desk) -> None:
-        desk.configure(keep=HOUR)
-        desk.ack(desk.lease("a"))
-        desk.configure(keep=5)
-        desk.wait(5)
-        desk.claim()
-        assert desk.counts().kept == 0
-
-    def test_a_crowd_is_forgotten_bit_by_bit(self, bare: Desk) -> None:
-        bare.configure(keep=5)
-        ids = [f"m{number:04}" for number in range(FORGET + 50)]
-        bare.put(*ids)
-        bare.ack(*leases(bare.claim(len(ids))))
-        bare.wait(5)
-        refusals = [outcome.done for outcome in bare.put(ids[0], ids[-1])]
-        assert refusals == [True, False]
-        assert bare.counts().kept == 50
-        bare.claim(0)
-        assert bare.counts().kept == 0
 
     # Extend.
 

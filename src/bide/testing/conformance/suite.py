@@ -10,6 +10,7 @@ from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
 from bide.testing.conformance.desk import Desk
+from bide.testing.conformance.keeping import KeepCases
 from bide.testing.conformance.looking import LookCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.scripts import ScriptCases
@@ -24,6 +25,7 @@ class EngineConformance(
     ContentCases,
     LookCases,
     ChangeCases,
+    KeepCases,
     SettleCases,
     ClaimCases,
     PutCases,

@@ -1,0 +1,122 @@
+"""A disk that cannot be written to, or is full."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide import StoreReadOnly
+
+pytestmark = pytest.mark.process
+
+
+# Read-only.
+
+
+def as_nobody(action: Callable[[], Any], folder: Path) -> str:
+    """Call something in a child that no permission bit is ignored for; return its error as text."""
+    answer = folder / "answer"
+    answer.touch()
+    answer.chmod(0o666)
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65_534)
+                os.setuid(65_534)
+            text = repr(action())
+        except BaseException as error:  # noqa: BLE001  (the parent looks at it)
+            text = f"{type(error).__name__}: {error}"
+        answer.write_text(text)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return answer.read_text()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="bide-"))
+    folder.chmod(0o755)
+    yield folder
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_directory_that_cannot_be_written_to(open_folder: Path) -> None:
+    locked = open_folder / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
+    orders = bide.Queue("orders", f"sqlite:///{locked}/bide.db")
+    text = as_nobody(lambda: orders.put(1), open_folder)
+    orders.close()
+    assert text.startswith("StoreReadOnly: no file can be made in")
+    assert "permission denied; let this user write there, or name another place" in text
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_file_that_cannot_be_written_to(open_folder: Path) -> None:
+    file = open_folder / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put(1, id="a")
+    file.chmod(0o444)
+    open_folder.chmod(0o755)
+    readable = bide.Queue("orders", f"sqlite:///{file}")
+    text = as_nobody(lambda: readable.put(1), open_folder)
+    assert text.startswith(f"{StoreReadOnly.__name__}: {file} cannot be written to: check the perm")
+    text = as_nobody(readable.claim, open_folder)
+    assert text.startswith(f"{StoreReadOnly.__name__}: ")
+    readable.close()
+
+
+# Full.
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_confirmed_is_lost(tmp_path: Path) -> None:
+    program = f"""
+import resource, bide
+orders = bide.Queue("orders", "sqlite:///{tmp_path}/bide.db")
+confirmed = 0
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+try:
+    while True:
+        orders.put("x" * 5_000, id=f"m{{confirmed}}")
+        confirmed += 1
+except bide.StoreFull as error:
+    text = str(error)
+assert confirmed > 10, confirmed
+assert orders.counts().sizes.ready == confirmed, "what was confirmed is there"
+try:
+    orders.put("x" * 5_000)
+    raise SystemExit("it was full, and is not any more?")
+except bide.StoreFull:
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+assert orders.put("x" * 5_000, id="after").done
+assert orders.counts().flow.put == confirmed + 1
+assert len(orders.claim(1_000)) == confirmed + 1
+assert orders.audit()
+orders.close()
+print(text)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stderr == ""
+    assert "may not grow" in ended.stdout
+    assert "what was confirmed before is safe" in ended.stdout
+    connection = sqlite3.connect(tmp_path / "bide.db")
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
