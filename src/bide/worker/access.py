@@ -11,7 +11,6 @@ from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StoreError
 from bide.model.replies import Reply
-from bide.queue.answers import expect
 
 __all__ = ["Access", "sleep"]
 
@@ -60,7 +59,8 @@ class Access:
             raise
         if self._away is not None:
             self._found()
-        return expect(kind, reply)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
 
     def _missed(self, error: StoreError) -> None:
         now = self.clock.monotonic()

@@ -12,13 +12,15 @@ from typing import Literal, NamedTuple
 from bide.model.backoff import Backoff
 from bide.model.commands import Ack, Bury, Command, Lease, Retry
 from bide.model.message import REASON_LENGTH, Message
+from bide.model.moments import format_duration
 from bide.worker import signals
 from bide.worker.decoding import Unfit
 from bide.worker.delivery import Handling
-from bide.worker.handler import Unwanted
+from bide.worker.handler import Handler, Unwanted
 
 __all__ = [
-    "ACK", "RELEASE", "Verdict", "commands", "describe", "judge", "lapsed", "room", "to_extend",
+    "ACK", "RELEASE", "Verdict", "commands", "describe", "judge", "lapsed", "overtime",
+    "room", "to_extend",
 ]  # fmt: skip
 
 CLAIM_MOST = 1_000
@@ -89,6 +91,12 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
                 return Verdict("bury", reason=reason)
             pause = retry.delay(message.attempt, chance)
     return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
+
+
+def overtime(handler: Handler) -> TimeoutError:
+    """Return the error of an attempt that has taken too long."""
+    allowed = format_duration((handler.timeout or 0) * 1000)
+    return TimeoutError(f"{handler.name} took longer than its timeout of {allowed}")
 
 
 def describe(error: BaseException) -> str:

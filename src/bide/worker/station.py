@@ -10,17 +10,14 @@ from types import SimpleNamespace
 
 from bide.model.commands import Claim, Extend
 from bide.model.errors import StoreError
-from bide.model.message import Message
-from bide.model.moments import format_duration
 from bide.model.replies import Claimed, Outcomes
 from bide.worker import desk, journal
 from bide.worker.access import Access, sleep
 from bide.worker.app import Duty
 from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
-from bide.worker.handler import Handler, Middleware
-from bide.worker.job import JOB
-from bide.worker.signals import Retry
+from bide.worker.handler import Middleware
+from bide.worker.routes import any_handler, no_such_job, route
 from bide.worker.threads import Threads
 
 __all__ = ["Station"]
@@ -173,14 +170,14 @@ class Station:
         # this machine's; it cannot have been longer than since the claim was sent.
         age = min(max(0, self._clock.now() - reply.now) / 1000, now - asked)
         for message in reply.messages:
-            handler = self._route(message)
+            handler = route(self.duty, message)
             one = Handling(
-                message, reply.token, reply.now, handler or self._any_handler(), self._state
+                message, reply.token, reply.now, handler or any_handler(self.duty), self._state
             )
             one.began, one.expires = now, now - age + self._lease
             self.running[one] = None
             if handler is None:
-                self._ended(one, self._no_such_job(message))
+                self._ended(one, no_such_job(self.duty, message))
                 continue
             if handler.timeout is not None:
                 late = partial(self._out_of_time, one)
@@ -250,7 +247,7 @@ class Station:
     def _judge(self, one: Handling, error: BaseException) -> Verdict:
         if isinstance(error, asyncio.CancelledError):
             if one.timed_out:
-                error = _timeout(one)
+                error = desk.overtime(one.handler)
             elif self._leaving:
                 return desk.RELEASE
         elif not isinstance(error, Exception):
@@ -264,7 +261,9 @@ class Station:
         if one.handler.is_async:
             one.cancel()
             return
-        verdict = desk.judge(one.message, _timeout(one), one.handler.retry, random.random())
+        verdict = desk.judge(
+            one.message, desk.overtime(one.handler), one.handler.retry, random.random()
+        )
         self._settled.append((one, verdict))
         one.lose()
         stuck = sum(other.gone for other in self.running)
@@ -287,31 +286,7 @@ class Station:
         for (_, pairs), reply in zip(parts, replies, strict=True):
             journal.settled(pairs, reply.outcomes)
 
-    def _route(self, message: Message) -> Handler | None:
-        handlers = self.duty.handlers
-        if (plain := handlers.get(None)) is not None:
-            return plain
-        job = (message.headers or {}).get(JOB)
-        if job is None and len(handlers) == 1:
-            return self._any_handler()
-        return handlers.get(job)
-
-    def _any_handler(self) -> Handler:
-        return next(iter(self.duty.handlers.values()))
-
-    def _no_such_job(self, message: Message) -> Retry:
-        """Have it tried again: a newer process may know the job."""
-        job = (message.headers or {}).get(JOB)
-        known = ", ".join(str(name) for name in self.duty.handlers)
-        said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
-        return Retry(reason=f"the message {said}; this worker knows the jobs {known}")
-
 
 def _run(one: Handling) -> None:
     """Run a plain handler, in a thread."""
     one.handler.call(one)
-
-
-def _timeout(one: Handling) -> TimeoutError:
-    allowed = format_duration((one.handler.timeout or 0) * 1000)
-    return TimeoutError(f"{one.handler.name} took longer than its timeout of {allowed}")
