@@ -133,6 +133,16 @@ def test_reload_looks_at_the_files_and_survives_a_broken_one(tmp_path: Path) -> 
 
 
 @pytest.mark.process
+def test_reload_does_not_wait_for_what_runs(tmp_path: Path) -> None:
+    put(tmp_path, sleep=60)
+    with worker(tmp_path, APP, "--reload"):
+        wait_for(said(tmp_path, "VERSION began"), tmp_path)
+        (tmp_path / "jobs.py").write_text(APP.replace("VERSION", "NEW"))
+        wait_for(said(tmp_path, "NEW began"), tmp_path)
+    assert counts(tmp_path).flow.lapsed == 0
+
+
+@pytest.mark.process
 def test_health_and_logs_for_machines(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

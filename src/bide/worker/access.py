@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from functools import partial
 from typing import TypeVar
 
@@ -42,7 +43,7 @@ class Access:
                 return await self.once(kind, command, owner, wait)
             except StoreError:
                 attempt += 1
-                await sleep(self.clock, PAUSES.delay(attempt, 0.5) / 1000)
+                await sleep(self.clock, PAUSES.delay(attempt, random.random()) / 1000)
 
     async def once(
         self, kind: type[R], command: Command, owner: object = None, wait: float | None = None

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -25,8 +24,6 @@ __all__ = ["Station"]
 FOREVER = float("inf")
 AGAIN = 1.0
 """After so many seconds at most an extension that failed is tried again."""
-
-_log = logging.getLogger("bide.worker")
 
 
 class Station:
@@ -80,10 +77,9 @@ class Station:
                 self._vacancy.clear()
                 await self._vacancy.wait()
                 continue
-            asked = self._clock.monotonic()
             command = Claim(duty.queue, free, duty.lease, self._holder)
             reply = await self._access.patiently(Claimed, command, self, FOREVER)
-            self._start(reply, asked)
+            self._start(reply)
 
     async def settle(self) -> None:
         """Tell the store what became of messages: all that ended meanwhile at a time."""
@@ -164,17 +160,16 @@ class Station:
 
     # One delivery.
 
-    def _start(self, reply: Claimed, asked: float) -> None:
+    def _start(self, reply: Claimed) -> None:
+        # The lease counts from now, not from the store's moment: their clocks may differ. If the
+        # reply had to wait for this loop, the first extension tells the truth.
         now = self._clock.monotonic()
-        # The reply may have waited for this loop. The store's clock tells how long, where it is
-        # this machine's; it cannot have been longer than since the claim was sent.
-        age = min(max(0, self._clock.now() - reply.now) / 1000, now - asked)
         for message in reply.messages:
             handler = route(self.duty, message)
             one = Handling(
                 message, reply.token, reply.now, handler or any_handler(self.duty), self._state
             )
-            one.began, one.expires = now, now - age + self._lease
+            one.began, one.expires = now, now + self._lease
             self.running[one] = None
             if handler is None:
                 self._ended(one, no_such_job(self.duty, message))

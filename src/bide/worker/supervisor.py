@@ -29,6 +29,9 @@ SILENT = 10.0
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
 
+HASTE = 0.2
+"""Seconds from the first to the second SIGTERM on `--reload`: together they would be one."""
+
 _log = logging.getLogger("bide.worker")
 
 CommandOf = Callable[[int], list[str]]
@@ -77,7 +80,7 @@ class Supervisor:
         self.places = [Place(number + 1) for number in range(processes)]
         self._code = 0
         self._stopping = False
-        self._over = asyncio.Event()
+        self._nudge = asyncio.Event()
         self._reload = asyncio.Event()
         self._was_ready = False
 
@@ -112,7 +115,7 @@ class Supervisor:
         if not self._stopping:
             notify("STOPPING=1")
         self._stopping = True
-        self._over.set()
+        self._nudge.set()
         for place in self.places:
             self._end(place)
 
@@ -198,10 +201,10 @@ class Supervisor:
             asyncio.get_running_loop().call_later(patience, _kill, process)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait before the next start, unless everything ends meanwhile."""
+        """Wait before the next start, unless everything ends or is renewed meanwhile."""
         try:
             async with asyncio.timeout(seconds):
-                await self._over.wait()
+                await self._nudge.wait()
         except TimeoutError:
             return
 
@@ -233,12 +236,17 @@ class Supervisor:
             notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             for place in self.places:
                 process = place.process
-                if process is None:  # it is about to be started anyway
+                if process is None:  # it is about to be started: at once, with the new code
+                    self._nudge.set()
+                    await asyncio.sleep(0)
+                    if not self._stopping:
+                        self._nudge.clear()
                     continue
                 place.wanted = False
                 self._end(place)
-                if self._folder is not None:
-                    self._end(place)  # whoever is at the keyboard does not want to wait
+                if self._folder is not None:  # whoever is at the keyboard does not want to wait
+                    await asyncio.sleep(HASTE)
+                    self._end(place)
                 await process.wait()
 
     async def _watch(self, sources: Sources) -> None:
