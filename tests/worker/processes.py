@@ -25,13 +25,14 @@ def worker(folder: Path, source: str, *options: str) -> Iterator["subprocess.Pop
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + BOUND
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGTERM)  # the second hands back; two at once would be one
             try:
-                process.wait(15)
-            finally:
-                process.kill()
+                process.wait(0.3)
+            except subprocess.TimeoutExpired:
+                continue
+        process.kill()
         process.wait()
 
 
