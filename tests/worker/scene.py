@@ -50,6 +50,14 @@ class Scene:
                 self.clock.advance(0.5)  # something runs still
         await task
 
+    async def pass_time(self, condition: Callable[[], object], step: float = 0.1) -> None:
+        """Move the clock on until something comes to pass, however late others begin to wait."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come to pass"
+            self.clock.advance(step)
+            await asyncio.sleep(0.002)
+
     async def put(self, *values: Any, queue: str = "q", **options: Any) -> list[str]:
         items = []
         for number, value in enumerate(values):

@@ -17,8 +17,7 @@ async def beats(scene: Scene, count: int, seconds: float) -> None:
     """Let time pass in steps; after each the worker has done what it does at that time."""
     for _ in range(count):
         extended = more(lambda: len(scene.sent(Extend)))
-        scene.clock.advance(seconds)
-        await until(extended)
+        await scene.pass_time(extended, seconds / 20)
 
 
 def test_one_extend_a_beat_for_everything_that_runs(scene: Scene) -> None:

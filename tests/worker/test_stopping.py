@@ -103,8 +103,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
         await until(entered(runner))
         await until(lambda: runner.stations["plain"].running)
         runner.stop()
-        await asyncio.sleep(0.02)
-        scene.clock.advance(10)
+        await scene.pass_time(task.done)
         await task
         for queue in ("q", "plain"):
             found = await scene.find(f"{queue}-0", queue)
@@ -152,7 +151,7 @@ def test_a_handler_that_refuses_to_end_is_left_behind(scene: Scene) -> None:
         runner.stop()
         await asyncio.sleep(0.02)
         assert not task.done()
-        scene.clock.advance(1)
+        await scene.pass_time(task.done)
         await task
         assert (await scene.find("q-0")).state == "ready"
         over.set()
