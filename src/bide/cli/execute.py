@@ -5,7 +5,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -71,11 +71,12 @@ class Runner:
         with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
             body.write(body_bytes(delivery.message))
             body.seek(0)
+            environment = {**os.environ, **self._about(delivery)}
             # A session of its own would take Ctrl-C from the command, which it may want to see.
-            process = subprocess.Popen(
-                self._command, shell=True, stdin=body, env={**os.environ, **self._about(delivery)}
-            )
+            with _deferred() as deliver:
+                process = subprocess.Popen(self._command, shell=True, stdin=body, env=environment)
             try:
+                deliver()
                 code = self._attend(process, delivery)
             except BaseException:
                 _stop(process)
@@ -156,6 +157,29 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def _deferred() -> Iterator[Callable[[], None]]:
+    """Hold back signals in the block: a start that is broken off leaves a command without master.
+
+    Gives what delivers those that came, to be called after the block.
+    """
+    came: list[int] = []
+
+    def deliver() -> None:
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+    before = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield deliver
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

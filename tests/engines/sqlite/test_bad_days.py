@@ -2,6 +2,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,9 @@ def test_a_file_that_cannot_be_written_can_be_read(
         return opened
 
     connect_as(read_only)
-    with pytest.raises(StoreReadOnly, match="cannot be written to: check the permissions"):
-        SqliteEngine(path).execute([cmd.Put("q", [Item("b", b"1")])])
+    refused = pytest.raises(StoreReadOnly, match="cannot be written to: check the permissions")
+    with refused, closing(SqliteEngine(path)) as engine:
+        engine.execute([cmd.Put("q", [Item("b", b"1")])])
 
 
 def test_a_full_disk_undoes_the_batch_and_harms_nothing(

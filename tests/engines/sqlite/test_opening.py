@@ -3,6 +3,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -132,16 +133,17 @@ def test_a_damaged_file_is_told_with_the_way_to_rescue_it(tmp_path: Path) -> Non
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
-    with pytest.raises(StoreCorrupt, match=r"is damaged .*Stop all workers and copy the file"):
-        Desk(SqliteEngine(path)).scan()
+    damaged = pytest.raises(StoreCorrupt, match=r"is damaged .*Stop all workers and copy the file")
+    with damaged, closing(SqliteEngine(path)) as engine:
+        Desk(engine).scan()
 
 
 def test_a_file_that_was_cut_short_is_an_error_of_bides(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     furnished(path)
     path.write_bytes(path.read_bytes()[:9_000])
-    with pytest.raises(StoreError, match=r"bide\.db"):
-        Desk(SqliteEngine(path)).scan()
+    with pytest.raises(StoreError, match=r"bide\.db"), closing(SqliteEngine(path)) as engine:
+        Desk(engine).scan()
 
 
 # Migrations.
