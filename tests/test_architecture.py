@@ -18,12 +18,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.engines": {"bide.model"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock"},
     "bide.queue": {"bide.model", "bide.engines", "bide.clock", "bide.lane"},
-    "bide.cli": {"bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue"},
+    "bide.worker": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue"},
+    "bide.cli": {
+        "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
+        "bide.worker",
+    },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
     },
-    "bide": {"bide.model", "bide.clock", "bide.queue", "bide.timing"},
+    "bide": {"bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.worker"},
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 `Queue` is where to begin; `AsyncQueue` is the same for event loops.
 """
 
+from bide.model.backoff import Backoff
 from bide.model.errors import (
     AlreadyExists,
     BideError,
@@ -25,22 +26,32 @@ from bide.model.errors import (
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
+from bide.worker.app import App
+from bide.worker.delivery import Handling
+from bide.worker.job import Job
+from bide.worker.signals import Bury, Discard, Retry
 
 __all__ = [
     "AlreadyExists",
+    "App",
     "AsyncDelivery",
     "AsyncQueue",
     "Audit",
+    "Backoff",
     "BideError",
+    "Bury",
     "Closed",
     "Counts",
     "Delivery",
+    "Discard",
     "Empty",
     "Failure",
     "Flow",
     "Forecast",
+    "Handling",
     "Imported",
     "InvalidArgument",
+    "Job",
     "LeaseLost",
     "Message",
     "NewMessage",
@@ -48,6 +59,7 @@ __all__ = [
     "Outcome",
     "OutcomeUnknown",
     "Queue",
+    "Retry",
     "SchemaTooNew",
     "Sizes",
     "StoreBusy",

@@ -39,7 +39,9 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
     if name in errors.__all__:
         assert "automodule:: bide.model.errors" in text("reference/exceptions.md")
     else:
-        assert f"autoclass:: bide.{name}\n" in text("reference/queue.md", "reference/values.md")
+        assert f"autoclass:: bide.{name}\n" in text(
+            "reference/queue.md", "reference/values.md", "reference/worker.md"
+        )
 
 
 @pytest.mark.parametrize("name", bide.timing.__all__)

@@ -1,7 +1,9 @@
 """`bide dead` and `bide revive`: the dead letters."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import click
 
@@ -18,6 +20,36 @@ from bide.model.message import Message
 __all__ = ["dead", "revive"]
 
 SCREEN = 100
+Meant = Callable[[Message], bool] | None
+"""Tells which dead letters are meant; `None`: all are."""
+
+
+def _filter_options(function: Callable[..., bool | None]) -> Callable[..., bool | None]:
+    """Take which dead letters are meant: `--error`, `--after`, `--before`."""
+
+    @click.option(
+        "--error", metavar="TYPE", help="Only those whose last error begins so, as ValueError does."
+    )
+    @click.option("--after", type=MOMENT, metavar="MOMENT", help="Only those that died since then.")
+    @click.option(
+        "--before", type=MOMENT, metavar="MOMENT", help="Only those that died before then."
+    )
+    @functools.wraps(function)
+    def run(
+        *args: Any, error: str | None, after: float | None, before: float | None, **rest: Any
+    ) -> bool | None:
+        def meant(letter: Message) -> bool:
+            died = (letter.ended or letter.due) / 1000
+            return (
+                (error is None or (letter.error or "").startswith(error))
+                and (after is None or died >= after)
+                and (before is None or died < before)
+            )
+
+        anything = (error, after, before) == (None, None, None)
+        return function(*args, meant=None if anything else meant, **rest)
+
+    return run
 
 
 class _Group(click.Group):
@@ -57,7 +89,8 @@ def dead(ctx: click.Context) -> None:
     help=f"How many at most; on a terminal {SCREEN}, in a pipe all.",
 )
 @on_store
-def list_(store: Store, out: Output, queue: str, limit: int | None) -> None:
+@_filter_options
+def list_(store: Store, out: Output, queue: str, limit: int | None, meant: Meant) -> None:
     """List the dead letters, oldest first.
 
     In a pipe a line is: id, when it died, attempts, the last error.
@@ -65,8 +98,9 @@ def list_(store: Store, out: Output, queue: str, limit: int | None) -> None:
     \b
     Example:
       bide dead list orders
+      bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
-    letters = store.standing(queue).dead()
+    letters = filter(meant, store.standing(queue).dead())
     if out.as_json:
         print_messages(out, islice(letters, limit))
     elif not out.terminal:
@@ -131,12 +165,19 @@ def show(store: Store, out: Output, queue: str, id: str) -> bool:
     return True
 
 
+@_filter_options
 def _revive(
-    store: Store, out: Output, queue: str, ids: tuple[str, ...], everything: bool, delay: float
-) -> bool:
+    store: Store, out: Output, queue: str, ids: tuple[str, ...], everything: bool, delay: float,
+    meant: Meant,
+) -> bool:  # fmt: skip
     if everything == bool(ids):
         raise click.UsageError(
             "revive takes ids, or --all for all dead letters", click.get_current_context()
+        )
+    if ids and meant is not None:
+        raise click.UsageError(
+            "--error, --after and --before choose among all dead letters: they go with --all",
+            click.get_current_context(),
         )
     orders = store.standing(queue)
     if ids:
@@ -144,7 +185,7 @@ def _revive(
     revived = 0
     with Bar(f"reviving in {queue}", orders.counts().sizes.dead) as bar:
         # Read before it is changed: what is revived and dies again is not revived twice.
-        for part in _parts([message.id for message in orders.dead()]):
+        for part in _parts([message.id for message in filter(meant, orders.dead())]):
             outcomes = orders.revive(part, delay=delay)
             revived += sum(outcome.done for outcome in outcomes)
             bar.advance(len(outcomes))
@@ -167,6 +208,7 @@ Example:
   bide revive orders order-42
   bide dead revive orders order-42      # the same
   bide revive orders --all --delay 5m
+  bide revive orders --all --error ConnectionError
 """
 
 

@@ -48,6 +48,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("import", "transfer:import_", "Put messages from lines of an export."),
     ),
     "Work": (
+        Entry("worker", "worker:worker", "Run the handlers of an app."),
         Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
         Entry("ack", "settle:ack", "Say that a claimed message is done."),
         Entry("retry", "settle:retry", "Have a claimed message tried again."),

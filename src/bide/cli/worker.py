@@ -1,0 +1,113 @@
+"""`bide worker`: run the handlers of an app."""
+
+from pathlib import Path
+
+import click
+
+from bide.cli.options import DURATION
+from bide.cli.program import DEBUG
+
+__all__ = ["worker"]
+
+
+def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[DEBUG] = True
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many processes share the work.",
+)
+@click.option(
+    "--queues",
+    metavar="NAMES",
+    help="Only these, with commas between them; by default all that have a handler.",
+)
+@click.option(
+    "--grace",
+    type=DURATION,
+    default=30,
+    show_default="30s",
+    metavar="TIME",
+    help="How long handlers may take to finish when the worker is stopped.",
+)
+@click.option("--reload", is_flag=True, help="Start anew when Python files in this folder change.")
+@click.option(
+    "--health-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="A file that is there, and touched every second, while the worker is well.",
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(1, 65_535),
+    metavar="PORT",
+    help="Answer HTTP there: 200 while the worker is well, else 503 and why.",
+)
+@click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="From info on, each message that was handled has a line.",
+)
+@click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug,
+    help="Show tracebacks of errors.",
+)  # fmt: skip
+@click.pass_context
+def worker(
+    ctx: click.Context,
+    target: str,
+    processes: int,
+    queues: str | None,
+    grace: float,
+    reload: bool,
+    health_file: Path | None,
+    health_port: int | None,
+    log_json: bool,
+    log_level: str,
+) -> None:
+    """Run the handlers of an app.
+
+    MODULE:APP is where the app is: shop:app is `app = bide.App()` in shop.py, here or installed.
+    The store is the one that the app names, or else BIDE_URL.
+
+    SIGTERM and Ctrl-C let handlers finish within the grace time; what has not finished then is
+    handed back, untouched. A second one hands back at once. SIGHUP starts the processes anew, one
+    after the other, with the code that is there now. A process that dies is replaced.
+
+    \b
+    Example:
+      bide worker shop:app
+      bide worker shop:app --processes 4 --queues orders,mail --grace 1m
+      bide worker shop:app --reload
+    """  # fmt: skip
+    import asyncio
+
+    from bide.worker.child import Orders
+    from bide.worker.logs import configure
+    from bide.worker.supervisor import Supervisor, command_of
+
+    names = [name.strip() for name in (queues or "").split(",") if name.strip()]
+    configure(as_json=log_json, level=log_level)
+
+    async def supervise() -> int:
+        return await Supervisor(
+            command_of(Orders(target, names, grace, log_json, log_level, -1)),
+            processes,
+            grace=grace,
+            reload=Path.cwd() if reload else None,
+            health_file=health_file,
+            health_port=health_port,
+        ).run()
+
+    ctx.exit(asyncio.run(supervise()))

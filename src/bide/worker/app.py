@@ -1,0 +1,260 @@
+"""The app: which handlers there are, and what they share."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeVar
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.engines.registry import DEFAULT_URL, mask, opener
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, check_queue
+from bide.model.moments import Duration, milliseconds
+from bide.worker.handler import Handler, Middleware, inspect_handler, name_of
+from bide.worker.job import Job
+
+__all__ = ["App", "Duty"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+J = TypeVar("J", bound=type[Job])
+
+Lifespan = Callable[["App"], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
+
+ASYNC_CONCURRENCY = 64
+SYNC_CONCURRENCY = 16
+MOST = 10_000
+"""How many deliveries of one queue one process runs at a time at most."""
+
+SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
+
+
+@dataclass
+class Duty:
+    """One queue as an app works on it."""
+
+    queue: str
+    lease: int
+    """In milliseconds."""
+    concurrency: int
+    handlers: dict[str | None, Handler] = field(default_factory=dict)
+    """By job; a queue with a plain handler has the one under `None`."""
+
+
+class App:
+    """The handlers of a program, for `bide worker module:app`.
+
+    Args:
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        lifespan: what surrounds the work of a process, such as a pool of connections: a function
+            that takes the app and returns a context manager, plain or async. Entered before the
+            first claim, left after the last handler has ended.
+        clock: for tests; see `bide.testing.FakeClock`.
+
+    Example:
+        >>> import bide
+        >>> app = App("memory://")
+        >>> @app.handler("orders", retry=bide.Backoff(attempts=5, first="10s"))
+        ... async def expire(order: dict) -> None:
+        ...     print("order", order["id"], "timed out")
+        >>> list(app.duties)
+        ['orders']
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        lifespan: Lifespan | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+        opener(self._url)  # refuses what is no URL of a store
+        self.lifespan = lifespan
+        self.clock = clock
+        self.state = SimpleNamespace()
+        """Whatever handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
+        self._duties: dict[str, Duty] = {}
+        self._middleware: list[Middleware] = []
+
+    @property
+    def url(self) -> str:
+        """The store's URL, with a password hidden."""
+        return mask(self._url)
+
+    @property
+    def duties(self) -> Mapping[str, Duty]:
+        """The queues that have handlers, by name."""
+        return MappingProxyType(self._duties)
+
+    @property
+    def around(self) -> tuple[Middleware, ...]:
+        """The middleware, outermost first."""
+        return tuple(self._middleware)
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        lease: Duration = "1m",
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        retry: Backoff | None = None,
+        still_wanted: Callable[[Any], Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Let a function handle the messages of a queue. It stays usable as the function it is.
+
+        It takes the body, the delivery, or both: `(body)`, `(body, delivery: bide.Delivery)`,
+        `(delivery: bide.Delivery)`. The body is decoded into the type it is annotated with; one
+        that does not fit becomes a dead letter. Async functions run as tasks, plain ones in
+        threads. Returning acks. An exception has the message tried again as `retry` says, or
+        makes it a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury` say it outright.
+
+        Args:
+            queue: its name.
+            lease: how long after the death of this process somebody else gets what it held. While
+                it lives it extends the leases of what it runs.
+            concurrency: how many deliveries a process runs at a time: 64 of async handlers, 16 of
+                plain ones, unless said.
+            timeout: how long one delivery may take; none by default. An async handler is cancelled
+                then. A plain one cannot be: it is told by `delivery.lost`, and keeps its thread
+                until it returns. Either way the attempt has failed with a `TimeoutError`.
+            retry: what comes after a failure; `Backoff()` by default.
+            still_wanted: asked with the body before each delivery; when it says no, the message
+                is discarded. Async if the handler is.
+
+        Raises:
+            InvalidArgument: the function takes something else, or the queue has a handler already.
+        """
+
+        def register(function: F) -> F:
+            if queue in self._duties:
+                known = next(iter(self._duties[queue].handlers.values())).name
+                raise InvalidArgument(
+                    f"queue {queue!r} is handled by {known} already; for several kinds of work in "
+                    "one queue use @app.job"
+                )
+            handler = self._handler(queue, function, timeout, retry, still_wanted)
+            duty = self._duty(queue, lease, concurrency, handler.is_async)
+            self._take_on(duty, None, handler)
+            return function
+
+        return register
+
+    def job(
+        self,
+        queue: str,
+        name: str | None = None,
+        *,
+        lease: Duration = "1m",
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        retry: Backoff | None = None,
+        still_wanted: Callable[[Any], Any] | None = None,
+    ) -> Callable[[J], J]:
+        """Let a class do the work: `bide.Job` says what it looks like.
+
+        Args:
+            queue: where its messages go; several jobs may share one.
+            name: what its messages are known by; the name of the class by default. Messages that
+                are on their way have it: keep it when the class gets another name.
+            lease: as for `handler`; the same for all jobs of a queue.
+            concurrency: as for `handler`; the same for all jobs of a queue.
+            timeout: as for `handler`.
+            retry: as for `handler`.
+            still_wanted: as for `handler`; it gets the job.
+
+        Raises:
+            InvalidArgument: it is no `Job`, its `run` takes something else, the name is taken, or
+                the queue has a plain handler.
+        """
+
+        def register(kind: J) -> J:
+            if not isinstance(kind, type) or not issubclass(kind, Job):
+                raise InvalidArgument(f"{kind!r} is no subclass of bide.Job")
+            known_as = check_name(name or kind.__name__)
+            others = self._duties[queue].handlers if queue in self._duties else {}
+            if None in others or known_as in others:
+                what = "has a plain handler" if None in others else f"knows {known_as!r}"
+                raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
+            handler = self._handler(
+                queue, kind.run, timeout, retry, still_wanted, body=kind, job=known_as
+            )
+            duty = self._duty(queue, lease, concurrency, handler.is_async)
+            self._take_on(duty, known_as, handler)
+            kind._queue, kind._name = duty.queue, known_as
+            return kind
+
+        return register
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Run an async function around every delivery; the first registered is the outermost.
+
+        It takes the delivery, and what goes on with it, to be awaited once. What it raises counts
+        as raised by the handler; if it does not go on, the message counts as handled.
+
+        Example:
+            >>> app = App("memory://")
+            >>> @app.middleware
+            ... async def tell(delivery, go_on):
+            ...     print("begin", delivery.id)
+            ...     await go_on()
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidArgument(
+                f"{name_of(function)} must be an async function (delivery, go_on); it runs on the "
+                "event loop, around plain handlers too"
+            )
+        self._middleware.append(function)
+        return function
+
+    def _duty(self, queue: str, lease: Duration, concurrency: int | None, is_async: bool) -> Duty:
+        """Return what a queue asks of a process; all that share it must agree."""
+        ms = milliseconds(lease, "lease")
+        if not SHORTEST_LEASE <= ms <= LONGEST_LEASE:
+            raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 30 days")
+        known = self._duties.get(check_queue(queue))
+        if concurrency is None:
+            usual = ASYNC_CONCURRENCY if is_async else SYNC_CONCURRENCY
+            concurrency = usual if known is None else known.concurrency
+        if type(concurrency) is not int or not 1 <= concurrency <= MOST:
+            raise InvalidArgument(
+                f"concurrency={concurrency!r} must be a whole number from 1 to {MOST:,}"
+            )
+        if known is None:
+            return Duty(queue, ms, concurrency)
+        if (known.lease, known.concurrency) != (ms, concurrency):
+            raise InvalidArgument(
+                f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
+                f"{known.concurrency} already; give all its jobs the same"
+            )
+        return known
+
+    def _handler(
+        self,
+        queue: str,
+        function: Callable[..., Any],
+        timeout: Duration | None,
+        retry: Backoff | None,
+        still_wanted: Callable[[Any], Any] | None,
+        *,
+        body: Any = Any,
+        job: str | None = None,
+    ) -> Handler:
+        is_async, decode, order = inspect_handler(function, still_wanted, body)
+        seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
+        if seconds is not None and seconds <= 0:
+            raise InvalidArgument("timeout must be longer than 0; leave it out for none")
+        if retry is not None and not isinstance(retry, Backoff):
+            raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff")
+        return Handler(
+            queue, name_of(function), function, is_async, decode, order, seconds,
+            retry or Backoff(), still_wanted, job,
+        )  # fmt: skip
+
+    def _take_on(self, duty: Duty, job: str | None, handler: Handler) -> None:
+        duty.handlers[job] = handler
+        self._duties[duty.queue] = duty

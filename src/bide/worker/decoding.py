@@ -1,0 +1,95 @@
+"""From a stored body to the value that a handler is annotated to take."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import msgspec.inspect
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+
+__all__ = ["Decode", "Unfit", "decoder"]
+
+Decode = Callable[[Message], Any]
+
+
+class Unfit(Exception):
+    """A body is not what its handler is annotated to take; trying again would not help."""
+
+
+def decoder(kind: Any, what: str) -> Decode:
+    """Return what makes a value of a type out of a message's body.
+
+    Args:
+        kind: a dataclass, a `TypedDict`, a msgspec `Struct`, a pydantic model, or anything that
+            msgspec knows, such as `list[int]`; `bytes` takes bodies that were put as bytes, and
+            `Any` whatever there is.
+        what: whose parameter it is, for the error.
+
+    Raises:
+        InvalidArgument: nobody knows how to make a value of this type.
+    """
+    if kind is Any or kind is object:
+        return lambda message: message.body
+    if kind is bytes:
+        return _bytes
+    if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
+        return _json(kind.model_validate_json, kind)
+    try:
+        decode = msgspec.json.Decoder(kind, dec_hook=_validate).decode
+        strange = _strange(msgspec.inspect.type_info(kind), set())
+    except TypeError as error:
+        raise _refusal(kind, what, str(error)) from error
+    if strange is not None:
+        raise _refusal(kind, what, f"nothing is known of {_name(strange)}")
+    return _json(decode, kind)
+
+
+def _refusal(kind: Any, what: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{what} takes a {_name(kind)}, which no body can be decoded into ({why}); annotate it "
+        "with a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
+    )
+
+
+def _validate(kind: Any, value: Any) -> Any:
+    """Make a model of pydantic's inside of something else, as in `list[Order]`."""
+    return kind.model_validate(value)
+
+
+def _strange(info: Any, seen: set[int]) -> Any:
+    """Find a type that neither msgspec nor pydantic knows, which msgspec tells only on use."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        return None if hasattr(info.cls, "model_validate") else info.cls
+    if id(info) in seen or not isinstance(info, msgspec.Struct):
+        return None
+    seen.add(id(info))
+    for name in info.__struct_fields__:
+        value = getattr(info, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if (found := _strange(part, seen)) is not None:
+                return found
+    return None
+
+
+def _bytes(message: Message) -> bytes:
+    if message.json:
+        raise Unfit(f"the body is JSON, and the handler takes bytes: {message.data[:100]!r}")
+    return message.data
+
+
+def _json(decode: Callable[[bytes], Any], kind: Any) -> Decode:
+    def to_value(message: Message) -> Any:
+        if not message.json:
+            raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
+        try:
+            return decode(message.data)
+        except Exception as error:  # whatever a user's own validation raises
+            raise Unfit(f"the body is no {_name(kind)}: {error}") from error
+
+    return to_value
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", None) or str(kind)

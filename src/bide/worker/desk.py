@@ -1,0 +1,147 @@
+"""What the worker decides, without doing it: how many to claim, what to extend, how to settle.
+
+Nothing here waits, reads a clock or touches a store, so that each rule can be read and tested by
+itself. `Station` asks, and does the I/O.
+"""
+
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bide.model.backoff import Backoff
+from bide.model.commands import Ack, Bury, Command, Lease, Retry
+from bide.model.message import REASON_LENGTH, Message
+from bide.model.moments import format_duration
+from bide.worker import signals
+from bide.worker.decoding import Unfit
+from bide.worker.delivery import Handling
+from bide.worker.handler import Handler, Unwanted
+
+__all__ = [
+    "ACK", "RELEASE", "Verdict", "commands", "describe", "judge", "lapsed", "overtime",
+    "room", "to_extend",
+]  # fmt: skip
+
+CLAIM_MOST = 1_000
+"""How many one claim takes at most: more would only hold up the other queues of the store."""
+
+FIRST_LINE = 1_000
+HERE = str(Path(__file__).parent)
+
+
+class Verdict(NamedTuple):
+    """What becomes of a message."""
+
+    verb: Literal["ack", "retry", "bury", "release"]
+    delay: int = 0
+    """For a retry, in milliseconds."""
+    reason: str = ""
+    discarded: bool = False
+    """For an ack: nobody did the work, because it was no longer wanted."""
+
+
+ACK = Verdict("ack")
+RELEASE = Verdict("release")
+
+
+def room(concurrency: int, running: int) -> int:
+    """Return how many to claim: no more than can be started at once."""
+    return max(0, min(concurrency - running, CLAIM_MOST))
+
+
+def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
+    """Return whose lease is to be extended at this beat.
+
+    A beat is a third of the lease. Whoever would have less than a beat left at the next one is
+    extended now: so a beat may be missed before a lease lapses, and what was claimed just now
+    costs nothing. What has outstayed its time is left to lapse.
+    """
+    return [one for one in held if one.expires - now <= 2 * beat and not one.timed_out]
+
+
+def lapsed(held: Iterable[Handling], now: float) -> list[Handling]:
+    """Return who cannot be believed to hold its message any more."""
+    return [one for one in held if one.expires <= now]
+
+
+def judge(message: Message, error: BaseException, retry: Backoff, chance: float) -> Verdict:
+    """Return what becomes of a message whose handler raised.
+
+    Args:
+        message: as it was claimed; its attempt and attempts count.
+        error: what came out of the handler.
+        retry: of the handler.
+        chance: 0 to 1, for the jitter.
+    """
+    last = message.attempt >= min(retry.attempts, message.attempts)
+    match error:
+        case signals.Discard() | Unwanted():
+            return Verdict("ack", reason=str(error) or "no longer wanted", discarded=True)
+        case signals.Bury():
+            return Verdict("bury", reason=error.reason or "buried by its handler")
+        case signals.Retry():
+            reason = error.reason or "its handler asked for another attempt"
+            pause = retry.delay(message.attempt, chance) if error.delay is None else error.delay
+        case Unfit():
+            return Verdict("bury", reason=str(error)[:REASON_LENGTH])
+        case _:
+            reason = describe(error)
+            if isinstance(error, Exception) and not isinstance(error, retry.on):
+                return Verdict("bury", reason=reason)
+            pause = retry.delay(message.attempt, chance)
+    return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
+
+
+def overtime(handler: Handler) -> TimeoutError:
+    """Return the error of an attempt that has taken too long."""
+    allowed = format_duration((handler.timeout or 0) * 1000)
+    return TimeoutError(f"{handler.name} took longer than its timeout of {allowed}")
+
+
+def describe(error: BaseException) -> str:
+    """Return an error for people: its type and text in the first line, then its traceback's tail.
+
+    Frames of the worker itself are left out. The whole fits into what a message remembers.
+    """
+    first = "".join(traceback.format_exception_only(error)).strip()
+    first = first.splitlines()[0][:FIRST_LINE] if first else type(error).__name__
+    whole = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in whole.stack if not frame.filename.startswith(HERE)]
+    whole.stack = traceback.StackSummary.from_list(frames)
+    text = "".join(whole.format()).strip() if frames or error.__cause__ else ""
+    left = REASON_LENGTH - len(first) - 1
+    if not text:
+        return first
+    if len(text) > left:
+        text = "...\n" + text[4 - left :]
+    return f"{first}\n{text}"
+
+
+def commands(
+    queue: str, settled: Sequence[tuple[Handling, Verdict]]
+) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
+    """Return as few commands as say what became of messages, each with those it speaks of."""
+    if all(verdict is ACK for _, verdict in settled):  # as it mostly is
+        return [(Ack(queue, [one.lease for one, _ in settled]), list(settled))]
+    alike: dict[tuple[str, int, str], list[tuple[Handling, Verdict]]] = {}
+    for pair in settled:
+        verb, delay, reason = pair[1][:3]
+        alike.setdefault((verb, delay, "" if verb == "ack" else reason), []).append(pair)
+    return [
+        (_command(queue, verb, delay, reason, [one.lease for one, _ in pairs]), pairs)
+        for (verb, delay, reason), pairs in alike.items()
+    ]
+
+
+def _command(queue: str, verb: str, delay: int, reason: str, leases: list[Lease]) -> Command:
+    plain = reason.encode(errors="backslashreplace").decode()  # an error may hold half a character
+    match verb:
+        case "ack":
+            return Ack(queue, leases)
+        case "retry":
+            return Retry(queue, leases, delay, plain)
+        case "bury":
+            return Bury(queue, leases, plain)
+        case _:
+            return Retry(queue, leases, release=True)

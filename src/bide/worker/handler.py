@@ -1,0 +1,161 @@
+"""A handler: a function, what its parameters take, and how it wants to be run."""
+
+import inspect
+import types
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.queue.delivery import Held
+from bide.worker.decoding import Decode, decoder
+from bide.worker.delivery import Handling
+
+__all__ = ["Handler", "Middleware", "inspect_handler"]
+
+Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Runs around every delivery: it awaits its second argument, which takes none, once."""
+
+SIGNATURES = "(body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
+
+
+@dataclass(frozen=True, eq=False)
+class Handler:
+    """One function that handles the messages of one queue, or one job of it."""
+
+    queue: str
+    name: str
+    """How people know it: `module.function`."""
+    function: Callable[..., Any]
+    is_async: bool
+    decode: Decode | None
+    """Makes the body; `None` when the function does not want it."""
+    order: str
+    """Which arguments it takes: "b", "bd", "db" or "d", for body and delivery."""
+    timeout: float | None
+    """In seconds."""
+    retry: Backoff
+    still_wanted: Callable[[Any], Any] | None
+    job: str | None = None
+    """Of which job, where several share a queue."""
+
+    def call(self, handling: Handling) -> Any:
+        """Decode the body and call the function; of an async one that gives what to await.
+
+        Raises:
+            Unfit: the body is not what the function takes.
+        """
+        decode = self.decode
+        if decode is None:
+            return self.function(handling)
+        body = decode(handling.message)
+        if self.still_wanted is not None:
+            return self._if_wanted(body, handling)
+        if self.order == "b":
+            return self.function(body)
+        if self.order == "bd":
+            return self.function(body, handling)
+        return self.function(handling, body)
+
+    def _if_wanted(self, body: Any, handling: Handling) -> Any:
+        wanted = self.still_wanted
+        assert wanted is not None
+        arguments = {"b": (body,), "bd": (body, handling), "db": (handling, body)}[self.order]
+
+        async def run_async() -> None:
+            if not await wanted(body):
+                raise Unwanted
+            await self.function(*arguments)
+
+        def run() -> None:
+            if not wanted(body):
+                raise Unwanted
+            self.function(*arguments)
+
+        return run_async() if self.is_async else run()
+
+
+def inspect_handler(
+    function: Callable[..., Any], still_wanted: Callable[[Any], Any] | None, body: Any = Any
+) -> tuple[bool, Decode | None, str]:
+    """Find out once what a function takes: whether it is async, its decoder, and the order.
+
+    Args:
+        function: of the user's.
+        still_wanted: what is asked before it, if anything.
+        body: what an unannotated body is: anything, or for a method, its class.
+
+    Raises:
+        InvalidArgument: it takes something else than a body and a delivery.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"a handler must be a function, not a {type(function).__name__}")
+    name = name_of(function)
+    is_async = _is_async(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgument(f"{name} is a generator: calling it runs nothing; take the yield out")
+    if still_wanted is not None and _is_async(still_wanted) != is_async:
+        raise InvalidArgument(
+            f"still_wanted of {name} must be {'async, as' if is_async else 'a plain function, as'} "
+            "the handler is: they run in the same place"
+        )
+    order, kind = "", body
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                raise InvalidArgument(f"{name} needs {parameter.name}=, which nobody gives it")
+            continue
+        annotation = _hints(function, name).get(parameter.name, parameter.annotation)
+        what = "d" if _is_delivery(parameter.name, annotation) else "b"
+        if what in order:
+            if parameter.default is not parameter.empty:
+                break
+            raise InvalidArgument(f"{name} takes too much; a handler takes {SIGNATURES}")
+        order += what
+        if what == "b" and annotation is not parameter.empty:
+            kind = annotation
+    if not order:
+        raise InvalidArgument(f"{name} takes nothing; a handler takes {SIGNATURES}")
+    if still_wanted is not None and "b" not in order:
+        raise InvalidArgument(f"{name} has still_wanted=, which judges the body: let it take one")
+    decode = decoder(kind, name) if "b" in order else None
+    return is_async, decode, order
+
+
+class Unwanted(Exception):
+    """`still_wanted` said no."""
+
+
+def name_of(function: Any) -> str:
+    """Return how people know a function."""
+    inner = getattr(function, "func", function)  # of a functools.partial
+    module = getattr(inner, "__module__", "")
+    return f"{module}.{getattr(inner, '__qualname__', type(inner).__name__)}"
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine)
+    )
+
+
+def _is_delivery(name: str, annotation: Any) -> bool:
+    if annotation is inspect.Parameter.empty:
+        return name == "delivery"
+    return isinstance(annotation, type) and issubclass(annotation, Held)
+
+
+def _hints(function: Any, name: str) -> dict[str, Any]:
+    target = getattr(function, "func", function)
+    if not isinstance(target, (types.FunctionType, types.MethodType)):
+        target = type(target).__call__
+    try:
+        return get_type_hints(target)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the annotations of {name} cannot be understood ({error}); name types that its module "
+            "knows"
+        ) from error

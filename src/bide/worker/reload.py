@@ -1,0 +1,38 @@
+"""Looks whether Python files change, for `--reload`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["Sources"]
+
+LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
+
+
+class Sources:
+    """The Python files below a folder; hidden folders and installed packages are left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = dict(self._look())
+
+    def changed(self) -> list[Path]:
+        """Return which files were changed, added or removed since this was asked before."""
+        now = dict(self._look())
+        before, self._seen = self._seen, now
+        return sorted(path for path in before | now if before.get(path) != now.get(path))
+
+    def _look(self) -> Iterator[tuple[Path, int]]:
+        for folder, folders, files in os.walk(self._folder):
+            folders[:] = [
+                name for name in folders
+                if name not in LEFT_OUT and not name.startswith(".")
+                and not (Path(folder) / name / "pyvenv.cfg").exists()
+            ]  # fmt: skip
+            for name in files:
+                if name.endswith(".py"):
+                    path = Path(folder, name)
+                    try:
+                        yield path, path.stat().st_mtime_ns
+                    except FileNotFoundError:  # removed since the folder was read
+                        continue

@@ -1,0 +1,190 @@
+"""The runner: an app at work in this process, from its lifespan's beginning to its end."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Queues
+from bide.model.errors import InvalidArgument, StoreBusy
+from bide.worker.access import Access, sleep
+from bide.worker.app import App
+from bide.worker.station import Station
+from bide.worker.watch import LIMIT, Watch
+
+__all__ = ["Runner"]
+
+INTERRUPTED = 1.0
+"""Seconds for async handlers to clean up after they were interrupted."""
+
+FAREWELL = 5.0
+"""Seconds to tell the store what became of the last messages; without it, they lapse."""
+
+_log = logging.getLogger("bide.worker")
+
+
+class Runner:
+    """Runs the handlers of an app until it is told to stop.
+
+    Args:
+        app: what to run.
+        queues: only these; all that have a handler by default.
+        grace: seconds that handlers get to finish when the worker stops.
+        lane: the way to the store, if somebody has one open; it is not closed then.
+        ready: called once messages are claimed.
+        blocked: seconds after which a handler that holds up the loop is named in a warning.
+
+    Raises:
+        InvalidArgument: the app has no handler, or none for one of the queues.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        queues: Iterable[str] = (),
+        *,
+        grace: float = 30.0,
+        lane: Lane | None = None,
+        ready: Callable[[], None] = lambda: None,
+        blocked: float = LIMIT,
+    ) -> None:
+        self._app = app
+        self._queues = _chosen(app, list(queues))
+        self._grace = grace
+        self._lane = lane
+        self._ready = ready
+        self._blocked = blocked
+        self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        self.stations: dict[str, Station] = {}
+
+    def stop(self) -> None:
+        """Claim no more, let what runs finish, and leave; the second call hands it back at once."""
+        if self._stopping.is_set():
+            self._hurrying.set()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until `stop` is called.
+
+        Raises:
+            StoreError: the store cannot be opened. Once it was open, it is waited for instead.
+        """
+        lane = self._lane or open_lane(self._app._url, self._app.clock)
+        try:
+            await _first_contact(lane)
+            async with _lifespan(self._app):
+                await self._work(Access(lane, self._app.clock))
+        finally:
+            if self._lane is None:
+                await asyncio.to_thread(close_lane, lane)
+
+    async def _work(self, access: Access) -> None:
+        holder = f"{socket.gethostname()}:{os.getpid()}"
+        watch = Watch(self._name_of, self._busy, self._blocked)
+        for queue in self._queues:
+            self.stations[queue] = Station(
+                self._app.duties[queue], self._app.around, self._app.state, access, holder,
+                watch.look,
+            )  # fmt: skip
+        stations = list(self.stations.values())
+        claims = [asyncio.create_task(station.claim()) for station in stations]
+        chores = [asyncio.create_task(station.settle()) for station in stations]
+        chores += [asyncio.create_task(station.beat()) for station in stations]
+        try:
+            _log.info("at work on %s, at %s", ", ".join(self._queues), self._app.url)
+            self._ready()
+            await _first_of(asyncio.create_task(self._stopping.wait()), *claims, *chores)
+            await _cancel(claims)  # what they bring goes back by itself
+            await self._leave(access, stations, chores)
+        finally:
+            await _cancel(claims + chores)
+            watch.close()
+            for station in stations:
+                station.close()
+
+    async def _leave(
+        self, access: Access, stations: list[Station], chores: "list[asyncio.Task[None]]"
+    ) -> None:
+        """Let what runs finish, within the grace; hand the rest back."""
+        clock = access.clock
+        running = sum(len(station.running) for station in stations)
+        if running:
+            _log.info("stopping; %d deliveries have %g s to finish", running, self._grace)
+        quiet = asyncio.ensure_future(
+            asyncio.gather(*[station.until_quiet() for station in stations])
+        )
+        grace = asyncio.create_task(sleep(clock, self._grace))
+        hurry = asyncio.create_task(self._hurrying.wait())
+        await _first_of(quiet, grace, hurry, *chores)
+        await _cancel([grace, hurry])
+        for act, patience in ((Station.hand_back, INTERRUPTED), (Station.abandon, FAREWELL)):
+            if not quiet.done():
+                for station in stations:
+                    act(station)
+                over = asyncio.create_task(sleep(clock, patience))
+                await _first_of(quiet, over, *chores)
+                await _cancel([over])
+        if not quiet.done():
+            _log.error("the store could not be told of the last messages; their leases lapse")
+            await _cancel([quiet])
+
+    def _busy(self) -> bool:
+        return any(station.running for station in self.stations.values())
+
+    def _name_of(self, task: "asyncio.Task[object]") -> str | None:
+        for station in self.stations.values():
+            for one in list(station.running):
+                if one.task is task:
+                    return f"{one.handler.name}, with {one!r},"
+        return None
+
+
+def _chosen(app: App, queues: list[str]) -> list[str]:
+    known = ", ".join(app.duties)
+    if not known:
+        raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
+    for queue in queues:
+        if queue not in app.duties:
+            raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
+    return queues or list(app.duties)
+
+
+async def _first_contact(lane: Lane) -> None:
+    """Open the store, so that what is wrong with it from the start is said at the start."""
+    try:
+        await lane.acall(Queues("-"))
+    except StoreBusy as error:  # it is there, and it is going to be waited for
+        _log.warning("%s", error)
+
+
+@asynccontextmanager
+async def _lifespan(app: App) -> AsyncIterator[None]:
+    if app.lifespan is None:
+        yield
+        return
+    manager = app.lifespan(app)
+    if isinstance(manager, AbstractAsyncContextManager):
+        async with manager:
+            yield
+    else:
+        with manager:
+            yield
+
+
+async def _first_of(*tasks: "asyncio.Future[Any]") -> None:
+    """Wait until one of them is done; raise what it has raised."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

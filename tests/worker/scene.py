@@ -1,0 +1,117 @@
+"""What the tests of the worker speak with: an app at work on a real file, by a clock of its own."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import bide
+from bide.engines.sqlite import SqliteEngine
+from bide.lane import Lane
+from bide.model import body as bodies
+from bide.model.commands import Command, Count, Find, Put
+from bide.model.message import Item, Message
+from bide.model.replies import Counts, Found
+from bide.testing import FakeClock, FlakyEngine
+from bide.worker.runner import Runner
+
+PATIENCE = 10.0
+
+
+class Scene:
+    """A store, an app that has no handlers yet, and a runner for it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.engine = FlakyEngine(SqliteEngine(path, durability="normal", timeout=0.05))
+        self.lane = Lane(lambda: self.engine, self.clock)
+        self.app = bide.App("memory://", clock=self.clock)
+
+    def play(self, story: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(asyncio.wait_for(story, 20))
+
+    @asynccontextmanager
+    async def at_work(self, **options: Any) -> AsyncIterator[Runner]:
+        ready = asyncio.Event()
+        runner = Runner(self.app, lane=self.lane, ready=ready.set, **options)
+        task = asyncio.create_task(runner.run())
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            yield runner
+        finally:
+            waiting.cancel()
+            runner.stop()
+            runner.stop()
+            while not (await asyncio.wait([task], timeout=0.2))[0]:
+                self.clock.advance(0.5)  # something runs still
+        await task
+
+    async def pass_time(self, condition: Callable[[], object], step: float = 0.1) -> None:
+        """Move the clock on until something comes to pass, however late others begin to wait."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come to pass"
+            self.clock.advance(step)
+            await asyncio.sleep(0.002)
+
+    async def put(self, *values: Any, queue: str = "q", **options: Any) -> list[str]:
+        items = []
+        for number, value in enumerate(values):
+            data, is_json = bodies.encode(value)
+            id = options.get("id") or f"{queue}-{number}"
+            more = {key: value for key, value in options.items() if key != "id"}
+            items.append(Item(id, data, is_json, **more))
+        await self.lane.acall(Put(queue, items))
+        return [item.id for item in items]
+
+    async def counts(self, queue: str = "q") -> Counts:
+        reply = await self.lane.acall(Count(queue))
+        assert isinstance(reply, Counts)
+        return reply
+
+    async def acked(self, count: int, queue: str = "q") -> None:
+        await until(lambda: self._flow(queue).flow.acked == count)
+
+    async def dead(self, count: int, queue: str = "q") -> None:
+        await until(lambda: self._flow(queue).sizes.dead == count)
+
+    async def delayed(self, count: int, queue: str = "q") -> None:
+        await until(lambda: self._flow(queue).sizes.delayed == count)
+
+    def _flow(self, queue: str) -> Counts:
+        reader = SqliteEngine(self.path, read_only=True)
+        (reply,) = reader.execute([Count(queue)], self.clock.now())
+        reader.close()
+        assert isinstance(reply, Counts)
+        return reply
+
+    async def find(self, id: str, queue: str = "q") -> Message:
+        reply = await self.lane.acall(Find(queue, [id]))
+        assert isinstance(reply, Found)
+        assert reply.messages[0] is not None
+        return reply.messages[0]
+
+    def sent(self, kind: type[Command]) -> list[Any]:
+        """Return the commands of a kind that have reached the store."""
+        return [one for batch in list(self.engine.batches) for one in batch if type(one) is kind]
+
+    def close(self) -> None:
+        self.engine.heal()
+        self.lane.close()
+
+
+def more(count: Callable[[], int]) -> Callable[[], bool]:
+    """Return what tells whether a count has grown from now on."""
+    before = count()
+    return lambda: count() > before
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.001)

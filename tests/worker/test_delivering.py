@@ -1,0 +1,270 @@
+"""From a claim to what becomes of the message."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model.commands import Ack, Bury, Retry
+from bide.worker.signals import Signal
+from tests.worker.scene import Scene, until
+
+FAST = bide.Backoff(attempts=3, first="10s", factor=2, jitter=0)
+Handle = Callable[[Any], None]
+
+
+def register(scene: Scene, is_async: bool, handle: Handle, **options: Any) -> None:
+    """Let a function handle queue q, from a task or from a thread."""
+    if is_async:
+
+        async def on_loop(body: Any) -> None:
+            handle(body)
+
+        scene.app.handler("q", **options)(on_loop)
+    else:
+        scene.app.handler("q", **options)(handle)
+
+
+both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+
+
+@both
+def test_what_returns_is_acked(scene: Scene, is_async: bool) -> None:
+    seen: list[Any] = []
+
+    async def story() -> None:
+        register(scene, is_async, seen.append)
+        await scene.put(*range(20))
+        async with scene.at_work():
+            await scene.acked(20)
+        assert sorted(seen) == list(range(20))
+        assert (await scene.counts()).sizes.total == 0
+
+    scene.play(story())
+
+
+@both
+def test_failures_are_tried_again_by_the_backoff_and_then_dead(
+    scene: Scene, is_async: bool
+) -> None:
+    def fail(body: Any) -> None:
+        raise OSError(f"no {body}")
+
+    async def story() -> None:
+        register(scene, is_async, fail, retry=FAST)
+        await scene.put("luck")
+        async with scene.at_work():
+            for pause in (10, 20):
+                await scene.delayed(1)
+                found = await scene.find("q-0")
+                assert found.due == scene.clock.now() + pause * 1000
+                scene.clock.advance(pause)
+            await scene.dead(1)
+        letter = await scene.find("q-0")
+        assert [failure.attempt for failure in letter.failures] == [1, 2, 3]
+        moments = [failure.moment for failure in letter.failures]
+        assert [later - moments[0] for later in moments] == [0, 10_000, 30_000]
+        for failure in letter.failures:
+            assert failure.reason.startswith("OSError: no luck\nTraceback")
+            assert "in fail" in failure.reason
+            assert "bide/worker" not in failure.reason
+            assert ":" in failure.holder
+
+    scene.play(story())
+
+
+@both
+def test_an_error_that_is_not_worth_it_is_dead_at_once(scene: Scene, is_async: bool) -> None:
+    def fail(_: Any) -> None:
+        raise KeyError("x")
+
+    async def story() -> None:
+        register(scene, is_async, fail, retry=bide.Backoff(on=(OSError,)))
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.dead(1)
+        assert (await scene.find("q-0")).attempt == 1
+
+    scene.play(story())
+
+
+@both
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_what_ends_a_program_does_not_end_the_worker(
+    scene: Scene, is_async: bool, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    def fail(body: Any) -> None:
+        seen.append(body)
+        if body == "bad":
+            raise error
+
+    async def story() -> None:
+        register(scene, is_async, fail, retry=bide.Backoff(attempts=1))
+        await scene.put("bad", id="bad")
+        async with scene.at_work():
+            await scene.dead(1)
+            await scene.put("good", id="good")
+            await scene.acked(1)
+        assert seen == ["bad", "good"]
+        assert type(error).__name__ in ((await scene.find("bad")).error or "")
+
+    scene.play(story())
+    assert "the worker goes on, and the attempt has failed" in caplog.text
+
+
+@both
+def test_a_handler_that_raises_stop_iteration_has_failed(scene: Scene, is_async: bool) -> None:
+    def fail(_: Any) -> None:
+        next(iter(()))
+
+    async def story() -> None:
+        register(scene, is_async, fail, retry=bide.Backoff(attempts=1))
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.dead(1)
+
+    scene.play(story())
+
+
+def test_a_handler_that_cancels_itself_has_failed(scene: Scene) -> None:
+    async def story() -> None:
+        @scene.app.handler("q", retry=FAST)
+        async def handle(_: Any) -> None:
+            raise asyncio.CancelledError
+
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.delayed(1)
+        assert (await scene.find("q-0")).error is not None
+
+    scene.play(story())
+
+
+@both
+def test_signals_steer(scene: Scene, is_async: bool) -> None:
+    signals: dict[str, Signal] = {
+        "later": bide.Retry(delay="5m", reason="closed"),
+        "never": bide.Discard("paid"),
+        "aside": bide.Bury("forged"),
+    }
+
+    def steer(body: str) -> None:
+        raise signals[body]
+
+    async def story() -> None:
+        register(scene, is_async, steer, retry=bide.Backoff(on=(OSError,)))
+        for name in signals:
+            await scene.put(name, id=name)
+        async with scene.at_work():
+            await scene.dead(1)
+            await scene.acked(1)
+            await scene.delayed(1)
+        later, aside = await scene.find("later"), await scene.find("aside")
+        assert (later.due, later.error) == (scene.clock.now() + 300_000, "closed")
+        assert (aside.state, aside.error) == ("dead", "forged")
+
+    scene.play(story())
+
+
+@both
+def test_a_body_that_does_not_fit_is_dead_at_once(scene: Scene, is_async: bool) -> None:
+    async def on_loop(number: int) -> None:
+        raise AssertionError("it must not be called")
+
+    def plain(number: int) -> None:
+        raise AssertionError("it must not be called")
+
+    async def story() -> None:
+        scene.app.handler("q")(on_loop if is_async else plain)
+        await scene.put("x", b"x")
+        async with scene.at_work():
+            await scene.dead(2)
+        assert (await scene.find("q-0")).error == "the body is no int: Expected `int`, got `str`"
+        assert (await scene.find("q-1")).error == "the body is bytes, and the handler takes a int"
+        assert [command.weight for command in scene.sent(Bury)] == [1, 1]
+        assert scene.sent(Retry) == []
+
+    scene.play(story())
+
+
+@both
+def test_what_is_no_longer_wanted_is_discarded(scene: Scene, is_async: bool) -> None:
+    seen: list[int] = []
+
+    async def async_wanted(body: int) -> bool:
+        return body % 2 == 1
+
+    async def story() -> None:
+        wanted = async_wanted if is_async else (lambda body: body % 2 == 1)
+        register(scene, is_async, seen.append, still_wanted=wanted)
+        await scene.put(1, 2, 3)
+        async with scene.at_work():
+            await scene.acked(3)
+        assert sorted(seen) == [1, 3]
+
+    scene.play(story())
+
+
+def test_still_wanted_goes_with_every_order_of_arguments(scene: Scene) -> None:
+    seen: list[Any] = []
+
+    async def wanted(body: int) -> bool:
+        return True
+
+    async def story() -> None:
+        @scene.app.handler("q", still_wanted=wanted)
+        async def handle(delivery: bide.Delivery, body: int) -> None:
+            seen.append((delivery.id, body))
+
+        await scene.put(5)
+        async with scene.at_work():
+            await scene.acked(1)
+        assert seen == [("q-0", 5)]
+
+    scene.play(story())
+
+
+def test_what_is_handled_is_logged_with_its_fields(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bide.worker")
+
+    async def story() -> None:
+        def handle(body: int) -> None:
+            if body:
+                raise ValueError("odd")
+
+        scene.app.handler("q", retry=FAST)(handle)
+        await scene.put(0, 1)
+        async with scene.at_work():
+            await scene.acked(1)
+            await scene.delayed(1)
+            await until(lambda: "failed, again in" in caplog.text)
+
+    scene.play(story())
+    records = {vars(record).get("outcome"): vars(record) for record in caplog.records}
+    acked, retried = records["acked"], records["retried"]
+    assert (acked["queue"], acked["id"], acked["attempt"]) == ("q", "q-0", 1)
+    assert acked["lateness"] == 0
+    assert retried["reason"].startswith("ValueError: odd")
+    assert "q-1 of q, attempt 1: failed, again in 10s: ValueError: odd" in caplog.text
+
+
+def test_acks_of_one_turn_are_one_command(scene: Scene) -> None:
+    async def story() -> None:
+        @scene.app.handler("q", concurrency=100)
+        async def handle(_: Any) -> None:
+            await asyncio.sleep(0)
+
+        await scene.put(*range(250))
+        async with scene.at_work():
+            await scene.acked(250)
+        assert sum(command.weight for command in scene.sent(Ack)) == 250
+        assert len(scene.sent(Ack)) <= 5
+
+    scene.play(story())

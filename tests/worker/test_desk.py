@@ -1,0 +1,190 @@
+"""The decisions of the worker, without a store, a loop or a clock."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model.commands import Ack, Bury, Retry
+from bide.model.message import REASON_LENGTH, Message
+from bide.worker import desk
+from bide.worker.decoding import Unfit
+from bide.worker.delivery import Handling
+from bide.worker.desk import ACK, Verdict
+
+RETRY = bide.Backoff(attempts=5, first="10s", factor=2, jitter=0, on=(OSError,))
+
+
+def message(attempt: int = 1, attempts: int = 10, id: str = "m") -> Message:
+    return Message(id, "q", b"1", True, 0, 0, attempt, attempts, "leased")
+
+
+def handling(id: str = "m", *, expires: float = 0.0) -> Handling:
+    handler: Any = None
+    one = Handling(message(id=id), 7, 0, handler, SimpleNamespace())
+    one.expires = expires
+    return one
+
+
+def judge(error: BaseException, attempt: int = 1, attempts: int = 10) -> Verdict:
+    return desk.judge(message(attempt, attempts), error, RETRY, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "running", "free"), [(10, 0, 10), (10, 7, 3), (10, 10, 0), (10, 12, 0)]
+)
+def test_no_more_is_claimed_than_can_be_started(concurrency: int, running: int, free: int) -> None:
+    assert desk.room(concurrency, running) == free
+
+
+def test_one_claim_does_not_take_everything_there_is() -> None:
+    assert desk.room(10_000, 0) == desk.CLAIM_MOST
+
+
+def test_an_error_that_is_worth_it_is_tried_again_after_the_pause_of_its_attempt() -> None:
+    assert judge(OSError("gone")).verb == "retry"
+    assert [judge(OSError(), attempt).delay for attempt in (1, 2, 3)] == [10_000, 20_000, 40_000]
+
+
+def test_a_subclass_of_what_is_worth_it_is_worth_it() -> None:
+    assert judge(ConnectionResetError()).verb == "retry"
+    assert judge(TimeoutError("too long")).verb == "retry"
+
+
+def test_any_other_error_buries_at_once() -> None:
+    verdict = judge(ValueError("no"))
+    assert verdict.verb == "bury"
+    assert verdict.reason == "ValueError: no"
+
+
+@pytest.mark.parametrize(("attempt", "attempts", "verb"), [
+    (4, 10, "retry"), (5, 10, "bury"), (6, 10, "bury"), (2, 3, "retry"), (3, 3, "bury"),
+])  # fmt: skip
+def test_the_smaller_limit_of_attempts_counts(attempt: int, attempts: int, verb: str) -> None:
+    assert judge(OSError(), attempt, attempts).verb == verb
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_what_ends_a_program_is_a_failed_attempt_here(error: BaseException) -> None:
+    assert judge(error).verb == "retry"
+    assert judge(error, attempt=5).verb == "bury"
+
+
+def test_retry_says_when() -> None:
+    verdict = judge(bide.Retry("5m", "closed"))
+    assert verdict == Verdict("retry", 300_000, "closed")
+    assert judge(bide.Retry(0)).delay == 0
+    assert judge(bide.Retry(), attempt=2).delay == 20_000
+
+
+def test_retry_does_not_go_on_for_ever() -> None:
+    assert judge(bide.Retry("5m", "closed"), attempt=5) == Verdict("bury", reason="closed")
+
+
+def test_discard_is_an_ack_that_says_so() -> None:
+    verdict = judge(bide.Discard("paid"))
+    assert (verdict.verb, verdict.discarded, verdict.reason) == ("ack", True, "paid")
+
+
+def test_bury_buries() -> None:
+    assert judge(bide.Bury("forged")) == Verdict("bury", reason="forged")
+    assert judge(bide.Bury()).reason == "buried by its handler"
+
+
+def test_a_body_that_does_not_fit_is_never_tried_again() -> None:
+    assert judge(Unfit("no Order")) == Verdict("bury", reason="no Order")
+
+
+def deep(depth: int) -> None:
+    if depth:
+        deep(depth - 1)
+    raise ValueError("the bottom")
+
+
+def test_a_reason_has_the_error_first_and_then_the_tail_of_its_traceback() -> None:
+    with pytest.raises(ValueError, match="bottom") as caught:
+        deep(1)
+    reason = desk.describe(caught.value)
+    assert reason.splitlines()[0] == "ValueError: the bottom"
+    assert reason.splitlines()[-1] == "ValueError: the bottom"
+    assert "in deep" in reason
+
+
+def test_a_reason_fits_into_what_a_message_remembers() -> None:
+    try:
+        raise ValueError("x" * 50_000)
+    except ValueError as error:
+        reason = desk.describe(error)
+    assert len(reason) == REASON_LENGTH
+    assert reason.startswith("ValueError: xxx")
+
+
+def test_a_reason_tells_the_cause_too() -> None:
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ValueError("outer") from inner
+    except ValueError as error:
+        reason = desk.describe(error)
+    assert reason.startswith("ValueError: outer\n")
+    assert "KeyError: 'inner'" in reason
+
+
+def test_an_error_that_cannot_be_printed_still_has_a_reason() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert "Mute" in desk.describe(Mute())
+
+
+def test_settling_takes_as_few_commands_as_possible() -> None:
+    ones = [handling(f"m{number}") for number in range(6)]
+    verdicts = [
+        ACK, Verdict("retry", 10, "a"), ACK, Verdict("bury", reason="b"),
+        Verdict("retry", 10, "a"), Verdict("ack", reason="paid", discarded=True),
+    ]  # fmt: skip
+    parts = desk.commands("q", list(zip(ones, verdicts, strict=True)))
+    ack, retry, bury = (command for command, _ in parts)
+    assert isinstance(ack, Ack)
+    assert [lease.id for lease in ack.leases] == ["m0", "m2", "m5"]
+    assert isinstance(retry, Retry)
+    assert ([lease.id for lease in retry.leases], retry.delay) == (["m1", "m4"], 10)
+    assert isinstance(bury, Bury)
+    assert bury.reason == "b"
+    assert [[pair[0].id for pair in pairs] for _, pairs in parts] == [
+        ["m0", "m2", "m5"], ["m1", "m4"], ["m3"],
+    ]  # fmt: skip
+
+
+def test_half_a_character_in_a_reason_does_no_harm() -> None:
+    ((command, _),) = desk.commands("q", [(handling(), Verdict("bury", reason="\ud800"))])
+    assert isinstance(command, Bury)
+    assert command.reason == "\\ud800"
+
+
+def test_a_lease_is_extended_so_that_one_beat_may_be_missed() -> None:
+    lease, beat = 30.0, 10.0
+    for claimed in (0.0, 3.0, 9.9):
+        one = handling(expires=claimed + lease)
+        now = 10.0
+        while now < 100:  # a beat after the other, each a little late
+            if desk.to_extend([one], now, beat):
+                one.expires = now + lease
+            assert one.expires - now > beat
+            now += beat + 0.01
+
+
+def test_what_was_claimed_just_now_is_not_extended() -> None:
+    fresh, old = handling(expires=30.0), handling(expires=20.0)
+    assert desk.to_extend([fresh, old], 0.0, 10.0) == [old]
+
+
+def test_what_has_outstayed_its_time_is_left_to_lapse() -> None:
+    one = handling(expires=5.0)
+    one.timed_out = True
+    assert desk.to_extend([one], 0.0, 10.0) == []
+    assert desk.lapsed([one], 5.0) == [one]
+    assert desk.lapsed([one], 4.9) == []

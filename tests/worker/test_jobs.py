@@ -1,0 +1,156 @@
+"""Work as classes: name, due moment and what to do in one place."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model import body as bodies
+from bide.model.commands import Put
+from bide.model.message import Item
+from tests.worker.scene import Scene
+
+STARTS = datetime(2030, 1, 1, 9, tzinfo=UTC)
+ran: list[Any] = []
+
+
+class Remind(bide.Job):
+    meeting: int
+    starts: datetime = STARTS
+
+    def due(self) -> datetime:
+        return self.starts - timedelta(minutes=10)
+
+    def key(self) -> str:
+        return f"remind-{self.meeting}"
+
+    async def run(self, delivery: bide.Handling) -> None:
+        ran.append(("remind", self.meeting, delivery.id))
+
+
+class Refuse(bide.Job):
+    meeting: int
+
+    def due(self) -> str:
+        return "30m"
+
+    def run(self) -> None:
+        ran.append(("refuse", self.meeting))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    ran.clear()
+    Remind._name = Refuse._name = ""
+
+
+async def put(scene: Scene, new: bide.NewMessage, headers: dict[str, str] | None) -> None:
+    data, is_json = bodies.encode(new.body)
+    item = Item(new.id or f"m{len(ran)}", data, is_json, headers=headers)
+    await scene.lane.acall(Put("meetings", [item]))
+
+
+def test_a_job_says_what_is_to_be_put() -> None:
+    app = bide.App("memory://")
+    app.job("meetings", "remind")(Remind)
+    app.job("meetings")(Refuse)
+    remind = Remind(7).message()
+    assert (remind.id, remind.at, remind.delay) == (
+        "remind-7",
+        STARTS - timedelta(minutes=10),
+        None,
+    )
+    assert remind.headers == {"bide-job": "remind"}
+    refuse = Refuse(7).message()
+    assert (refuse.id, refuse.at, refuse.delay) == (None, None, "30m")
+    assert refuse.headers == {"bide-job": "Refuse"}
+
+
+def test_what_a_job_says_can_be_put() -> None:
+    app = bide.App("memory://jobs")
+    app.job("meetings")(Remind)
+    with bide.Queue("meetings", "memory://jobs") as meetings:
+        (outcome,) = meetings.put_many([Remind(7).message()])
+        found = meetings.get("remind-7")
+    assert outcome
+    assert found is not None
+    assert found.body == {"meeting": 7, "starts": "2030-01-01T09:00:00Z"}
+
+
+def test_each_message_goes_to_its_job(scene: Scene) -> None:
+    async def story() -> None:
+        scene.app.job("meetings", "remind", concurrency=8)(Remind)
+        scene.app.job("meetings")(Refuse)
+        assert scene.app.duties["meetings"].concurrency == 8
+        for job in (Remind(1), Refuse(2)):
+            new = job.message()
+            await put(scene, new, dict(new.headers or {}))
+        async with scene.at_work():
+            await scene.acked(2, "meetings")
+        assert sorted(ran) == [("refuse", 2), ("remind", 1, "remind-1")]
+
+    scene.play(story())
+
+
+def test_the_only_job_of_a_queue_gets_what_has_no_header(scene: Scene) -> None:
+    async def story() -> None:
+        scene.app.job("meetings")(Refuse)
+        await put(scene, bide.NewMessage(body={"meeting": 3}), None)
+        async with scene.at_work():
+            await scene.acked(1, "meetings")
+        assert ran == [("refuse", 3)]
+
+    scene.play(story())
+
+
+def test_a_job_that_is_not_known_here_is_tried_again(scene: Scene) -> None:
+    """A newer process may know it."""
+
+    async def story() -> None:
+        scene.app.job("meetings")(Refuse)
+        await put(scene, bide.NewMessage(body={}, id="new"), {"bide-job": "Celebrate"})
+        async with scene.at_work():
+            await scene.delayed(1, "meetings")
+        error = (await scene.find("new", "meetings")).error or ""
+        assert error.startswith("the message is of the job 'Celebrate'; this worker knows")
+
+    scene.play(story())
+
+
+def test_a_job_without_a_queue_says_what_is_missing() -> None:
+    with pytest.raises(bide.InvalidArgument, match="Remind belongs to no queue yet"):
+        Remind(1).message()
+
+
+def test_a_job_without_run_says_what_is_missing() -> None:
+    class Idle(bide.Job): ...
+
+    with pytest.raises(NotImplementedError, match="Idle has no method run"):
+        Idle().run()
+
+
+def test_a_job_is_due_at_once_under_an_id_of_its_own_by_default() -> None:
+    class Now(bide.Job):
+        def run(self) -> None: ...
+
+    bide.App("memory://").job("now")(Now)
+    message = Now().message()
+    assert (message.at, message.delay, message.id) == (None, None, None)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    app = bide.App("memory://")
+    app.job("meetings")(Remind)
+    with pytest.raises(bide.InvalidArgument, match="knows 'Remind' already"):
+        app.job("meetings")(Remind)
+    with pytest.raises(bide.InvalidArgument, match="give all its jobs the same"):
+        app.job("meetings", lease="5m")(Refuse)
+    with pytest.raises(bide.InvalidArgument, match=r"handled by .*Remind.run already"):
+        app.handler("meetings")(lambda body: None)
+    app.handler("plain")(lambda body: None)
+    with pytest.raises(bide.InvalidArgument, match="has a plain handler already"):
+        app.job("plain")(Refuse)
+    wrong: Any = dict
+    with pytest.raises(bide.InvalidArgument, match=r"no subclass of bide.Job"):
+        app.job("other")(wrong)

@@ -1,0 +1,273 @@
+"""Leaving: what runs finishes within the grace, or is handed back."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model.commands import Claim, Retry
+from bide.worker.runner import Runner
+from tests.worker.scene import Scene, until
+
+
+async def start(scene: Scene, **options: Any) -> tuple[Runner, "asyncio.Task[None]"]:
+    ready = asyncio.Event()
+    runner = Runner(scene.app, lane=scene.lane, ready=ready.set, **options)
+    task = asyncio.create_task(runner.run())
+    await ready.wait()
+    return runner, task
+
+
+def entered(runner: Runner) -> Callable[[], bool]:
+    return lambda: any(one.entered for one in runner.stations["q"].running)
+
+
+def test_an_idle_worker_leaves_at_once(scene: Scene) -> None:
+    async def story() -> None:
+        scene.app.handler("q")(lambda body: None)
+        runner, task = await start(scene)
+        runner.stop()
+        await task
+        await scene.put(1)
+        assert (await scene.counts()).sizes.ready + (await scene.counts()).sizes.delayed == 1
+
+    scene.play(story())
+
+
+def test_what_runs_may_finish_and_nothing_new_is_claimed(scene: Scene) -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            await gate.wait()
+
+        await scene.put(1, id="first")
+        runner, task = await start(scene)
+        await until(entered(runner))
+        runner.stop()
+        await asyncio.sleep(0.02)
+        await scene.put(2, id="second")
+        scene.clock.advance(29)
+        assert not task.done()
+        gate.set()
+        await task
+        counts = await scene.counts()
+        assert (counts.flow.acked, counts.sizes.leased, counts.sizes.total) == (1, 0, 1)
+
+    scene.play(story())
+
+
+def test_leases_are_extended_during_the_grace(scene: Scene) -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        @scene.app.handler("q", lease="6s")
+        async def handle(_: Any) -> None:
+            await gate.wait()
+
+        await scene.put(1)
+        runner, task = await start(scene)
+        await until(entered(runner))
+        runner.stop()
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            scene.clock.advance(1)
+        gate.set()
+        await task
+        assert (await scene.counts()).flow.lapsed == 0
+        assert (await scene.counts()).flow.acked == 1
+
+    scene.play(story())
+
+
+def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: Scene) -> None:
+    over = threading.Event()
+
+    async def story() -> None:
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            await asyncio.Event().wait()
+
+        def plain(delivery: bide.Handling) -> None:
+            delivery.lost.wait(10)
+            over.set()
+
+        scene.app.handler("plain")(plain)
+        await scene.put(1)
+        await scene.put(2, queue="plain")
+        runner, task = await start(scene, grace=10)
+        await until(entered(runner))
+        await until(lambda: runner.stations["plain"].running)
+        runner.stop()
+        await scene.pass_time(task.done)
+        await task
+        for queue in ("q", "plain"):
+            found = await scene.find(f"{queue}-0", queue)
+            assert (found.state, found.attempt, found.failures) == ("ready", 0, ())
+        assert all(command.release for command in scene.sent(Retry))
+        assert over.wait(10)
+
+    scene.play(story())
+
+
+def test_a_second_stop_hands_back_at_once(scene: Scene) -> None:
+    async def story() -> None:
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            await asyncio.Event().wait()
+
+        await scene.put(1)
+        runner, task = await start(scene)
+        await until(entered(runner))
+        runner.stop()
+        await asyncio.sleep(0.02)
+        runner.stop()
+        await task  # the clock stands still
+        assert (await scene.find("q-0")).state == "ready"
+
+    scene.play(story())
+
+
+def test_a_handler_that_refuses_to_end_is_left_behind(scene: Scene) -> None:
+    async def story() -> None:
+        over = asyncio.Event()
+
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        await scene.put(1)
+        runner, task = await start(scene)
+        await until(entered(runner))
+        runner.stop()
+        runner.stop()
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        await scene.pass_time(task.done)
+        await task
+        assert (await scene.find("q-0")).state == "ready"
+        over.set()
+        await asyncio.sleep(0)
+
+    scene.play(story())
+
+
+def test_what_was_started_in_the_last_moment_is_handed_back(scene: Scene) -> None:
+    """A task that is cancelled before its first step never runs a line of itself."""
+
+    async def story() -> None:
+        began: list[Any] = []
+
+        @scene.app.handler("q")
+        async def handle(body: Any) -> None:
+            began.append(body)
+            await asyncio.Event().wait()
+
+        await scene.put(*range(3))
+        runner, task = await start(scene)
+        station = runner.stations["q"]
+        while not station.running:  # noqa: ASYNC110  (the very turn of the loop counts)
+            await asyncio.sleep(0)
+        assert not began
+        station.hand_back()
+        runner.stop()
+        await task
+        assert not began
+        assert (await scene.counts()).flow.retried == 0
+
+    scene.play(story())
+
+
+def test_a_store_that_is_away_keeps_nobody_from_leaving(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            await gate.wait()
+
+        await scene.put(1)
+        runner, task = await start(scene, grace=3)
+        await until(entered(runner))
+        scene.engine.fail(bide.StoreUnavailable("gone"), times=None)
+        gate.set()
+        runner.stop()
+        while not task.done():
+            scene.clock.advance(1)
+            await asyncio.sleep(0.01)
+        await task
+
+    scene.play(story())
+    assert "their leases lapse" in caplog.text
+
+
+def test_no_claim_is_left_behind(scene: Scene) -> None:
+    async def story() -> None:
+        scene.app.handler("q")(lambda body: None)
+        for _ in range(3):
+            runner, task = await start(scene)
+            await until(lambda: len(scene.lane._parked) == 1)
+            runner.stop()
+            await task
+            assert len(scene.lane._parked) == 0
+        assert len(scene.sent(Claim)) == 3
+
+    scene.play(story())
+
+
+def test_an_app_without_handlers_is_refused() -> None:
+    app = bide.App("memory://")
+
+    async def story() -> None:
+        with pytest.raises(bide.InvalidArgument, match="the app has no handlers"):
+            Runner(app)
+        app.handler("q")(lambda body: None)
+        with pytest.raises(bide.InvalidArgument, match=r"queue 'r' has no handler in the app.*: q"):
+            Runner(app, ["q", "r"])
+
+    asyncio.run(story())
+
+
+def test_only_the_queues_that_were_asked_for(scene: Scene) -> None:
+    async def story() -> None:
+        scene.app.handler("q")(lambda body: None)
+        scene.app.handler("other")(lambda body: None)
+        await scene.put(1)
+        await scene.put(1, queue="other")
+        async with scene.at_work(queues=["q"]):
+            await scene.acked(1)
+        assert (await scene.counts("other")).flow.acked == 0
+
+    scene.play(story())
+
+
+def test_a_runner_opens_and_closes_the_store_of_its_app(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/bide.db"
+    app = bide.App(url)
+    handled = asyncio.Event()
+
+    @app.handler("q")
+    async def handle(_: Any) -> None:
+        handled.set()
+
+    async def story() -> None:
+        async with bide.AsyncQueue("q", url) as queue:
+            runner = Runner(app)
+            task = asyncio.create_task(runner.run())
+            await queue.put(1)
+            await asyncio.wait_for(handled.wait(), 10)
+            runner.stop()
+            await task
+            assert (await queue.counts()).flow.acked == 1
+
+    asyncio.run(story())

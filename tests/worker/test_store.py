@@ -1,0 +1,174 @@
+"""A store that goes away under the worker, and comes back."""
+
+import asyncio
+import sqlite3
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model.commands import Ack, Claim, Extend, Queues
+from bide.worker.runner import Runner
+from tests.worker.scene import Scene, more, until
+
+
+def away(*kinds: type) -> Any:
+    return lambda command: isinstance(command, kinds) and not isinstance(command, Queues)
+
+
+@pytest.mark.parametrize("error", [bide.StoreUnavailable("gone"), bide.StoreFull("full")])
+def test_the_store_is_waited_for_and_that_is_said_once(
+    scene: Scene, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[Any] = []
+
+    async def story() -> None:
+        @scene.app.handler("q")
+        async def handle(body: Any) -> None:
+            handled.append(body)
+
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.acked(1)
+            fault = scene.engine.fail(error, times=None, when=away(Claim, Ack, Extend))
+            scene.clock.advance(1)  # the claim that waits looks again
+            for _ in range(8):
+                await scene.pass_time(more(lambda: fault.struck))
+            scene.engine.heal()
+            await scene.put(2, id="second")
+            await scene.pass_time(lambda: len(handled) == 2)
+            await scene.acked(2)
+        assert handled == [1, 2]
+
+    scene.play(story())
+    assert caplog.text.count("the store is away, and is waited for") == 1
+    assert caplog.text.count("the store is back after") == 1
+
+
+def test_acks_wait_for_the_store_too(scene: Scene) -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            await gate.wait()
+
+        await scene.put(*range(5))
+        async with scene.at_work() as runner:
+            await until(lambda: len(runner.stations["q"].running) == 5)
+            fault = scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Ack))
+            gate.set()
+            await until(lambda: fault.struck)
+            scene.engine.heal()
+            for _ in range(50):
+                scene.clock.advance(0.1)
+                await asyncio.sleep(0.001)
+            await scene.acked(5)
+
+    scene.play(story())
+
+
+def test_leases_that_could_not_be_extended_in_time_are_given_up(scene: Scene) -> None:
+    ends: list[str] = []
+
+    async def story() -> None:
+        @scene.app.handler("q", lease="30s")
+        async def handle(delivery: bide.Handling) -> None:
+            if delivery.attempt > 1:
+                return
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.append("ended")
+
+        await scene.put(1)
+        async with scene.at_work() as runner:
+            await until(lambda: any(one.entered for one in runner.stations["q"].running))
+            scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Extend, Claim))
+            for _ in range(35):
+                scene.clock.advance(1)
+                await asyncio.sleep(0.002)
+            await until(lambda: ends)
+            scene.engine.heal()
+            for _ in range(10):
+                scene.clock.advance(1)
+                await asyncio.sleep(0.002)
+            await scene.acked(1)
+
+    scene.play(story())
+
+
+def test_a_store_that_somebody_has_locked_is_waited_for(scene: Scene) -> None:
+    async def story() -> None:
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None: ...
+
+        await scene.put(1, delay=60_000)
+        async with scene.at_work():
+            other = sqlite3.connect(scene.path, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(3):
+                scene.clock.advance(30)
+                await asyncio.sleep(0.05)
+            other.execute("ROLLBACK")
+            other.close()
+            for _ in range(20):
+                scene.clock.advance(1)
+                await asyncio.sleep(0.002)
+            await scene.acked(1)
+
+    scene.play(story())
+
+
+def test_a_store_that_was_deleted_is_made_anew(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[Any] = []
+
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        @scene.app.handler("q")
+        async def handle(body: Any) -> None:
+            handled.append(body)
+            await gate.wait()
+
+        await scene.put("before")
+        async with scene.at_work():
+            await until(lambda: handled)
+            for suffix in ("", "-wal", "-shm"):
+                scene.path.with_name(scene.path.name + suffix).unlink(missing_ok=True)
+            await asyncio.sleep(0.03)  # for so long the engine believes in its file
+            gate.set()
+            await scene.put("after", id="after")
+            await scene.acked(1)
+        assert handled == ["before", "after"]
+
+    scene.play(story())
+    assert "its lease was over: q-0 is not in the queue" in caplog.text
+
+
+def test_a_store_that_cannot_be_opened_is_said_at_the_start(tmp_path: Any) -> None:
+    app = bide.App(f"sqlite:///{tmp_path}/nowhere/bide.db")
+    app.handler("q")(lambda body: None)
+
+    async def story() -> None:
+        with pytest.raises(bide.StoreUnavailable, match="there is no directory"):
+            await Runner(app).run()
+
+    asyncio.run(story())
+
+
+def test_a_store_that_is_busy_at_the_start_is_waited_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        scene.app.handler("q")(lambda body: None)
+        await scene.put(1)
+        scene.engine.fail(bide.StoreBusy("locked"), when=lambda command: True)
+        scene.lane._reads = scene.lane  # so that the first look meets the fault, too
+        async with scene.at_work():
+            await scene.acked(1)
+
+    scene.play(story())
+    assert "locked" in caplog.text
