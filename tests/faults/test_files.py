@@ -197,7 +197,7 @@ def test_an_error_of_the_store_in_one_thread_leaves_the_others_working(
             try:
                 done += orders.put(number).done
             except StoreError:
-                orders._lane.clock.now()
+                orders._clock.now()
         return done
 
     workers = [spawn(work, number) for number in range(8)]

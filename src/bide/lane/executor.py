@@ -49,6 +49,11 @@ class Executor:
         with self._lock:
             return self._opened().capabilities
 
+    def open(self) -> None:
+        """Open the engine, if that has not been done."""
+        with self._lock:
+            self._opened()
+
     def alone(self, command: Command) -> Reply | None:
         """Execute a command in the caller's thread, if nobody else is at it; else return `None`.
 

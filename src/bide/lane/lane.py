@@ -72,11 +72,6 @@ class Lane:
         self._reads: Lane | None = None
 
     @property
-    def clock(self) -> Clock:
-        """The clock that waits are measured by."""
-        return self._clock
-
-    @property
     def capabilities(self) -> Capabilities:
         """What the engine can do; opens the store if that has not been done."""
         return self._executor.capabilities
@@ -228,13 +223,16 @@ class Lane:
         if self._reads is None:
             with self._reads_lock:
                 if self._reads is None:
-                    open_engine = self._executor.reader()
-                    self._reads = (
-                        Lane(open_engine, self._clock, inbox=self._limit, reads=True)
-                        if open_engine is not None
-                        else self
-                    )
+                    self._reads = self._beside() or self
         return self._reads if self._reads is not self else None
+
+    def _beside(self) -> "Lane | None":
+        open_engine = self._executor.reader()
+        if open_engine is None:
+            return None
+        reads = Lane(open_engine, self._clock, inbox=self._limit, reads=True)
+        reads._executor.open()  # now, so that closing it closes what was opened to find out
+        return reads
 
     # Executing.
 
