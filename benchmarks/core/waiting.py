@@ -10,12 +10,10 @@ from pathlib import Path
 
 import bide
 from benchmarks.core.store import BODY, folder, queue_in
+from benchmarks.core.waiter import IDLE_SECONDS, RATE, SECONDS
 from benchmarks.figure import Figure
 
 __all__ = ["MEASUREMENTS"]
-
-RATE, SECONDS = 200, 8
-IDLE_SECONDS = 10
 
 
 def lateness() -> Iterator[Figure]:
@@ -75,7 +73,7 @@ def idle() -> Iterator[Figure]:
 
 
 def _start(role: str, path: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "benchmarks.core.waiting", role, str(path)]
+    command = [sys.executable, "-m", "benchmarks.core.waiter", role, str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
@@ -84,35 +82,4 @@ def _finish(worker: "subprocess.Popen[bytes]") -> bytes:
     return output
 
 
-def _claim(path: Path) -> object:
-    late: list[float] = []
-    with queue_in(path) as queue:
-        while len(late) < RATE * SECONDS:
-            deliveries = queue.claim(50, wait=10)
-            now = time.time() * 1000
-            late += [now - delivery.message.due for delivery in deliveries]
-            queue.ack(deliveries)
-    return late
-
-
-def _idle(path: Path) -> object:
-    with queue_in(path) as queue:
-        queue.claim(10, wait=1)
-        before = time.process_time()
-        queue.claim(10, wait=IDLE_SECONDS)
-        cpu = time.process_time() - before
-    return {"cpu": cpu, "rss": _resident_mb()}
-
-
-def _resident_mb() -> float:
-    """Return the memory in use now; the maximum that `getrusage` tells is the parent's at first."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
 MEASUREMENTS = (lateness, idle)
-
-if __name__ == "__main__":
-    role = {"claim": _claim, "idle": _idle}[sys.argv[1]]
-    print(json.dumps(role(Path(sys.argv[2]))))
