@@ -101,12 +101,12 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     if_due: int | None = None
     where: Where | None = None
     dry_run: bool = False
-    """Count what the rule finds, change nothing."""
+    """Count what the rule finds, change nothing; without a rule it says nothing."""
 
     @property
     def only_reads(self) -> bool:
         """A dry run changes nothing."""
-        return self.dry_run
+        return self.dry_run and self.where is not None
 
     @property
     def weight(self) -> int:

@@ -22,7 +22,7 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Durability", "connect", "patiently", "translate"]
+__all__ = ["Durability", "connect", "is_busy", "patiently", "translate"]
 
 Durability = Literal["full", "normal"]
 
@@ -149,7 +149,7 @@ def patiently(
     try:
         return run(statement, parameters)
     except sqlite3.OperationalError as error:
-        if not _is_busy(error):
+        if not is_busy(error):
             raise
     start = time.monotonic()
     while True:
@@ -158,11 +158,12 @@ def patiently(
         try:
             return run(statement, parameters)
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or waited > timeout:
+            if not is_busy(error) or waited > timeout:
                 raise
 
 
-def _is_busy(error: sqlite3.OperationalError) -> bool:
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Tell whether SQLite refused because others have the store."""
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 

@@ -7,6 +7,7 @@ that remembers messages) makes it refuse, with nothing changed, and takes the co
 
 import sqlite3
 
+from bide.engines.sqlite.connection import is_busy
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Command, Put
 from bide.model.replies import Outcome, Outcomes
@@ -52,8 +53,10 @@ class LonePuts:
             self._run(insert, row)
         except sqlite3.IntegrityError:  # the id is taken, or the trigger found it not simple
             return None
-        except sqlite3.OperationalError:  # others have the store: the common way waits, or explains
-            return None
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return None  # others have the store: the common way waits
         return Outcomes([Outcome(item.id, True, "ready" if due <= now else "delayed", due)], due)
 
     def _remember(self, name: str) -> None:
