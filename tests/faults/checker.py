@@ -35,14 +35,23 @@ def _named(events: Iterable[Event], kind: str, verb: str) -> Iterator[Event]:
 
 
 def _holds(events: list[Event]) -> dict[str, list[Hold]]:
-    """Return all claims of each message, with what extended them."""
+    """Return all claims of each message, each with the lease that it surely had.
+
+    An extension sets the lease anew, so it may also end it sooner. Whether it happened nobody knows
+    when the process that tried it did not live to hear the answer.
+    """
     extended = {
         (event["id"], event["token"]): event["until"] for event in _named(events, "did", "extend")
+    }
+    perhaps = {
+        (event["id"], event["token"]): event["at"] + event["lease"]
+        for event in _named(events, "tries", "extend")
     }
     holds: dict[str, list[Hold]] = defaultdict(list)
     for event in _named(events, "did", "claim"):
         for id, until in event["messages"]:
-            until = extended.get((id, event["token"]), until)
+            claim = id, event["token"]
+            until = extended.get(claim, min(until, perhaps.get(claim, until)))
             holds[id].append(Hold(event["now"], event["token"], until))
     return {id: sorted(found) for id, found in holds.items()}
 

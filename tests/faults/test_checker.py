@@ -72,6 +72,14 @@ def test_a_sound_journal_has_no_problems() -> None:
         ),
         (
             [
+                *put("x"), claim("x", 10, 40, 1),
+                {"tries": "extend", "id": "x", "token": 1, "lease": 10, "at": 15},
+                claim("x", 24, 50, 2),
+            ],
+            "x was claimed at 24, but leased until 25",
+        ),
+        (
+            [
                 *put("x"), claim("x", 10, 20, 1),
                 {"tries": "release", "id": "x", "token": 9, "at": 15}, claim("x", 16, 50, 2),
             ],
@@ -106,7 +114,9 @@ def test_what_was_tried_and_never_confirmed_may_be_either_way() -> None:
         {"tries": "cancel", "id": "y", "at": 2},
         *put("z"),
         *cancel("z", 3, done=False),
-        claim("z", 4, 5, 1),
+        claim("z", 4, 50, 1),
+        {"tries": "extend", "id": "z", "token": 1, "lease": 5, "at": 5},
+        claim("z", 10, 20, 2),
     ]
     assert check([open_ended]) == []
 

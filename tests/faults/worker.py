@@ -59,6 +59,7 @@ def _claim(orders: bide.Queue, journal: Journal, chance: random.Random) -> None:
             journal.did("release", id=delivery.id, token=delivery.token, done=outcome.done)
             continue
         if draw < 0.2:
+            journal.tries("extend", id=delivery.id, token=delivery.token, lease=300)
             (outcome,) = orders.extend([delivery], 0.3)
             if outcome:
                 facts = {"id": delivery.id, "token": delivery.token, "until": outcome.until}
