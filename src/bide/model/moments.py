@@ -103,7 +103,8 @@ def unix(moment: Moment, what: str = "at") -> int:
             f"{what} cannot be a {type(moment).__name__}; give an aware datetime or Unix seconds"
         )
     if not 0 <= ms <= LATEST:
-        hint = "; that looks like milliseconds, give seconds" if ms > LATEST else ""
+        looks = ms > LATEST and not isinstance(moment, datetime)
+        hint = "; that looks like milliseconds, give seconds" if looks else ""
         raise InvalidArgument(f"{what}={moment!r} is not between 1970 and 2100{hint}")
     return ms
 
