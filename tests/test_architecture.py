@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
+        "bide.worker",
     },
     "bide": {"bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.worker"},
 }  # fmt: skip

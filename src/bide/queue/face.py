@@ -1,11 +1,14 @@
 """What `Queue` and `AsyncQueue` have in common: a name, a lane, and when it was closed."""
 
 import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import DEFAULT_URL, mask
+from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Configure, Retry
@@ -15,7 +18,10 @@ from bide.model.moments import Duration, milliseconds
 from bide.queue.arguments import Arguments
 from bide.queue.delivery import Held, leases
 
-__all__ = ["Face"]
+__all__ = ["Face", "detour"]
+
+_faces: "weakref.WeakSet[Face]" = weakref.WeakSet()
+_detours: list[tuple[Lane, Clock]] = []
 
 
 class Face:
@@ -47,11 +53,21 @@ class Face:
             )
         self._ask = Arguments(name, max_body)
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
-        self._keep = None if keep is None else milliseconds(keep, "keep")
+        self._to_keep = None if keep is None else milliseconds(keep, "keep")
         self._holder = None if holder is None else check_name(holder, "holder")
-        self._lane = open_lane(self._url, clock)
+        self._own_clock = clock
+        if _detours and clock is SYSTEM_CLOCK:
+            self._go(*_detours[-1])
+        else:
+            self._go(open_lane(self._url, clock), clock)
         self._users = [name]  # one, until it is closed
+        _faces.add(self)
+
+    def _go(self, lane: Lane, clock: Clock) -> None:
+        """Be at a store, by a clock."""
+        self._lane = lane
         self._clock = clock
+        self._keep = self._to_keep  # this store has not been told
 
     @property
     def name(self) -> str:
@@ -93,4 +109,34 @@ class Face:
         except IndexError:
             return
         self._lane.release(self)
-        close_lane(self._lane)
+        if all(self._lane is not lane for lane, _ in _detours):
+            close_lane(self._lane)
+
+
+@contextmanager
+def detour(lane: Lane, clock: Clock) -> Iterator[None]:
+    """Lead every queue of this process to one store and one clock while the block runs.
+
+    For tests: queues that a program has made before, often when it was imported, come along, and so
+    do those it makes meanwhile. A queue that was given a clock of its own stays where it is.
+    """
+    before = {
+        face: (face._lane, face._clock)
+        for face in list(_faces)
+        if face._own_clock is SYSTEM_CLOCK and not face._closed
+    }
+    _detours.append((lane, clock))
+    for face in before:
+        face._go(lane, clock)
+    try:
+        yield
+    finally:
+        _detours.remove((lane, clock))
+        for face in [face for face in list(_faces) if face._lane is lane]:
+            home = before.pop(face, None)
+            if home is not None:
+                face._go(*home)
+                if face._closed:
+                    close_lane(face._lane)
+            elif not face._closed:
+                face._go(open_lane(face._url, SYSTEM_CLOCK), SYSTEM_CLOCK)

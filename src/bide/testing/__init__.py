@@ -1,10 +1,30 @@
-"""For tests of bide, and of what is built on it: a clock, faults, the conformance suite.
+"""For tests of bide, and of what is built on it: a clock, a store, a worker, faults, the suite.
 
-`FakeClock` and `FlakyEngine` need nothing else; `bide.testing.conformance` needs the extra
-`bide[testing]`.
+Most of it comes as fixtures of pytest. All of it needs nothing but bide itself, except
+`bide.testing.conformance`, which needs the extra `bide[testing]`.
 """
 
+from bide.testing.bench import Handled
 from bide.testing.clock import FakeClock
 from bide.testing.faults import Fault, FlakyEngine
+from bide.testing.puts import PutRecord
+from bide.testing.store import ScratchStore
+from bide.testing.worker import (
+    AsyncManualWorker,
+    AsyncWorkerFactory,
+    ManualWorker,
+    WorkerFactory,
+)
 
-__all__ = ["FakeClock", "Fault", "FlakyEngine"]
+__all__ = [
+    "AsyncManualWorker",
+    "AsyncWorkerFactory",
+    "FakeClock",
+    "Fault",
+    "FlakyEngine",
+    "Handled",
+    "ManualWorker",
+    "PutRecord",
+    "ScratchStore",
+    "WorkerFactory",
+]

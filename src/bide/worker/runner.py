@@ -17,7 +17,7 @@ from bide.worker.app import App
 from bide.worker.station import Station
 from bide.worker.watch import LIMIT, Watch
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "chosen", "lifespan"]
 
 INTERRUPTED = 1.0
 """Seconds for async handlers to clean up after they were interrupted."""
@@ -54,7 +54,7 @@ class Runner:
         blocked: float = LIMIT,
     ) -> None:
         self._app = app
-        self._queues = _chosen(app, list(queues))
+        self._queues = chosen(app, list(queues))
         self._grace = grace
         self._lane = lane
         self._ready = ready
@@ -78,7 +78,7 @@ class Runner:
         lane = self._lane or open_lane(self._app._url, self._app.clock)
         try:
             await _first_contact(lane)
-            async with _lifespan(self._app):
+            async with lifespan(self._app):
                 await self._work(Access(lane, self._app.clock))
         finally:
             if self._lane is None:
@@ -145,7 +145,12 @@ class Runner:
         return None
 
 
-def _chosen(app: App, queues: list[str]) -> list[str]:
+def chosen(app: App, queues: list[str]) -> list[str]:
+    """Return the queues to work on: those named, or all that have a handler.
+
+    Raises:
+        InvalidArgument: the app has no handler, or none for one of the queues.
+    """
     known = ", ".join(app.duties)
     if not known:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
@@ -164,7 +169,8 @@ async def _first_contact(lane: Lane) -> None:
 
 
 @asynccontextmanager
-async def _lifespan(app: App) -> AsyncIterator[None]:
+async def lifespan(app: App) -> AsyncIterator[None]:
+    """Be within the lifespan of an app, plain or async, if it has one."""
     if app.lifespan is None:
         yield
         return

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from bide.model.commands import Claim, Extend
 from bide.model.errors import StoreError
-from bide.model.replies import Claimed, Outcomes
+from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.worker import desk, journal
 from bide.worker.access import Access, sleep
 from bide.worker.app import Duty
@@ -65,6 +65,7 @@ class Station:
         self._todo = asyncio.Event()
         self._quiet = asyncio.Event()
         self._leaving = False
+        self._chance = random.random
 
     # What runs for as long as the station does.
 
@@ -79,7 +80,7 @@ class Station:
                 continue
             command = Claim(duty.queue, free, duty.lease, self._holder)
             reply = await self._access.patiently(Claimed, command, self, FOREVER)
-            self._start(reply)
+            self.start(reply)
 
     async def settle(self) -> None:
         """Tell the store what became of messages: all that ended meanwhile at a time."""
@@ -160,7 +161,8 @@ class Station:
 
     # One delivery.
 
-    def _start(self, reply: Claimed) -> None:
+    def start(self, reply: Claimed) -> None:
+        """Start what was claimed."""
         # The lease counts from now, not from the store's moment: their clocks may differ. If the
         # reply had to wait for this loop, the first extension tells the truth.
         now = self._clock.monotonic()
@@ -247,7 +249,7 @@ class Station:
                 return desk.RELEASE
         elif not isinstance(error, Exception):
             journal.unusual(one, error)
-        return desk.judge(one.message, error, one.handler.retry, random.random())
+        return desk.judge(one.message, error, one.handler.retry, self._chance())
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:
@@ -257,7 +259,7 @@ class Station:
             one.cancel()
             return
         verdict = desk.judge(
-            one.message, desk.overtime(one.handler), one.handler.retry, random.random()
+            one.message, desk.overtime(one.handler), one.handler.retry, self._chance()
         )
         self._settled.append((one, verdict))
         one.lose()
@@ -279,7 +281,10 @@ class Station:
             *[self._access.patiently(Outcomes, command) for command, _ in parts]
         )
         for (_, pairs), reply in zip(parts, replies, strict=True):
-            journal.settled(pairs, reply.outcomes)
+            self._tell(pairs, reply.outcomes)
+
+    def _tell(self, pairs: list[tuple[Handling, Verdict]], outcomes: list[Outcome]) -> None:
+        journal.settled(pairs, outcomes)
 
 
 def _run(one: Handling) -> None:

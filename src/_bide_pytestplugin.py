@@ -1,0 +1,70 @@
+"""The fixtures that bide offers to every pytest run. Nothing of bide is imported until one is used.
+
+It stands beside the package, not in it: pytest imports its plugins at every start, and importing a
+module of a package imports the package.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from bide import App
+    from bide.testing import (
+        AsyncWorkerFactory,
+        FakeClock,
+        ManualWorker,
+        ScratchStore,
+        WorkerFactory,
+    )
+
+__all__ = ["bide_async_worker", "bide_clock", "bide_store", "bide_url", "bide_worker"]
+
+
+@pytest.fixture
+def bide_clock() -> "FakeClock":
+    """A clock that stands still until the test moves it."""
+    from bide.testing import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def bide_url() -> str:
+    """The URL of the test's store: memory, unless a project overrides this fixture."""
+    return "memory://"
+
+
+@pytest.fixture
+def bide_store(bide_url: str, bide_clock: "FakeClock") -> Iterator["ScratchStore"]:
+    """A store of the test's own, in which all queues of the program live; it remembers puts."""
+    from bide.testing import ScratchStore
+
+    with ScratchStore(bide_url, bide_clock) as store:
+        yield store
+
+
+@pytest.fixture
+def bide_worker(bide_store: "ScratchStore") -> Iterator["WorkerFactory"]:
+    """Call it with an app: a worker that runs what is due, and moves the clock."""
+    from bide.testing import ManualWorker
+
+    with ExitStack() as stack:
+
+        def start(app: "App", **options: Any) -> "ManualWorker":
+            return stack.enter_context(ManualWorker(app, bide_store, **options))
+
+        yield start
+
+
+@pytest.fixture
+def bide_async_worker(bide_store: "ScratchStore") -> "AsyncWorkerFactory":
+    """Call it with an app, for `async with`: a worker on the event loop of an async test."""
+    from bide.testing import AsyncManualWorker
+
+    def make(app: "App", **options: Any) -> AsyncManualWorker:
+        return AsyncManualWorker(app, bide_store, **options)
+
+    return make

@@ -1,0 +1,246 @@
+"""A store for the length of a test: all queues of the program live in it, and it remembers puts."""
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from bide.clock import Clock
+from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.registry import opener
+from bide.lane.lane import Lane
+from bide.model.commands import Command, Put, Scan
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message, State
+from bide.model.moments import Duration, Moment
+from bide.model.replies import Outcomes, Page, Reply
+from bide.queue.arguments import check_state
+from bide.queue.face import detour
+from bide.queue.sync import Queue
+from bide.testing.clock import FakeClock
+from bide.testing.puts import ANY, Expected, PutRecord, complaint
+
+__all__ = ["ScratchStore"]
+
+PAGE = 500
+
+
+class Recorder:
+    """Wraps an engine, and writes down what was put.
+
+    Args:
+        engine: the engine that does the work. Closing this one closes it.
+        puts: where to write it down.
+    """
+
+    def __init__(self, engine: Engine, puts: list[PutRecord]) -> None:
+        self._engine = engine
+        self._puts = puts
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the wrapped engine can do."""
+        return self._engine.capabilities
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        """Carry out the commands, and write down what they have put."""
+        replies = self._engine.execute(commands, now)
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(command, Put) and isinstance(reply, Outcomes) and now is not None:
+                self._puts += [
+                    PutRecord.of(command.queue, item, now, outcome)
+                    for item, outcome in zip(command.items, reply.outcomes, strict=True)
+                ]
+        return replies
+
+    def reader(self) -> Engine | None:
+        """Return the reader of the wrapped engine."""
+        return self._engine.reader()
+
+    def doorbell(self) -> Doorbell | None:
+        """Return the doorbell of the wrapped engine."""
+        return self._engine.doorbell()
+
+    def ring(self, queue: str, wake: int) -> None:
+        """Ring through the wrapped engine."""
+        self._engine.ring(queue, wake)
+
+    def close(self) -> None:
+        """Close the wrapped engine."""
+        self._engine.close()
+
+
+class ScratchStore:
+    """A store of its own for a test, and a clock that the test moves. The fixture `bide_store`.
+
+    While it is open, every `Queue` and `AsyncQueue` of this process lives in it and goes by its
+    clock, whatever URL it was made with: those made when a module was imported, too. Only a queue
+    that was given a clock of its own is left alone. So a test never touches a real store.
+
+    Args:
+        url: of the store; an empty one in memory unless said. A file has to be a new one.
+        clock: what it goes by.
+
+    Raises:
+        InvalidArgument: the URL names no store, or one that goes by no clock but its own.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "sqlite:///production.db")
+        >>> with ScratchStore() as store:
+        ...     outcome = orders.put({"order": 42}, delay="30m", id="order-42")
+        ...     store.assert_put("orders", {"order": 42}, delay="30m").id
+        'order-42'
+    """
+
+    __test__ = False  # for pytest: no class of tests
+
+    def __init__(self, url: str = "memory://", clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.url = url
+        self._puts: list[PutRecord] = []
+        open_engine = opener(url)
+        self.lane = Lane(lambda: Recorder(open_engine(), self._puts), self.clock)
+        """The way to the store, for `bide.worker.runner.Runner`."""
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.callback(self.lane.close)
+        if not self.lane.capabilities.caller_time:
+            self._stack.close()
+            raise InvalidArgument(
+                f"{self.url.partition(':')[0]}:// goes by its own clock, so no test can move it; "
+                "use memory://, or sqlite:/// with a file in tmp_path"
+            )
+        clock: Clock = self.clock
+        self._stack.enter_context(detour(self.lane, clock))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def queue(self, name: str) -> Queue:
+        """Return a queue in this store; it is closed with the store."""
+        return self._stack.enter_context(Queue(name))
+
+    def puts(self, queue: str | None = None) -> list[PutRecord]:
+        """Return what was put, into one queue or into any, in order; also what is gone again."""
+        return [record for record in self._puts if queue in (None, record.queue)]
+
+    def forget(self) -> None:
+        """Forget what was put so far, so that the next assertion speaks of what comes now."""
+        self._puts.clear()
+
+    def messages(self, queue: str, state: State | None = None) -> list[Message]:
+        """Return the messages of a queue, of all states or of one; see `Queue.scan`."""
+        command = Scan(queue, None if state is None else check_state(state), limit=PAGE)
+        found: list[Message] = []
+        while True:
+            page = self.lane.call(command)
+            assert isinstance(page, Page)
+            found += page.messages
+            if page.cursor is None:
+                return found
+            command = Scan(queue, command.state, limit=PAGE, cursor=page.cursor)
+
+    def pending(self, queue: str) -> list[Message]:
+        """Return what is still to be handled, by due moment, then id: delayed, ready, leased."""
+        listed = self.messages(queue)
+        alive = [one for one in listed if one.state in ("delayed", "ready", "leased")]
+        return sorted(alive, key=lambda message: (message.due, message.id))
+
+    def dead(self, queue: str) -> list[Message]:
+        """Return the dead letters of a queue, oldest first; `error` says what each died of."""
+        return self.messages(queue, "dead")
+
+    def assert_put(
+        self,
+        queue: str,
+        body: Any = ANY,
+        *,
+        id: Any = ANY,
+        delay: Duration | Any = ANY,
+        at: Moment | Any = ANY,
+        priority: Any = ANY,
+        expires: Duration | Any = ANY,
+        attempts: Any = ANY,
+        group: Any = ANY,
+        headers: Any = ANY,
+        times: int | None = None,
+    ) -> PutRecord:
+        """Assert that such a message was put; say what was put instead if not.
+
+        What is left out may be anything. It counts that it was put: it may have been handled or
+        cancelled since.
+
+        Args:
+            queue: where.
+            body: what a put would take: a dict, a dataclass, a `Struct`. It is compared as it is
+                stored; `unittest.mock.ANY` may stand for parts of it.
+            id, priority, attempts, group, headers: as they were put.
+            delay: how long after the put it falls due, however the put said it.
+            at: the moment at which it falls due, however the put said it.
+            expires: as it was put.
+            times: exactly how often; once or more unless said.
+
+        Returns:
+            The last such put.
+        """
+        __tracebackhide__ = True
+        expected = Expected(
+            body=body, id=id, delay=delay, at=at, priority=priority, expires=expires,
+            attempts=attempts, group=group, headers=headers,
+        )  # fmt: skip
+        found = self._matching(queue, expected)
+        if not found or times not in (None, len(found)):
+            what = f"no such message was put into {queue!r}"
+            if found or times == 0:
+                what = f"{len(found)} such messages were put into {queue!r}, not {times}"
+            raise AssertionError(self._complaint(what, expected, queue))
+        return found[-1]
+
+    def assert_not_put(self, queue: str, body: Any = ANY, *, id: Any = ANY) -> None:
+        """Assert that no such message was put; without body and id: that none was at all."""
+        __tracebackhide__ = True
+        expected = Expected(body=body, id=id)
+        if self._matching(queue, expected):
+            what = f"such a message was put into {queue!r}"
+            raise AssertionError(self._complaint(what, expected, queue))
+
+    def assert_dead(self, queue: str, *, id: str | None = None, error: str = "") -> Message:
+        """Assert that a message is among the dead letters.
+
+        Args:
+            queue: of which queue.
+            id: which one; any unless said.
+            error: a regular expression to be found in the reason of its last failure.
+
+        Returns:
+            The dead letter.
+        """
+        __tracebackhide__ = True
+        dead = self.dead(queue)
+        for message in dead:
+            if id in (None, message.id) and re.search(error, message.error or ""):
+                return message
+        wanted = f" {id!r}" if id else ""
+        wanted += f" with an error like {error!r}" if error else ""
+        lines = [f"{queue!r} has no dead letter{wanted}"]
+        lines += [f"    {m.id!r} is dead: {(m.error or '').partition(chr(10))[0]}" for m in dead]
+        if id is not None and id not in [message.id for message in dead]:
+            states = [message.state for message in self.messages(queue) if message.id == id]
+            lines.append(f"    {id!r} is {states[0] if states else 'not in the queue'}")
+        raise AssertionError("\n".join(lines))
+
+    def _matching(self, queue: str, expected: Expected) -> list[PutRecord]:
+        return [record for record in self.puts(queue) if not expected.differs(record)]
+
+    def _complaint(self, what: str, expected: Expected, queue: str) -> str:
+        names = sorted({record.queue for record in self._puts})
+        return complaint(what, expected, queue, self.puts(queue), names)

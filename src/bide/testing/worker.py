@@ -1,0 +1,375 @@
+"""A worker that a test drives by hand: it handles what is due when it is told to, in order."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+from bide.model.errors import Closed, InvalidArgument, WrongContext
+from bide.model.moments import Duration, Moment, milliseconds, to_datetime, unix
+from bide.testing.bench import Bench, Handled
+from bide.testing.store import ScratchStore
+from bide.worker.access import Access
+from bide.worker.app import App
+from bide.worker.runner import chosen, lifespan
+
+__all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
+
+T = TypeVar("T")
+
+Errors = Literal["raise", "collect"]
+
+LIMIT = 1_000
+PATIENCE = 10.0
+
+
+class AsyncManualWorker:
+    """Async form of `ManualWorker`, for async tests. The fixture `bide_async_worker`.
+
+    Handlers run on the test's own event loop. Enter it with `async with`.
+
+    Args:
+        app: whose handlers run.
+        store: where its queues are.
+        queues: only these; all that have a handler by default.
+        errors: "raise" or "collect"; see `ManualWorker`.
+        patience: how many real seconds one delivery may take.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        app: App,
+        store: ScratchStore,
+        *,
+        queues: Iterable[str] = (),
+        errors: Errors = "raise",
+        patience: float = PATIENCE,
+    ) -> None:
+        if errors not in ("raise", "collect"):
+            raise InvalidArgument(f'errors={errors!r} must be "raise" or "collect"')
+        self.app = app
+        self.store = store
+        self.handled: list[Handled] = []
+        """Every delivery so far, in order."""
+        self._queues = chosen(app, list(queues))
+        self._raises = errors == "raise"
+        self._patience = patience
+        self._benches: list[Bench] = []
+        self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
+        self._host: asyncio.Task[None] | None = None
+        self._wait: int | None = None
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What handlers have raised so far, in order; the signals `bide.Retry` and so on not."""
+        return [one.error for one in self.handled if one.failed and one.error is not None]
+
+    async def __aenter__(self) -> Self:
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._host = asyncio.create_task(self._live(started))
+        await asyncio.wait([self._host, started], return_when=asyncio.FIRST_COMPLETED)
+        if self._host.done():
+            self._host.result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            self._jobs.put_nowait(None)
+            await host
+
+    async def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `ManualWorker.run_due`."""
+        return await self._in_host(lambda: self._run_due(limit))
+
+    async def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `ManualWorker.advance`."""
+        target = self.store.clock.now() + milliseconds(duration, "duration")
+        return await self._in_host(lambda: self._go_to(target, limit))
+
+    async def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `ManualWorker.advance_to`."""
+        target, now = unix(moment, "moment"), self.store.clock.now()
+        if target < now:
+            raise InvalidArgument(
+                f"moment={moment} is before now, which is {to_datetime(now)}; time cannot go back"
+            )
+        return await self._in_host(lambda: self._go_to(target, limit))
+
+    async def _live(self, started: "asyncio.Future[None]") -> None:
+        """Be within the app's lifespan; whatever is done is done in this task, as in a worker."""
+        state, clock = vars(self.app.state).copy(), self.app.clock
+        self.app.clock = self.store.clock
+        try:
+            async with lifespan(self.app):
+                access = Access(self.store.lane, self.store.clock)
+                self._benches = [
+                    Bench(self.app.duties[queue], self.app.around, self.app.state, access)
+                    for queue in self._queues
+                ]
+                started.set_result(None)
+                while (job := await self._jobs.get()) is not None:
+                    await job()
+        finally:
+            for bench in self._benches:
+                bench.close()
+            self.app.clock = clock
+            vars(self.app.state).clear()
+            vars(self.app.state).update(state)
+
+    async def _in_host(self, work: Callable[[], Awaitable[T]]) -> T:
+        if self._host is None:
+            raise Closed("this worker is not at work; use it within: async with ... as worker")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def job() -> None:
+            try:
+                result = await work()
+            except BaseException as error:  # noqa: BLE001  (it is the caller's)
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        self._jobs.put_nowait(job)
+        either: list[asyncio.Future[Any]] = [self._host, answer]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():  # the lifespan has ended by itself, which only an error does
+            self._host.result()
+        return await answer
+
+    async def _go_to(self, target: int, limit: int) -> list[Handled]:
+        clock = self.store.clock
+        done: list[Handled] = []
+        while True:
+            done += await self._run_due(limit - len(done))
+            left = target - clock.now()
+            if self._wait is None or self._wait > left:
+                break
+            clock.advance(max(self._wait, 1) / 1000)
+            await asyncio.sleep(0)
+        if left > 0:
+            clock.advance(left / 1000)
+            await asyncio.sleep(0)
+        return done
+
+    async def _run_due(self, limit: int) -> list[Handled]:
+        done: list[Handled] = []
+        while (handled := await self._next()) is not None:
+            done.append(handled)
+            self.handled.append(handled)
+            if handled.failed and self._raises:
+                raise _noted(handled)
+            if len(done) >= limit:
+                raise RuntimeError(
+                    f"{limit:,} deliveries were made, and there may be more. Does a handler put "
+                    f"what is due at once, again and again? The last was {handled.id!r} of "
+                    f"{handled.queue!r}. If that many are right, give a larger limit="
+                )
+        return done
+
+    async def _next(self) -> Handled | None:
+        """Do one delivery: of the queue whose next is due first."""
+        waits = []
+        heads = [(await bench.head(), bench) for bench in self._benches]
+        heads.sort(key=lambda pair: pair[0].due if pair[0] is not None else float("inf"))
+        for _, bench in heads:
+            found = await bench.handle_next(self._patience)
+            if isinstance(found, Handled):
+                return found
+            if found is not None:
+                waits.append(found)
+        self._wait = min(waits, default=None)
+        return None
+
+
+class ManualWorker:
+    """Runs an app's handlers when a test says so, and moves the clock. The fixture `bide_worker`.
+
+    All is as in `bide worker`: middleware, typed bodies, `still_wanted`, retries, time-outs, dead
+    letters, plain handlers in threads, the app's lifespan from the making of this object to
+    `close`. Only claims wait for nobody, deliveries go one after the other in the order of their
+    queue, of several queues the one whose next is due first, and pauses between attempts have no
+    jitter: so a test sees the same each time.
+
+    Args:
+        app: whose handlers run.
+        store: where its queues are.
+        queues: only these; all that have a handler by default.
+        errors: "raise": what a handler raises comes out of `run_due` or `advance`, once its message
+            has been retried or buried as usual. "collect": it is kept in `errors`.
+        patience: how many real seconds one delivery may take.
+
+    Raises:
+        InvalidArgument: the app has no handler, or none for one of the queues.
+
+    Example:
+        >>> import bide
+        >>> app = bide.App()
+        >>> @app.handler("orders")
+        ... def expire(order: int) -> None:
+        ...     print("order", order, "timed out")
+        >>> with ScratchStore() as store, ManualWorker(app, store) as worker:
+        ...     outcome = bide.Queue("orders").put(42, delay="30m")
+        ...     early = worker.advance("29m")
+        ...     late = worker.advance("1m")
+        order 42 timed out
+        >>> len(early), [one.outcome for one in late]
+        (0, ['acked'])
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        app: App,
+        store: ScratchStore,
+        *,
+        queues: Iterable[str] = (),
+        errors: Errors = "raise",
+        patience: float = PATIENCE,
+    ) -> None:
+        self._worker = AsyncManualWorker(
+            app, store, queues=queues, errors=errors, patience=patience
+        )
+        self._loop = asyncio.Runner()
+        self._closed = False
+        try:
+            self._run(self._worker.__aenter__())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    @property
+    def app(self) -> App:
+        """The app whose handlers run."""
+        return self._worker.app
+
+    @property
+    def store(self) -> ScratchStore:
+        """Where its queues are."""
+        return self._worker.store
+
+    @property
+    def handled(self) -> list[Handled]:
+        """Every delivery so far, in order."""
+        return self._worker.handled
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What handlers have raised so far, in order; the signals `bide.Retry` and so on not."""
+        return self._worker.errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the app's lifespan. Closing twice does nothing."""
+        if self._closed:
+            return
+        try:
+            self._run(self._worker.__aexit__(None, None, None))
+        finally:
+            self._closed = True
+            self._loop.close()
+
+    def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
+        """Handle everything that is due now, and what becomes due at once by doing so.
+
+        Args:
+            limit: more deliveries than this are an error, so that no test runs for ever.
+
+        Returns:
+            What was handled, in order.
+
+        Raises:
+            Exception: what a handler has raised, unless errors are collected. What was due after
+                it is still due.
+            TimeoutError: a handler has not ended within `patience`.
+            RuntimeError: the limit was reached.
+            WrongContext: on an event loop; async tests have `AsyncManualWorker`.
+        """
+        return self._run(self._worker.run_due(limit=limit))
+
+    def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
+        """Let time pass, and handle what falls due meanwhile, each at its moment.
+
+        Args:
+            duration: seconds, a `timedelta`, or "1h30m".
+            limit: as for `run_due`.
+
+        Returns:
+            What was handled, in order.
+
+        Raises:
+            Exception: as for `run_due`; the clock stays at that moment.
+        """
+        return self._run(self._worker.advance(duration, limit=limit))
+
+    def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
+        """Let time pass until a moment, as `advance` does.
+
+        Args:
+            moment: an aware `datetime`, or Unix seconds; not before now.
+            limit: as for `run_due`.
+        """
+        return self._run(self._worker.advance_to(moment, limit=limit))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio._get_running_loop() is not None:
+            work.close()
+            raise WrongContext(
+                "this worker has an event loop of its own, and here runs another; in an async test "
+                "use the fixture bide_async_worker (the same methods, with await)"
+            )
+        if self._closed:
+            work.close()
+            raise Closed("this worker was closed; make a new one to go on")
+        return self._loop.run(work)
+
+
+class WorkerFactory(Protocol):
+    """What the fixture `bide_worker` is, for annotations."""
+
+    def __call__(
+        self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
+        patience: float = PATIENCE,
+    ) -> ManualWorker:  # fmt: skip
+        """Return a worker for an app, at work in `bide_store` until the test ends."""
+
+
+class AsyncWorkerFactory(Protocol):
+    """What the fixture `bide_async_worker` is, for annotations."""
+
+    def __call__(
+        self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
+        patience: float = PATIENCE,
+    ) -> AsyncManualWorker:  # fmt: skip
+        """Return a worker for an app in `bide_store`, to be entered with `async with`."""
+
+
+def _noted(handled: Handled) -> BaseException:
+    error = handled.error
+    assert error is not None
+    became = {"retried": "it is tried again", "dead": "it is a dead letter now"}
+    error.add_note(
+        f"Raised for the message {handled.id!r} of {handled.queue!r}, attempt {handled.attempt}; "
+        f'{became.get(handled.outcome, handled.outcome)}. To go on instead: errors="collect"'
+    )
+    return error

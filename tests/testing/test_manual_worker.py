@@ -1,0 +1,434 @@
+"""A worker driven by hand: the same as `bide worker`, at the pace of a test."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import bide
+from bide.testing import AsyncManualWorker, ManualWorker, ScratchStore
+
+Handle = Callable[[Any, bide.Delivery], None]
+both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+
+
+@pytest.fixture
+def store() -> Iterator[ScratchStore]:
+    with ScratchStore() as store:
+        yield store
+
+
+@pytest.fixture
+def app() -> bide.App:
+    return bide.App()
+
+
+def register(
+    app: bide.App, handle: Handle, queue: str = "q", *, is_async: bool = False, **options: Any
+) -> None:
+    async def on_loop(body: Any, delivery: bide.Delivery) -> None:
+        handle(body, delivery)
+
+    def in_thread(body: Any, delivery: bide.Delivery) -> None:
+        handle(body, delivery)
+
+    app.handler(queue, **options)(on_loop if is_async else in_thread)
+
+
+@both
+def test_what_is_due_is_handled_in_order(
+    app: bide.App, store: ScratchStore, is_async: bool
+) -> None:
+    seen: list[Any] = []
+    for queue in ("q", "r"):
+        register(app, lambda body, _: seen.append(body), queue, is_async=is_async)
+    q, r = store.queue("q"), store.queue("r")
+    r.put("second", delay=20)
+    q.put("third", delay=30)
+    q.put("first", delay=10)
+    q.put("weighty", delay=30, priority=5)
+    q.put("far", delay="1d")
+    with ManualWorker(app, store) as worker:
+        assert worker.run_due() == []
+        store.clock.advance(60)
+        done = worker.run_due()
+        assert seen == ["weighty", "first", "second", "third"]  # in a backlog the weight decides
+        assert [(one.queue, one.body, one.outcome) for one in done[1:3]] == [
+            ("q", "first", "acked"),
+            ("r", "second", "acked"),
+        ]
+        assert worker.handled == done
+    assert q.audit()
+
+
+@both
+def test_time_passes_from_moment_to_moment(
+    app: bide.App, store: ScratchStore, is_async: bool
+) -> None:
+    start, seen = store.clock.now(), []
+    queue = store.queue("q")
+
+    def handle(body: Any, delivery: bide.Delivery) -> None:
+        seen.append((body, store.clock.now() - start, delivery.lateness))
+
+    register(app, handle, is_async=is_async)
+    queue.put("a", delay="250ms")
+    queue.put("b", delay="30m")
+    queue.put("c", delay="31m")
+    with ManualWorker(app, store) as worker:
+        worker.advance("30m")
+        assert seen == [("a", 250, 0), ("b", 1_800_000, 0)]
+        assert store.clock.now() - start == 1_800_000
+        worker.advance_to(datetime.fromtimestamp(start / 1000 + 3600, UTC))
+        assert seen[2] == ("c", 1_860_000, 0)
+        assert store.clock.now() - start == 3_600_000
+        with pytest.raises(bide.InvalidArgument, match="time cannot go back"):
+            worker.advance_to(start / 1000)
+
+
+def test_what_a_handler_puts_is_handled_in_its_turn(app: bide.App, store: ScratchStore) -> None:
+    seen: list[Any] = []
+    steps = store.queue("steps")
+
+    def step(body: int, _: bide.Delivery) -> None:
+        seen.append(body)
+        if body < 3:
+            steps.put(body + 1, delay=0 if body == 1 else "1h")
+
+    register(app, step, "steps")
+    steps.put(1)
+    with ManualWorker(app, store) as worker:
+        assert len(worker.run_due()) == 2
+        worker.advance("1h")
+    assert seen == [1, 2, 3]
+
+
+@both
+def test_a_failure_is_tried_again_without_jitter(
+    app: bide.App, store: ScratchStore, is_async: bool
+) -> None:
+    moments: list[int] = []
+
+    def fail(_: Any, delivery: bide.Delivery) -> None:
+        moments.append(store.clock.now())
+        raise OSError(f"attempt {delivery.attempt}")
+
+    retry = bide.Backoff(attempts=3, first="10s", factor=2, jitter=1)
+    register(app, fail, is_async=is_async, retry=retry)
+    store.queue("q").put(1, id="one")
+    with ManualWorker(app, store, errors="collect") as worker:
+        done = worker.advance("1h")
+        assert [one.outcome for one in done] == ["retried", "retried", "dead"]
+        assert [str(error) for error in worker.errors] == [f"attempt {n}" for n in (1, 2, 3)]
+        assert done[0].reason.startswith("OSError: attempt 1\n")
+    assert [later - moments[0] for later in moments] == [0, 10_000, 30_000]
+    assert len(store.assert_dead("q", id="one", error="attempt 3").failures) == 3
+
+
+@both
+def test_an_error_comes_out_where_the_test_is(
+    app: bide.App, store: ScratchStore, is_async: bool
+) -> None:
+    def fail(body: str, delivery: bide.Delivery) -> None:
+        if body == "bad" and delivery.attempt == 1:
+            raise KeyError("colour")
+
+    register(app, fail, is_async=is_async)
+    queue = store.queue("q")
+    queue.put("bad", delay=5, id="bad")
+    queue.put("good", delay=6)
+    start = store.clock.now()
+    with ManualWorker(app, store) as worker:
+        with pytest.raises(KeyError, match="colour") as raised:
+            worker.advance("1m")
+        assert "'bad' of 'q', attempt 1; it is tried again" in raised.value.__notes__[0]
+        assert store.clock.now() - start == 5_000
+        assert [(one.body, one.attempt) for one in worker.advance("1m")] == [
+            ("good", 1),
+            ("bad", 2),
+        ]
+
+
+def test_signals_are_no_errors(app: bide.App, store: ScratchStore) -> None:
+    signals: dict[str, Exception] = {
+        "retry": bide.Retry("5m", "closed"), "discard": bide.Discard("gone"),
+        "bury": bide.Bury("broken"),
+    }  # fmt: skip
+
+    def signal(body: str, delivery: bide.Delivery) -> None:
+        if delivery.attempt == 1:
+            raise signals[body]
+
+    register(app, signal)
+    store.queue("q").put_many(list(signals))
+    with ManualWorker(app, store) as worker:
+        done = {one.body: one for one in worker.run_due()}
+        assert {body: one.outcome for body, one in done.items()} == {
+            "retry": "retried", "discard": "discarded", "bury": "dead",
+        }  # fmt: skip
+        assert done["bury"].error is signals["bury"]
+        assert worker.errors == []
+        assert [one.body for one in worker.advance("5m")] == ["retry"]
+    store.assert_dead("q", error="^broken$")
+
+
+def test_what_is_no_longer_wanted_is_discarded(app: bide.App, store: ScratchStore) -> None:
+    seen: list[int] = []
+    register(app, lambda body, _: seen.append(body), still_wanted=lambda body: body == 2)
+    store.queue("q").put_many([1, 2])
+    with ManualWorker(app, store) as worker:
+        assert [one.outcome for one in worker.run_due()] == ["discarded", "acked"]
+    assert seen == [2]
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def test_a_body_that_does_not_fit_is_an_error(app: bide.App, store: ScratchStore) -> None:
+    @app.handler("q")
+    def handle(order: Order) -> None: ...
+
+    store.queue("q").put({"id": "x"})
+    with ManualWorker(app, store) as worker:
+        with pytest.raises(Exception, match="the body is no Order"):
+            worker.run_due()
+    store.assert_dead("q", error="the body is no Order")
+
+
+def test_jobs_run(app: bide.App, store: ScratchStore) -> None:
+    ran: list[Any] = []
+
+    @app.job("meetings")
+    class Remind(bide.Job):
+        meeting: int
+
+        def due(self) -> str:
+            return "10m"
+
+        async def run(self) -> None:
+            ran.append(self.meeting)
+
+    store.queue("meetings").put_many([Remind(7).message()])
+    store.assert_put("meetings", Remind(7), delay="10m", headers={"bide-job": "Remind"})
+    with ManualWorker(app, store) as worker:
+        worker.advance("10m")
+    assert ran == [7]
+
+
+@both
+def test_middleware_and_lifespan_surround_the_work(store: ScratchStore, is_async: bool) -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: bide.App) -> AsyncIterator[None]:
+        told.append("open")
+        app.state.pool = asyncio.current_task()
+        yield
+        assert app.state.pool is asyncio.current_task()
+        told.append("close")
+
+    app = bide.App(lifespan=lifespan)
+    app.state.given = 1
+
+    @app.middleware
+    async def around(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        assert delivery.state.given == 1
+        told.append("before")
+        await go_on()
+        told.append("after")
+
+    register(app, lambda body, _: told.append(body), is_async=is_async)
+    store.queue("q").put("handled")
+    with ManualWorker(app, store) as worker:
+        assert app.clock is store.clock
+        assert told == ["open"]
+        worker.run_due()
+    assert told == ["open", "before", "handled", "after", "close"]
+    assert vars(app.state) == {"given": 1}
+    assert app.clock is not store.clock
+
+
+def test_a_lifespan_that_fails_says_so_at_once(store: ScratchStore) -> None:
+    @asynccontextmanager
+    async def lifespan(app: bide.App) -> AsyncIterator[None]:
+        raise OSError("no database")
+        yield
+
+    app = bide.App(lifespan=lifespan)
+    register(app, lambda *_: None)
+    with pytest.raises(OSError, match="no database"):
+        ManualWorker(app, store)
+
+
+def test_a_handler_that_lets_time_pass_runs_out_of_it(app: bide.App, store: ScratchStore) -> None:
+    @app.handler("q", timeout="30s")
+    async def slow(body: int) -> None:
+        store.clock.advance(31)
+        await asyncio.sleep(60)
+
+    store.queue("q").put(1)
+    with ManualWorker(app, store) as worker:
+        with pytest.raises(TimeoutError, match="took longer than its timeout of 30s"):
+            worker.run_due()
+
+
+def test_a_plain_handler_runs_out_of_time_too(app: bide.App, store: ScratchStore) -> None:
+    @app.handler("q", timeout="30s")
+    def slow(body: int, delivery: bide.Handling) -> None:
+        store.clock.advance(31)
+        assert delivery.lost.wait(10)
+
+    store.queue("q").put(1)
+    with ManualWorker(app, store, errors="collect") as worker:
+        assert [one.outcome for one in worker.run_due()] == ["retried"]
+        assert "took longer than its timeout" in str(worker.errors[0])
+
+
+@both
+def test_a_handler_that_never_ends_is_named(
+    app: bide.App, store: ScratchStore, is_async: bool
+) -> None:
+    release = threading.Event()
+
+    async def on_loop(body: int) -> None:
+        await asyncio.sleep(60)
+
+    def in_thread(body: int) -> None:
+        release.wait(60)
+
+    app.handler("q")(on_loop if is_async else in_thread)
+    store.queue("q").put(1, id="stuck")
+    begun = time.monotonic()
+    with ManualWorker(app, store, patience=0.05) as worker:
+        with pytest.raises(TimeoutError, match=r"on_loop|in_thread.*'stuck'.*within 0\.05 s"):
+            worker.run_due()
+    release.set()
+    assert time.monotonic() - begun < 10
+
+
+def test_deliveries_without_end_are_an_error(app: bide.App, store: ScratchStore) -> None:
+    queue = store.queue("q")
+
+    def again(body: int, _: bide.Delivery) -> None:
+        queue.put(body)
+
+    register(app, again)
+    queue.put(1)
+    with ManualWorker(app, store) as worker:
+        with pytest.raises(RuntimeError, match="50 deliveries were made"):
+            worker.run_due(limit=50)
+        with pytest.raises(RuntimeError, match="50 deliveries were made"):
+            worker.advance("1h", limit=50)
+
+
+def test_only_the_queues_named_are_worked_on(app: bide.App, store: ScratchStore) -> None:
+    for name in ("q", "r"):
+        register(app, lambda *_: None, name)
+        store.queue(name).put(name)
+    with ManualWorker(app, store, queues=["r"]) as worker:
+        assert [one.queue for one in worker.advance("1h")] == ["r"]
+    with pytest.raises(bide.InvalidArgument, match="queue 's' has no handler"):
+        ManualWorker(app, store, queues=["s"])
+
+
+def test_a_paused_queue_rests(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+    queue = store.queue("q")
+    queue.put(1)
+    queue.pause()
+    with ManualWorker(app, store) as worker:
+        assert worker.advance("1h") == []
+        queue.resume()
+        assert len(worker.run_due()) == 1
+
+
+def test_what_somebody_let_lapse_comes_back(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+    queue = store.queue("q")
+    queue.put(1)
+    queue.claim(lease="1m")
+    with ManualWorker(app, store) as worker:
+        assert worker.advance("59s") == []
+        assert [one.attempt for one in worker.advance("1s")] == [2]
+
+
+def test_a_wrong_choice_is_refused(app: bide.App, store: ScratchStore) -> None:
+    with pytest.raises(bide.InvalidArgument, match="app has no handlers"):
+        ManualWorker(app, store)
+    register(app, lambda *_: None)
+    wrong: Any = "ignore"
+    with pytest.raises(bide.InvalidArgument, match=r'errors=.ignore. must be "raise" or "collect"'):
+        ManualWorker(app, store, errors=wrong)
+
+
+def test_closing_twice_does_nothing(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+    worker = ManualWorker(app, store)
+    worker.close()
+    worker.close()
+    with pytest.raises(bide.Closed, match="this worker was closed"):
+        worker.run_due()
+
+
+def test_on_an_event_loop_it_names_the_other(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+
+    async def story() -> None:
+        with ManualWorker(app, store):
+            pass
+
+    with pytest.raises(bide.WrongContext, match="bide_async_worker"):
+        asyncio.run(story())
+
+
+@both
+def test_the_async_form_does_the_same(app: bide.App, store: ScratchStore, is_async: bool) -> None:
+    seen: list[Any] = []
+
+    def handle(body: Any, delivery: bide.Delivery) -> None:
+        seen.append(body)
+        if body == "bad":
+            raise ValueError("bad")
+
+    register(app, handle, is_async=is_async)
+
+    async def story() -> None:
+        async with bide.AsyncQueue("q") as queue, AsyncManualWorker(app, store) as worker:
+            await queue.put("good", delay="30m")
+            assert await worker.run_due() == []
+            assert [one.outcome for one in await worker.advance("30m")] == ["acked"]
+            await queue.put("bad", id="bad")
+            with pytest.raises(ValueError, match="bad"):
+                await worker.run_due()
+            assert len(worker.errors) == 1
+            store.assert_put("q", "bad")  # assertions do not mind the loop
+            with pytest.raises(ValueError, match="bad"):
+                await worker.advance_to(store.clock.now() / 1000 + 60)
+
+    asyncio.run(story())
+    assert seen == ["good", "bad", "bad"]
+
+
+def test_the_async_form_is_to_be_entered(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+
+    async def story() -> None:
+        with pytest.raises(bide.Closed, match="async with"):
+            await AsyncManualWorker(app, store).run_due()
+
+    asyncio.run(story())
+
+
+def test_both_forms_have_the_same_methods() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(ManualWorker) - {"close", "app", "store", "handled"} == public(AsyncManualWorker)

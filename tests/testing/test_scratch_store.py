@@ -1,0 +1,230 @@
+"""The store of a test: who lives in it, and what it says about what was put."""
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+import bide
+from bide.clock import SYSTEM_CLOCK
+from bide.engines.memory import MemoryEngine
+from bide.engines.port import Capabilities
+from bide.testing import FakeClock, ScratchStore
+from bide.testing import store as store_module
+
+
+@dataclass
+class Order:
+    id: int
+    total: float
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScratchStore]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bide.db'}"
+    with ScratchStore(url) as store:
+        yield store
+
+
+def test_queues_made_before_and_meanwhile_live_in_it(tmp_path: Path) -> None:
+    before = bide.Queue("orders", f"sqlite:///{tmp_path / 'never.db'}")
+    with ScratchStore() as store:
+        before.put(1, delay="1m")
+        bide.Queue("orders", "sqlite:////nowhere/at/all.db").put(2, delay="2m")
+        assert [record.body for record in store.puts("orders")] == [1, 2]
+        store.clock.advance(120)
+        assert len(before.claim(10)) == 2
+    assert not (tmp_path / "never.db").exists()
+    before.close()
+
+
+def test_afterwards_a_queue_is_where_it_was(tmp_path: Path) -> None:
+    with bide.Queue("orders", f"sqlite:///{tmp_path / 'real.db'}") as orders:
+        orders.put("real", id="r")
+        with ScratchStore():
+            assert orders.get("r") is None
+            meanwhile = bide.Queue("orders", f"sqlite:///{tmp_path / 'real.db'}")
+        assert orders.get("r") is not None
+        with meanwhile:
+            assert meanwhile.get("r") is not None
+            assert meanwhile._clock is SYSTEM_CLOCK
+
+
+def test_a_queue_that_is_closed_meanwhile_stays_closed(tmp_path: Path) -> None:
+    orders = bide.Queue("orders", f"sqlite:///{tmp_path / 'real.db'}")
+    orders.put(1)
+    with ScratchStore() as store:
+        orders.close()
+        store.queue("orders").put(2)  # the store goes on
+        with bide.Queue("orders") as brief:
+            brief.put(3)
+        assert len(store.puts()) == 2
+    with pytest.raises(bide.Closed):
+        orders.get("x")
+
+
+def test_a_queue_with_a_clock_of_its_own_is_left_alone() -> None:
+    with bide.Queue("orders", "memory://", clock=FakeClock()) as mine, ScratchStore() as store:
+        mine.put(1)
+        with bide.Queue("orders", "memory://", clock=FakeClock()) as other:
+            other.put(2)
+        assert store.puts() == []
+
+
+def test_what_a_queue_keeps_is_told_to_each_store() -> None:
+    with bide.Queue("orders", "memory://", keep="1h") as orders:
+        for _ in range(2):
+            with ScratchStore():
+                orders.put(1, id="one")
+                orders.claim()[0].ack()
+                assert not orders.put(1, id="one")
+
+
+def test_stores_can_stand_in_each_other() -> None:
+    with ScratchStore() as outer, bide.Queue("q") as queue:
+        with ScratchStore() as inner:
+            queue.put("inner")
+        queue.put("outer")
+        assert [[one.body for one in store.puts()] for store in (outer, inner)] == [
+            ["outer"],
+            ["inner"],
+        ]
+
+
+def test_queues_are_not_kept_alive_by_being_known() -> None:
+    from bide.queue.face import _faces
+
+    queue = bide.Queue("q", "memory://leak")
+    assert queue in _faces
+    before = len(_faces)
+    queue.close()
+    del queue
+    gc.collect()
+    assert len(_faces) < before
+
+
+def test_what_was_put_is_told_in_full(store: ScratchStore) -> None:
+    orders = store.queue("orders")
+    orders.put(
+        Order(1, 9.5), delay="30m", id="order-1", priority=3, expires="1h", group="g",
+        headers={"a": "b"}, attempts=2,
+    )  # fmt: skip
+    record = store.assert_put(
+        "orders", Order(1, 9.5), id="order-1", delay=1800, at=record_due(store), priority=3,
+        expires="1h", group="g", headers={"a": "b"}, attempts=2, times=1,
+    )  # fmt: skip
+    assert (record.delay, record.outcome.done) == (1800, True)
+    assert record.due_at == datetime(2023, 11, 14, 22, 43, 20, tzinfo=UTC)
+    assert str(record) == (
+        "id='order-1' body={'id': 1, 'total': 9.5} delay=30m priority=3 group='g' "
+        "headers={'a': 'b'} expires=1h (due 2023-11-14 22:43:20 UTC)"
+    )
+    store.assert_put("orders", {"id": ANY, "total": 9.5})
+
+
+def record_due(store: ScratchStore) -> datetime:
+    return datetime.fromtimestamp(store.clock.now() / 1000 + 1800, UTC)
+
+
+@pytest.mark.parametrize(
+    ("expected", "differs"),
+    [
+        ({"body": 2}, "body"),
+        ({"body": object()}, "body"),
+        ({"id": "b"}, "id"),
+        ({"delay": "31m"}, "delay"),
+        ({"delay": None}, "delay"),
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC)}, "at"),
+        ({"priority": 1, "group": "g"}, "priority, group"),
+        ({"expires": None}, "expires"),
+        ({"attempts": 3}, "attempts"),
+        ({"headers": {}}, "headers"),
+    ],
+)
+def test_a_failed_assertion_says_what_differs(
+    store: ScratchStore, expected: dict[str, Any], differs: str
+) -> None:
+    store.queue("orders").put(1, id="a", delay="30m", expires="1h")
+    with pytest.raises(AssertionError, match=rf"id='a' body=1 .*\n +differs in: {differs}$"):
+        store.assert_put("orders", **expected)
+
+
+def test_a_put_that_was_not_stored_says_so(store: ScratchStore) -> None:
+    orders = store.queue("orders")
+    orders.put(1, id="a")
+    orders.put(2, id="a")
+    with pytest.raises(AssertionError, match="not stored: a is ready, due "):
+        store.assert_put("orders", 3)
+
+
+def test_how_often_counts(store: ScratchStore) -> None:
+    orders = store.queue("orders")
+    orders.put_many([1, 1, 2])
+    store.assert_put("orders", 1, times=2)
+    with pytest.raises(AssertionError, match="2 such messages were put into 'orders', not 1"):
+        store.assert_put("orders", 1, times=1)
+    with pytest.raises(AssertionError, match="such a message was put into 'orders'"):
+        store.assert_not_put("orders", 2)
+    store.assert_not_put("orders", 3)
+    store.forget()
+    store.assert_not_put("orders")
+
+
+def test_nothing_put_is_told_as_such(store: ScratchStore) -> None:
+    with pytest.raises(AssertionError, match="anything at all\nnothing was put into any queue"):
+        store.assert_put("orders")
+    store.queue("mail").put(1)
+    with pytest.raises(AssertionError, match="nothing was put into 'orders', but into: 'mail'"):
+        store.assert_put("orders")
+
+
+def test_a_long_list_is_cut(store: ScratchStore) -> None:
+    store.queue("orders").put_many(range(25))
+    with pytest.raises(AssertionError, match=r"10\. .*\n +differs.*\n +\.\.\. and 15 more"):
+        store.assert_put("orders", "x")
+
+
+def test_what_is_there_is_told(store: ScratchStore) -> None:
+    orders = store.queue("orders")
+    orders.put_many(
+        [bide.NewMessage(number, id=f"o{number}", delay=600 - number) for number in range(550)]
+    )
+    orders.put("now", id="now")
+    orders.put("held", id="held", priority=9)
+    held = orders.claim()[0]
+    assert len(store.messages("orders")) == 552
+    assert [one.id for one in store.pending("orders")][:3] == ["held", "now", "o549"]
+    held.bury("it is broken")
+    assert [one.error for one in store.dead("orders")] == ["it is broken"]
+    assert store.assert_dead("orders", id="held", error="is b.oken").body == "held"
+    assert store.assert_dead("orders").id == "held"
+
+
+def test_a_missing_dead_letter_says_where_the_message_is(store: ScratchStore) -> None:
+    orders = store.queue("orders")
+    orders.put(1, id="a", priority=1)
+    orders.put(2, id="b")
+    orders.claim()[0].bury("broken\nwith a tail")
+    with pytest.raises(AssertionError, match=r"no dead letter 'b'\n    'a' is dead: broken\n"):
+        store.assert_dead("orders", id="b")
+    with pytest.raises(AssertionError, match=r"'b' is ready$"):
+        store.assert_dead("orders", id="b")
+    with pytest.raises(AssertionError, match=r"'c' is not in the queue$"):
+        store.assert_dead("orders", id="c")
+    with pytest.raises(AssertionError, match="with an error like 'burnt'"):
+        store.assert_dead("orders", id="a", error="burnt")
+
+
+def test_a_store_by_its_own_clock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Aloof(MemoryEngine):
+        capabilities = Capabilities(caller_time=False)
+
+    monkeypatch.setattr(store_module, "opener", lambda url: Aloof)
+    with pytest.raises(bide.InvalidArgument, match=r"aloof:// goes by its own clock"):
+        with ScratchStore("aloof://secret@host"):
+            pass
