@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import _bide_pytestplugin
 import bide
+import bide.testing
 import bide.timing
 from bide.engines.port import Capabilities
 from bide.engines.sqlite.connection import APPLICATION_ID
@@ -47,6 +49,17 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", bide.timing.__all__)
 def test_every_timer_is_in_the_reference(name: str) -> None:
     assert re.search(rf"auto\w+:: bide\.timing\.{name}\n", text("reference/timing.md"))
+
+
+@pytest.mark.parametrize("name", bide.testing.__all__)
+def test_everything_for_tests_is_in_the_reference(name: str) -> None:
+    assert f"autoclass:: bide.testing.{name}\n" in text("reference/testing.md")
+
+
+@pytest.mark.parametrize("name", _bide_pytestplugin.__all__)
+def test_every_fixture_is_told(name: str) -> None:
+    assert f"| `{name}` |" in text("reference/testing.md")
+    assert name in text("howto/testing.md")
 
 
 @pytest.mark.parametrize("name", [name for name in dir(bide.Queue) if not name.startswith("_")])
