@@ -77,7 +77,8 @@ class SqliteEngine:
                 replies: list[Reply] = []
                 for kind, run in groupby(commands, type):
                     replies += VERBS[kind](session, list(run))
-                session.save()
+                if not self._read_only:
+                    session.save()
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:

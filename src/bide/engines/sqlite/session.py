@@ -136,6 +136,7 @@ class Session:
         self.now = now
         self._queues: dict[str, tuple[QueueRow, tuple[Any, ...]]] = {}
         self._seq: int | None = None
+        self._uncounted: dict[int, int] | None = None
 
     # Queues.
 
@@ -148,6 +149,9 @@ class Session:
                 return None
             queue = QueueRow(*row)
             known = self._queues[name] = queue, queue.values()
+            count = self._lone_puts().get(queue.id, 0)
+            queue.put += count
+            queue.delayed += count
         return known[0]
 
     def open(self, name: str) -> QueueRow | None:
@@ -167,11 +171,24 @@ class Session:
         return queue
 
     def save(self) -> None:
-        """Write back what has changed in the rows of queues."""
+        """Write back what has changed in the rows of queues, with what lone puts have added."""
+        if not self._queues:
+            return
+        lone = self._lone_puts()
         for queue, before in self._queues.values():
+            lone.pop(queue.id, None)
             values = queue.values()
             if values != before:
                 self.run(SQL.save_queue, (*values, queue.id))
+        for id, count in lone.items():
+            self.run(SQL.count_puts, {"queue": id, "count": count})
+        self.run(SQL.balance)
+
+    def _lone_puts(self) -> dict[int, int]:
+        """Return, by queue, how many messages the counters do not know of yet."""
+        if self._uncounted is None:
+            self._uncounted = dict(self.run(SQL.uncounted))
+        return self._uncounted
 
     def next_seq(self, count: int) -> int:
         """Reserve `count` sequence numbers; return the one before the first."""

@@ -17,6 +17,19 @@ UPDATE queue SET
   retried = ?, lapsed = ?
 WHERE id = ?;
 
+-- name: uncounted
+-- What lone puts have added since the counters of the queues were written.
+SELECT queue, count(*) FROM message NOT INDEXED
+WHERE seq > (SELECT counted FROM store) GROUP BY queue;
+
+-- name: count_puts
+UPDATE queue SET put = put + :count, delayed = delayed + :count WHERE id = :queue;
+
+-- name: balance
+-- Every message is counted: those to come have larger numbers.
+UPDATE store SET counted = (SELECT coalesce(max(seq), 0) FROM message)
+WHERE counted <> (SELECT coalesce(max(seq), 0) FROM message);
+
 -- name: queue_names
 SELECT name FROM queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
 
@@ -43,15 +56,17 @@ CREATE TEMP VIEW lone (queue, id, due, priority, attempts, expires, "group", dat
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 
 -- name: lone_trigger
--- All that a put of one message does. A queue that remembers messages has some to forget first.
+-- All that a put of one message does. The common way is for queues that remember messages and have
+-- some to forget first, for the first message with a weight, and to count now and then.
 CREATE TEMP TRIGGER lone_put INSTEAD OF INSERT ON lone BEGIN
-  UPDATE queue
-  SET put = put + 1, delayed = delayed + 1, weighted = max(weighted, NEW.priority > 0)
-  WHERE id = NEW.queue AND kept = 0;
-  SELECT RAISE(ABORT, 'not simple') WHERE changes() = 0;
   INSERT INTO message (queue, id, due, priority, attempt, attempts, expires, "group", data)
   VALUES (NEW.queue, NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group",
           NEW.data);
+  SELECT RAISE(ABORT, 'not simple') WHERE NOT EXISTS (
+    SELECT 1 FROM queue, store
+    WHERE queue.id = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)
+      AND last_insert_rowid() <= counted + 1000
+  );
   INSERT INTO pending (queue, state, rank, seq)
   VALUES (NEW.queue, 0, NEW.due * 256 + 255 - NEW.priority, last_insert_rowid());
 END;

@@ -25,6 +25,13 @@ CREATE TABLE queue (
   lapsed    INTEGER NOT NULL DEFAULT 0
 );
 
+-- One row: up to which message the counters above have counted. Only puts of a single message add
+-- some after it, so that such a put writes one page less; whoever changes a queue next counts them.
+CREATE TABLE store (
+  counted INTEGER NOT NULL
+);
+INSERT INTO store VALUES (0);
+
 -- What a message is. A claim reads this row and writes none: with due times at random each message
 -- is a page of its own, and pages written are what a batch costs.
 CREATE TABLE message (
