@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.scene import Scene
+from tests.worker.shop import Shop
 
 
 @pytest.fixture
@@ -11,3 +12,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(tmp_path / "bide.db")
     yield scene
     scene.close()
+
+
+@pytest.fixture
+def shop(scene: Scene) -> Shop:
+    return Shop(scene)

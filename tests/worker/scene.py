@@ -26,9 +26,13 @@ class Scene:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = FakeClock()
-        self.engine = FlakyEngine(SqliteEngine(path, durability="normal", timeout=0.05))
-        self.lane = Lane(lambda: self.engine, self.clock)
         self.app = bide.App("memory://", clock=self.clock)
+        self.open()
+
+    def open(self) -> None:
+        """Open the store; again after `close`."""
+        self.engine = FlakyEngine(SqliteEngine(self.path, durability="normal", timeout=0.05))
+        self.lane = Lane(lambda: self.engine, self.clock)
 
     def play(self, story: Coroutine[Any, Any, None]) -> None:
         asyncio.run(asyncio.wait_for(story, 20))

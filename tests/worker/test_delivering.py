@@ -229,6 +229,69 @@ def test_still_wanted_goes_with_every_order_of_arguments(scene: Scene) -> None:
     scene.play(story())
 
 
+@both
+def test_still_wanted_may_look_at_the_delivery(scene: Scene, is_async: bool) -> None:
+    seen: list[int] = []
+    asked: list[tuple[int, str, object]] = []
+
+    def check(body: int, delivery: bide.Handling) -> bool:
+        asked.append((body, delivery.id, delivery.state.table))
+        return delivery.attempt > 1
+
+    async def async_check(body: int, delivery: bide.Handling) -> bool:
+        return check(body, delivery)
+
+    async def story() -> None:
+        scene.app.state.table = {}
+        wanted = async_check if is_async else check
+        register(scene, is_async, seen.append, still_wanted=wanted)
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.acked(1)
+        assert asked == [(1, "q-0", {})]
+        assert seen == []
+
+    scene.play(story())
+
+
+def test_a_check_that_fails_has_the_message_tried_again(scene: Scene) -> None:
+    """The database that it asks is away: nobody knows whether the order still exists."""
+    seen: list[int] = []
+    down = [OSError("the database is down")]
+
+    def wanted(body: int, extra: str = "") -> bool:
+        assert extra == ""  # a default stays one
+        if down:
+            raise down.pop()
+        return True
+
+    async def story() -> None:
+        register(scene, False, seen.append, still_wanted=wanted)
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.delayed(1)
+            assert "the database is down" in ((await scene.find("q-0")).error or "")
+            await scene.pass_time(lambda: seen == [1], 1)
+
+    scene.play(story())
+
+
+def test_what_is_written_in_c_may_be_asked_as_well(scene: Scene) -> None:
+    seen: list[int] = []
+
+    async def story() -> None:
+        register(scene, False, seen.append, still_wanted={2}.__contains__)
+        scene.app.handler("p", still_wanted=bool)(lambda body: seen.append(body))
+        await scene.put(1, 2)
+        await scene.put(0, 3, queue="p")
+        async with scene.at_work():
+            await scene.acked(2)
+            await scene.acked(2, "p")
+        assert sorted(seen) == [2, 3]
+
+    scene.play(story())
+
+
 def test_what_is_handled_is_logged_with_its_fields(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

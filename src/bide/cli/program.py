@@ -49,6 +49,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     ),
     "Work": (
         Entry("worker", "worker:worker", "Run the handlers of an app."),
+        Entry(
+            "sources",
+            "sources:sources",
+            "List the sources, how far they have come, and what went wrong.",
+        ),
         Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
         Entry("ack", "settle:ack", "Say that a claimed message is done."),
         Entry("retry", "settle:retry", "Have a claimed message tried again."),

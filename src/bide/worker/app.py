@@ -4,7 +4,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -13,11 +12,21 @@ from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
-from bide.model.moments import Duration, milliseconds
-from bide.worker.handler import Handler, Middleware, inspect_handler, name_of
+from bide.model.moments import Duration
+from bide.worker.duty import Duty, lease_of
+from bide.worker.handler import (
+    Handler,
+    Middleware,
+    checked_retry,
+    inspect_handler,
+    name_of,
+    seconds_of,
+    with_delivery,
+)
 from bide.worker.job import Job
+from bide.worker.periodic import Periodic
 
-__all__ = ["App", "Duty"]
+__all__ = ["App"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 J = TypeVar("J", bound=type[Job])
@@ -29,23 +38,9 @@ SYNC_CONCURRENCY = 16
 MOST = 10_000
 """How many deliveries of one queue one process runs at a time at most."""
 
-SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
 
-
-@dataclass
-class Duty:
-    """One queue as an app works on it."""
-
-    queue: str
-    lease: int
-    """In milliseconds."""
-    concurrency: int
-    handlers: dict[str | None, Handler] = field(default_factory=dict)
-    """By job; a queue with a plain handler has the one under `None`."""
-
-
-class App:
-    """The handlers of a program, for `bide worker module:app`.
+class App(Periodic):
+    """The handlers, sources and schedules of a program, for `bide worker module:app`.
 
     Args:
         url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
@@ -71,13 +66,13 @@ class App:
         lifespan: Lifespan | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        super().__init__()
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
         opener(self._url)  # refuses what is no URL of a store
         self.lifespan = lifespan
         self.clock = clock
         self.state = SimpleNamespace()
         """Whatever handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
-        self._duties: dict[str, Duty] = {}
         self._middleware: list[Middleware] = []
 
     @property
@@ -87,7 +82,7 @@ class App:
 
     @property
     def duties(self) -> Mapping[str, Duty]:
-        """The queues that have handlers, by name."""
+        """The queues that are worked on, by name: of handlers, jobs, sources and schedules."""
         return MappingProxyType(self._duties)
 
     @property
@@ -103,7 +98,7 @@ class App:
         concurrency: int | None = None,
         timeout: Duration | None = None,
         retry: Backoff | None = None,
-        still_wanted: Callable[[Any], Any] | None = None,
+        still_wanted: Callable[..., Any] | None = None,
     ) -> Callable[[F], F]:
         """Let a function handle the messages of a queue. It stays usable as the function it is.
 
@@ -123,8 +118,9 @@ class App:
                 then. A plain one cannot be: it is told by `delivery.lost`, and keeps its thread
                 until it returns. Either way the attempt has failed with a `TimeoutError`.
             retry: what comes after a failure; `Backoff()` by default.
-            still_wanted: asked with the body before each delivery; when it says no, the message
-                is discarded. Async if the handler is.
+            still_wanted: asked before each delivery, with the body, or the body and the delivery:
+                does what it is about still exist? When it says no, the message is discarded: it
+                is acked and the handler never sees it. Async if the handler is.
 
         Raises:
             InvalidArgument: the function takes something else, or the queue has a handler already.
@@ -153,7 +149,7 @@ class App:
         concurrency: int | None = None,
         timeout: Duration | None = None,
         retry: Backoff | None = None,
-        still_wanted: Callable[[Any], Any] | None = None,
+        still_wanted: Callable[..., Any] | None = None,
     ) -> Callable[[J], J]:
         """Let a class do the work: `bide.Job` says what it looks like.
 
@@ -213,9 +209,7 @@ class App:
 
     def _duty(self, queue: str, lease: Duration, concurrency: int | None, is_async: bool) -> Duty:
         """Return what a queue asks of a process; all that share it must agree."""
-        ms = milliseconds(lease, "lease")
-        if not SHORTEST_LEASE <= ms <= LONGEST_LEASE:
-            raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 30 days")
+        ms = lease_of(lease)
         known = self._duties.get(check_queue(queue))
         if concurrency is None:
             usual = ASYNC_CONCURRENCY if is_async else SYNC_CONCURRENCY
@@ -239,20 +233,15 @@ class App:
         function: Callable[..., Any],
         timeout: Duration | None,
         retry: Backoff | None,
-        still_wanted: Callable[[Any], Any] | None,
+        still_wanted: Callable[..., Any] | None,
         *,
         body: Any = Any,
         job: str | None = None,
     ) -> Handler:
         is_async, decode, order = inspect_handler(function, still_wanted, body)
-        seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
-        if seconds is not None and seconds <= 0:
-            raise InvalidArgument("timeout must be longer than 0; leave it out for none")
-        if retry is not None and not isinstance(retry, Backoff):
-            raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff")
         return Handler(
-            queue, name_of(function), function, is_async, decode, order, seconds,
-            retry or Backoff(), still_wanted, job,
+            queue, name_of(function), function, is_async, decode, order, seconds_of(timeout),
+            checked_retry(retry) or Backoff(), with_delivery(still_wanted), job,
         )  # fmt: skip
 
     def _take_on(self, duty: Duty, job: str | None, handler: Handler) -> None:

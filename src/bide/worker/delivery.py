@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bide.clock import Timer
 from bide.model.errors import Unsupported
@@ -31,8 +31,8 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "began", "entered", "expires", "gone", "handler", "refused", "state", "task",
-        "timed_out", "timer", "took",
+        "_event", "began", "entered", "expires", "given", "gone", "handler", "refused", "state",
+        "task", "timed_out", "timer", "took",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,8 @@ class Handling(Delivery):
         """For how many seconds it ran, once it has ended."""
         self.expires = 0.0
         """Until when the worker may believe to hold it, by the monotonic clock."""
+        self.given: Any = None
+        """What the chain of its queue has prepared for the handler: the tick, the window."""
         self.gone = False
         """Whether what comes of the handler no longer counts."""
         self.timed_out = False

@@ -8,15 +8,20 @@ from typing import Any, get_type_hints
 
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
+from bide.model.moments import Duration, milliseconds
 from bide.queue.delivery import Held
 from bide.worker.decoding import Decode, decoder
 from bide.worker.delivery import Handling
 
-__all__ = ["Handler", "Middleware", "inspect_handler"]
+__all__ = [
+    "Handler", "Middleware", "checked_retry", "inspect_handler", "name_of", "seconds_of",
+    "with_delivery",
+]  # fmt: skip
 
 Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 SIGNATURES = "(body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
 
 
@@ -36,7 +41,7 @@ class Handler:
     timeout: float | None
     """In seconds."""
     retry: Backoff
-    still_wanted: Callable[[Any], Any] | None
+    still_wanted: Callable[[Any, Handling], Any] | None
     job: str | None = None
     """Of which job, where several share a queue."""
 
@@ -64,12 +69,12 @@ class Handler:
         arguments = {"b": (body,), "bd": (body, handling), "db": (handling, body)}[self.order]
 
         async def run_async() -> None:
-            if not await wanted(body):
+            if not await wanted(body, handling):
                 raise Unwanted
             await self.function(*arguments)
 
         def run() -> None:
-            if not wanted(body):
+            if not wanted(body, handling):
                 raise Unwanted
             self.function(*arguments)
 
@@ -77,7 +82,7 @@ class Handler:
 
 
 def inspect_handler(
-    function: Callable[..., Any], still_wanted: Callable[[Any], Any] | None, body: Any = Any
+    function: Callable[..., Any], still_wanted: Callable[..., Any] | None, body: Any = Any
 ) -> tuple[bool, Decode | None, str]:
     """Find out once what a function takes: whether it is async, its decoder, and the order.
 
@@ -123,6 +128,48 @@ def inspect_handler(
         raise InvalidArgument(f"{name} has still_wanted=, which judges the body: let it take one")
     decode = decoder(kind, name) if "b" in order else None
     return is_async, decode, order
+
+
+def with_delivery(
+    still_wanted: Callable[..., Any] | None,
+) -> Callable[[Any, Handling], Any] | None:
+    """Return the check as one that takes the body and the delivery, whichever it was written as."""
+    if still_wanted is None:
+        return None
+    try:
+        parameters = list(inspect.signature(still_wanted).parameters.values())
+    except ValueError:  # of what is written in C nobody knows
+        parameters = []
+    second = parameters[1] if len(parameters) > 1 else None
+    if second is not None and (
+        second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
+    ):
+        return still_wanted
+    check = still_wanted
+    return lambda body, handling: check(body)
+
+
+def seconds_of(timeout: Duration | None) -> float | None:
+    """Return a timeout in seconds.
+
+    Raises:
+        InvalidArgument: it is not longer than 0.
+    """
+    seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
+    if seconds is not None and seconds <= 0:
+        raise InvalidArgument("timeout must be longer than 0; leave it out for none")
+    return seconds
+
+
+def checked_retry(retry: Backoff | None) -> Backoff | None:
+    """Return a backoff if it is one.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if retry is not None and not isinstance(retry, Backoff):
+        raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff")
+    return retry
 
 
 class Unwanted(Exception):

@@ -1,7 +1,7 @@
 """Which handler a message is for: the one of its queue, or the job that its header names."""
 
 from bide.model.message import Message
-from bide.worker.app import Duty
+from bide.worker.duty import Duty
 from bide.worker.handler import Handler
 from bide.worker.job import JOB
 from bide.worker.signals import Retry

@@ -33,7 +33,7 @@ class Runner:
 
     Args:
         app: what to run.
-        queues: only these; all that have a handler by default.
+        queues: only these, and their sources; all that have a handler or a source by default.
         grace: seconds that handlers get to finish when the worker stops.
         lane: the way to the store, if somebody has one open; it is not closed then.
         ready: called once messages are claimed.
@@ -87,15 +87,20 @@ class Runner:
     async def _work(self, access: Access) -> None:
         holder = f"{socket.gethostname()}:{os.getpid()}"
         watch = Watch(self._name_of, self._busy, self._blocked)
+        chains = []
         for queue in self._queues:
+            duty, around = self._app.duties[queue], self._app.around
+            if duty.chain is not None:
+                chains.append(duty.chain(access))
+                around = (chains[-1].attend, *around)
             self.stations[queue] = Station(
-                self._app.duties[queue], self._app.around, self._app.state, access, holder,
-                watch.look,
-            )  # fmt: skip
+                duty, around, self._app.state, access, holder, watch.look
+            )
         stations = list(self.stations.values())
         claims = [asyncio.create_task(station.claim()) for station in stations]
         chores = [asyncio.create_task(station.settle()) for station in stations]
         chores += [asyncio.create_task(station.beat()) for station in stations]
+        chores += [asyncio.create_task(chain.keep()) for chain in chains]
         try:
             _log.info("at work on %s, at %s", ", ".join(self._queues), self._app.url)
             self._ready()
@@ -155,9 +160,13 @@ def chosen(app: App, queues: list[str]) -> list[str]:
     if not known:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
     for queue in queues:
-        if queue not in app.duties:
+        if queue not in app.duties and all(duty.fills != queue for duty in app.duties.values()):
             raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
-    return queues or list(app.duties)
+    return [
+        name
+        for name, duty in app.duties.items()
+        if not queues or name in queues or duty.fills in queues
+    ]
 
 
 async def _first_contact(lane: Lane) -> None:

@@ -12,9 +12,9 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.worker import desk, journal
 from bide.worker.access import Access, sleep
-from bide.worker.app import Duty
 from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
+from bide.worker.duty import Duty
 from bide.worker.handler import Middleware
 from bide.worker.routes import any_handler, no_such_job, route
 from bide.worker.threads import Threads

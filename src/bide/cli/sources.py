@@ -1,0 +1,105 @@
+"""`bide sources`: how far the sources of a store have come."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bide.cli.messages import print_table
+from bide.cli.moments import iso, local, now_ms, relative
+from bide.cli.options import on_store
+from bide.cli.output import STYLES, Output, printable
+from bide.cli.store import Store
+from bide.model.commands import Scan
+from bide.model.message import Message
+from bide.model.replies import Page
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["sources"]
+
+
+@click.command()
+@on_store
+def sources(store: Store, out: Output) -> None:
+    """List the sources, how far they have come, and what went wrong.
+
+    A source is here once a worker with it has run on this store. `state` is that of its next
+    window: leased means that it is being asked.
+
+    In a pipe a line is: queue, name, state, next, last window from, to, messages found, messages
+    put, messages put since it began, attempt, error.
+
+    \b
+    Example:
+      bide sources
+      bide sources --json | jq 'select(.error)'
+    """  # fmt: skip
+    found = [facts for home in store.names() if (facts := _facts(store, home)) is not None]
+    if out.terminal and found:
+        now = now_ms()
+        names = ("source", "state", "next", "", "reached", "found", "put", "error")
+        print_table(out, names, [_cells(one, now) for one in found], right=("", "found", "put"))
+    elif out.terminal:
+        out.text((f"no worker with a source has run on {store.shown}", "dim"))
+    for one in found if not out.terminal else ():
+        if out.as_json:
+            out.json(one)
+        else:
+            last = one.get("last") or {}
+            out.row(
+                one["queue"], one["name"], one["state"], iso(one["next"]), iso(last.get("after")),
+                iso(last.get("before")), last.get("found", ""), last.get("put", ""), one["put"],
+                one["attempt"], _first_line(one.get("error")),
+            )  # fmt: skip
+
+
+def _facts(store: Store, home: str) -> dict[str, Any] | None:
+    """Return what there is to say of a source; `None` if the queue is none of a source's."""
+    from bide.worker.source import read_window, source_of
+
+    if (named := source_of(home)) is None:
+        return None
+    window = _window(store, home)
+    if window is None:
+        return None
+    body = read_window(window)
+    facts: dict[str, Any] = {
+        "queue": named[0], "name": named[1], "state": window.state, "next": window.due,
+        "every": body.every, "window": body.window, "put": body.put, "attempt": window.attempt,
+    }  # fmt: skip
+    if body.last is not None:
+        facts["last"] = {name: getattr(body.last, name) for name in body.last.__struct_fields__}
+    if window.holder is not None:
+        facts["holder"] = window.holder
+    if window.error is not None:
+        facts["error"] = window.error
+    return facts
+
+
+def _window(store: Store, home: str) -> Message | None:
+    """Return the window that is being asked for, or else the next, or else the one given up."""
+    for state in ("leased", "next", "leased", "dead"):
+        if found := store.ask(Page, Scan(home, state, limit=1)).messages:
+            return found[0]
+    return None
+
+
+def _cells(one: dict[str, Any], now: int) -> "list[Text]":
+    from rich.text import Text
+
+    last = one.get("last")
+    return [
+        Text.assemble((one["queue"], "bold"), f" {one['name']}"),
+        Text(one["state"], STYLES[one["state"]]),
+        Text(local(one["next"], now)),
+        Text(relative(one["next"], now), "dim"),
+        Text("" if last is None else local(last["before"], now)),
+        Text("" if last is None else f"{last['found']:,}"),
+        Text(f"{one['put']:,}"),
+        Text(_first_line(one.get("error")), "red"),
+    ]
+
+
+def _first_line(error: str | None) -> str:
+    return printable((error or "").partition("\n")[0])

@@ -1,0 +1,53 @@
+"""A duty: one queue as an app works on it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bide.model.errors import InvalidArgument
+from bide.model.moments import Duration, milliseconds
+from bide.worker.access import Access
+from bide.worker.delivery import Handling
+from bide.worker.handler import Handler
+
+__all__ = ["Chain", "Duty", "lease_of"]
+
+SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
+
+
+class Chain(Protocol):
+    """Has each message of a queue put the one that comes after it: a window, a tick."""
+
+    async def keep(self) -> None:
+        """See to it, for as long as the process works, that there is a next message."""
+
+    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        """Run around each delivery, outside of all middleware."""
+
+
+@dataclass
+class Duty:
+    """One queue as an app works on it."""
+
+    queue: str
+    lease: int
+    """In milliseconds."""
+    concurrency: int
+    handlers: dict[str | None, Handler] = field(default_factory=dict)
+    """By job; a queue with a plain handler has the one under `None`."""
+    chain: Callable[[Access], Chain] | None = None
+    """What makes the chain of a source or a schedule, in a process that works on it."""
+    fills: str | None = None
+    """For a source: the queue that it puts messages into."""
+
+
+def lease_of(lease: Duration) -> int:
+    """Return the length of a lease in milliseconds.
+
+    Raises:
+        InvalidArgument: it is too short or too long.
+    """
+    ms = milliseconds(lease, "lease")
+    if not SHORTEST_LEASE <= ms <= LONGEST_LEASE:
+        raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 30 days")
+    return ms

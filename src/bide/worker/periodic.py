@@ -1,0 +1,120 @@
+"""What an app does by itself, again and again: sources."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.message import MAX_ATTEMPTS
+from bide.model.moments import Duration, milliseconds
+from bide.worker.compensation import Compensation
+from bide.worker.duty import Duty, lease_of
+from bide.worker.handler import Handler, checked_retry, name_of, seconds_of
+from bide.worker.recurrence import period
+from bide.worker.source import Source, inspect_source
+
+__all__ = ["Periodic"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
+"""Between attempts to ask a source that fails."""
+
+
+class Periodic:
+    """The part of an `App` that works by the clock."""
+
+    def __init__(self) -> None:
+        self._duties: dict[str, Duty] = {}
+        self._sources: dict[str, Source] = {}
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The sources, by the queue in which their windows wait."""
+        return MappingProxyType(self._sources)
+
+    def source(
+        self,
+        queue: str,
+        *,
+        every: Duration,
+        window: Duration,
+        back: Duration | None = None,
+        keep: Duration | None = None,
+        name: str | None = None,
+        lease: Duration = "1m",
+        timeout: Duration | None = None,
+        retry: Backoff | None = None,
+    ) -> Callable[[F], F]:
+        """Let a function say, from your own database, which messages should be in a queue.
+
+        It takes two moments, `after` and `before`, aware and in UTC, and returns or yields a
+        `bide.NewMessage` for each thing that falls due in between, each with an id. What is there
+        already stays as it is. It may be a generator, or return any iterable; plain functions run
+        in a thread from the first to the last message, async ones on the event loop.
+
+        Among all workers each window is asked for once. It reaches from the moment of the last
+        asking to `window` from now, so that nothing falls between two of them: what was missed
+        while no worker was there is asked for when there is one again. A window never begins
+        before the one before has ended; if that took too long, the next reaches further. An error
+        has the same window asked for again, after growing pauses.
+
+        Args:
+            queue: what it fills.
+            every: how often it is asked.
+            window: how far ahead. Longer than `every`, so that a message is there before it is due.
+            back: how far back the very first window of a store reaches; as far as `window` by
+                default. So a store that was lost is filled with what fell due meanwhile as well.
+            keep: for how long the queue is to remember what was acked at least, so that it is not
+                put again; `every` and two times `window` by default.
+            name: what it is known by; that of the function by default.
+            lease: how long after the death of a process another one asks.
+            timeout: how long one asking may take; none by default.
+            retry: the pauses after errors; a source is never given up, whatever it says besides.
+
+        Raises:
+            InvalidArgument: the function takes something else, a time cannot be, or the queue has
+                a source of this name already.
+
+        Example:
+            >>> import bide
+            >>> app = bide.App("memory://")
+            >>> @app.source("orders", every="1m", window="10m")
+            ... def unpaid(after, before):
+            ...     for id, due in [(42, after)]:
+            ...         yield bide.NewMessage({"id": id}, at=due, id=f"order-{id}")
+        """
+        ms = period(every)
+        ahead = milliseconds(window, "window")
+        if ahead < 1:
+            raise InvalidArgument("window must be longer than 0")
+        behind = ahead if back is None else milliseconds(back, "back")
+        kept = ms + 2 * ahead if keep is None else milliseconds(keep, "keep")
+        pauses = replace(checked_retry(retry) or PATIENT, attempts=MAX_ATTEMPTS, on=(Exception,))
+
+        def register(function: F) -> F:
+            chosen, is_async = inspect_source(function, queue, name)
+            source = Source(queue, chosen, function, is_async, ms, ahead, behind, kept, pauses)
+            if source.home in self._duties:
+                raise InvalidArgument(
+                    f"queue {queue!r} has a source {chosen!r} already; give one another name="
+                )
+            self._work_on(
+                Duty(source.home, lease_of(lease), 1, fills=queue),
+                Handler(
+                    source.home, name_of(function), source.run, is_async, None, "d",
+                    seconds_of(timeout), pauses, None,
+                ),
+            )  # fmt: skip
+            self._duties[source.home].chain = partial(Compensation, source)
+            self._sources[source.home] = source
+            return function
+
+        return register
+
+    def _work_on(self, duty: Duty, handler: Handler) -> None:
+        duty.handlers[None] = handler
+        self._duties[duty.queue] = duty

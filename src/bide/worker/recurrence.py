@@ -1,0 +1,263 @@
+"""When something is due again and again: by a cron expression in a time zone, or every so often."""
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from bide.model.errors import InvalidArgument
+from bide.model.moments import Duration, milliseconds, to_datetime
+
+__all__ = ["SHORTEST", "Cron", "Every", "Recurrence", "parse", "period", "recurrence"]
+
+SHORTEST = 100
+"""The shortest period, in milliseconds."""
+
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (of UTC, and naive as all that is counted here)
+
+
+class Recurrence(Protocol):
+    """Moments that come again and again, in Unix milliseconds."""
+
+    zone: ZoneInfo
+    """In which the moments are told."""
+
+    @property
+    def spec(self) -> str:
+        """Both of what makes it, for people and for `parse`."""
+
+    def after(self, moment: int) -> int:
+        """Return the first of the moments that is later than this one."""
+
+    def latest(self, moment: int, floor: int) -> int:
+        """Return the last of the moments up to this one, `floor` if there is none after that."""
+
+
+class Every:
+    """Every so often, counted from 1970 in UTC: no daylight saving moves it.
+
+    Example:
+        >>> quarters = Every(900_000, ZoneInfo("UTC"))
+        >>> quarters.after(0), quarters.after(900_000), quarters.latest(1_000_000, 0)
+        (900000, 1800000, 900000)
+    """
+
+    def __init__(self, period: int, zone: ZoneInfo) -> None:
+        self.period = period
+        self.zone = zone
+
+    @property
+    def spec(self) -> str:
+        """The period in milliseconds, and the zone."""
+        return f"every {self.period} {self.zone.key}"
+
+    def after(self, moment: int) -> int:
+        """Return the first of the moments that is later than this one."""
+        return (moment // self.period + 1) * self.period
+
+    def latest(self, moment: int, floor: int) -> int:
+        """Return the last of the moments up to this one."""
+        return max(floor, moment // self.period * self.period)
+
+
+class Cron:
+    """By a cron expression of five fields, as Debian's cron does it.
+
+    The library tells which times on the wall the expression names. Which moments these are is
+    decided here: an expression with a star in its minutes or its hours goes by the time that
+    passes, so it leaves out what is skipped and does twice what is doubled. Any other names times
+    of a day: what is skipped comes at the first moment after the gap, what is doubled comes once.
+
+    Args:
+        expression: minute, hour, day of the month, month, day of the week.
+        zone: whose clocks are meant.
+
+    Raises:
+        InvalidArgument: it is no such expression, or names no day that ever comes.
+    """
+
+    def __init__(self, expression: str, zone: ZoneInfo) -> None:
+        self.expression = " ".join(expression.split())
+        self.zone = zone
+        self._fields = ALIASES.get(self.expression.lower(), self.expression)
+        self._simulator, self._error = _library()
+        fields = self._fields.split()
+        if len(fields) != 5:
+            raise self._refusal(
+                f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, weekday"
+            )
+        self._passing = fields[0].startswith("*") or fields[1].startswith("*")
+        self._next(datetime(2000, 1, 1))  # noqa: DTZ001  (refuses what is wrong)
+
+    @property
+    def spec(self) -> str:
+        """The expression, and the zone."""
+        return f"cron {self.expression} {self.zone.key}"
+
+    def after(self, moment: int) -> int:
+        """Return the first of the moments that is later than this one."""
+        start = EPOCH + timedelta(milliseconds=moment)
+        found = self._passing_after(start) if self._passing else self._named_after(start)
+        return (found - EPOCH) // timedelta(milliseconds=1)
+
+    def latest(self, moment: int, floor: int) -> int:
+        """Return the last of the moments up to this one, `floor` if there is none after that."""
+        for hours in (2, 50, 24 * 40, 24 * 400):  # no more steps than there are moments in those
+            start = max(floor, moment - hours * 3_600_000)
+            last = floor
+            at = self.after(start)
+            while at <= moment:
+                last, at = at, self.after(at)
+            if last > floor or start == floor:
+                return last
+        return floor
+
+    def _next(self, wall: datetime) -> datetime:
+        """Return the next time on the wall, after another one."""
+        try:
+            found: datetime = next(self._simulator(self._fields, wall))
+        except self._error as error:
+            raise self._refusal(str(error).lower()) from None
+        except StopIteration:
+            raise self._refusal("no day that it names ever comes") from None
+        return found
+
+    def _passing_after(self, start: datetime) -> datetime:
+        """Go by the time that passes: from one change of the zone's offset to the next."""
+        moment, wall = start, self._wall(start)
+        while True:
+            offset = self._offset(moment)
+            found = self._next(wall) - offset
+            change = self._change(moment, found, offset)
+            if change is None:
+                return found
+            moment, wall = change, change + self._offset(change) - SECOND
+
+    def _named_after(self, start: datetime) -> datetime:
+        """Go by times on the wall, each of which happens once."""
+        wall = self._next(self._wall(start))
+        while (found := self._happens(wall)) <= start:
+            wall = self._next(wall)
+        return found
+
+    def _happens(self, wall: datetime) -> datetime:
+        """Return when a time on the wall happens: first, or when the gap it is in is over."""
+        while True:
+            moment = wall - (self.zone.utcoffset(wall) or timedelta())
+            if self._wall(moment) == wall:
+                return moment
+            wall += MINUTE
+
+    def _change(self, start: datetime, end: datetime, offset: timedelta) -> datetime | None:
+        """Return the first moment in a span at which the offset is another, to the second."""
+        low = start
+        while low < end:
+            high = min(low + DAY, end)
+            if self._offset(high) != offset:
+                while high - low > SECOND:
+                    middle = low + (high - low) / 2
+                    if self._offset(middle) == offset:
+                        low = middle
+                    else:
+                        high = middle
+                return high.replace(microsecond=0)
+            low = high
+        return None
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return self._local(moment).utcoffset() or timedelta()
+
+    def _wall(self, moment: datetime) -> datetime:
+        return self._local(moment).replace(tzinfo=None, fold=0)
+
+    def _local(self, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=UTC).astimezone(self.zone)
+
+    def _refusal(self, why: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"cron={self.expression!r} cannot be: {why}; write five fields, as in "
+            "'0 9 * * MON-FRI': nine o'clock on weekdays"
+        )
+
+
+def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recurrence:
+    """Return what a user asks for: a cron expression, or a period.
+
+    Raises:
+        InvalidArgument: neither or both are given, or one of them cannot be.
+    """
+    zone = _zone(timezone)
+    if cron is not None and every is None:
+        if not isinstance(cron, str):
+            raise InvalidArgument(f"cron must be a str, not {type(cron).__name__}")
+        return Cron(cron, zone)
+    if every is not None and cron is None:
+        return Every(period(every), zone)
+    raise InvalidArgument(
+        "a schedule needs cron= or every=, and not both: cron='0 9 * * MON-FRI' or every='15m'"
+    )
+
+
+def period(every: Duration) -> int:
+    """Return a period in milliseconds.
+
+    Raises:
+        InvalidArgument: it is no length of time, or shorter than a tenth of a second.
+    """
+    ms = milliseconds(every, "every")
+    if ms < SHORTEST:
+        raise InvalidArgument(f"every={every!r} must be {SHORTEST} ms or longer")
+    return ms
+
+
+@lru_cache(maxsize=64)
+def parse(spec: str) -> Recurrence:
+    """Return the recurrence that has this `spec`.
+
+    Raises:
+        InvalidArgument: none has.
+    """
+    kind, _, rest = spec.partition(" ")
+    what, _, zone = rest.rpartition(" ")
+    if kind == "cron":
+        return Cron(what, _zone(zone))
+    if kind == "every" and what.isdecimal() and int(what) >= SHORTEST:
+        return Every(int(what), _zone(zone))
+    raise InvalidArgument(f"{spec!r} is no schedule")
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except Exception as error:  # a wrong name comes as one of many kinds
+        raise InvalidArgument(
+            f"timezone={name!r} is not known here; write a name as 'Europe/Berlin', or 'UTC'. If "
+            "this machine has no time zones: pip install 'bide[schedules]'"
+        ) from error
+
+
+def _library() -> tuple[Any, type[Exception]]:
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError as error:
+        raise InvalidArgument(
+            "cron= needs the package cronsim: pip install 'bide[schedules]'; every= needs none"
+        ) from error
+    return CronSim, CronSimError
+
+
+def told(moment: int, zone: ZoneInfo) -> datetime:
+    """Return Unix milliseconds as an aware `datetime` of a zone."""
+    return to_datetime(moment).astimezone(zone)
