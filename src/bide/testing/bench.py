@@ -10,9 +10,9 @@ from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Page
 from bide.worker import desk
 from bide.worker.access import Access
-from bide.worker.app import Duty
 from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
+from bide.worker.duty import Duty
 from bide.worker.handler import Middleware, Unwanted
 from bide.worker.signals import Signal
 from bide.worker.station import Station

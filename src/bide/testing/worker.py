@@ -11,6 +11,7 @@ from bide.testing.bench import Bench, Handled
 from bide.testing.store import ScratchStore
 from bide.worker.access import Access
 from bide.worker.app import App
+from bide.worker.duty import chained
 from bide.worker.runner import chosen, lifespan
 
 __all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
@@ -110,10 +111,12 @@ class AsyncManualWorker:
         try:
             async with lifespan(self.app):
                 access = Access(self.store.lane, self.store.clock)
-                self._benches = [
-                    Bench(self.app.duties[queue], self.app.around, self.app.state, access)
-                    for queue in self._queues
-                ]
+                for queue in self._queues:
+                    duty = self.app.duties[queue]
+                    around, chain = chained(duty, access, self.app.around)
+                    if chain is not None:
+                        await chain.begin()
+                    self._benches.append(Bench(duty, around, self.app.state, access))
                 started.set_result(None)
                 while (job := await self._jobs.get()) is not None:
                     await job()

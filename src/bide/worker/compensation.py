@@ -46,12 +46,17 @@ class Compensation:
         self._access = access
         self._links = Links(access, source.home)
 
-    async def keep(self) -> None:
-        """Begin the chain if there is none, and mend it if it broke."""
+    async def begin(self) -> None:
+        """Put the first window if there is none."""
         await self._links.remember(self._links.queue, REMEMBERED)
+        await self._ensure()
+
+    async def keep(self) -> None:
+        """Begin, and mend the chain whenever it broke."""
+        await self.begin()
         while True:
-            await self._ensure()
             await self._links.pause()
+            await self._ensure()
 
     async def _ensure(self) -> None:
         alive = await self._links.alive()

@@ -1,6 +1,6 @@
 """A duty: one queue as an app works on it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -8,9 +8,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.moments import Duration, milliseconds
 from bide.worker.access import Access
 from bide.worker.delivery import Handling
-from bide.worker.handler import Handler
+from bide.worker.handler import Handler, Middleware
 
-__all__ = ["Chain", "Duty", "lease_of"]
+__all__ = ["Chain", "Duty", "chained", "lease_of"]
 
 SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
 
@@ -18,8 +18,11 @@ SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
 class Chain(Protocol):
     """Has each message of a queue put the one that comes after it: a window, a tick."""
 
+    async def begin(self) -> None:
+        """See to it that there is a next message, as this process would have it."""
+
     async def keep(self) -> None:
-        """See to it, for as long as the process works, that there is a next message."""
+        """Begin, and see to it for as long as the process works that there is a next message."""
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Run around each delivery, outside of all middleware."""
@@ -39,6 +42,16 @@ class Duty:
     """What makes the chain of a source or a schedule, in a process that works on it."""
     fills: str | None = None
     """For a source: the queue that it puts messages into."""
+
+
+def chained(
+    duty: Duty, access: Access, around: Sequence[Middleware]
+) -> tuple[tuple[Middleware, ...], Chain | None]:
+    """Return what is to surround the deliveries of a duty in this process, and its chain."""
+    if duty.chain is None:
+        return tuple(around), None
+    chain = duty.chain(access)
+    return (chain.attend, *around), chain
 
 
 def lease_of(lease: Duration) -> int:

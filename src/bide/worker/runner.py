@@ -14,6 +14,7 @@ from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy
 from bide.worker.access import Access, sleep
 from bide.worker.app import App
+from bide.worker.duty import chained
 from bide.worker.station import Station
 from bide.worker.watch import LIMIT, Watch
 
@@ -89,10 +90,10 @@ class Runner:
         watch = Watch(self._name_of, self._busy, self._blocked)
         chains = []
         for queue in self._queues:
-            duty, around = self._app.duties[queue], self._app.around
-            if duty.chain is not None:
-                chains.append(duty.chain(access))
-                around = (chains[-1].attend, *around)
+            duty = self._app.duties[queue]
+            around, chain = chained(duty, access, self._app.around)
+            if chain is not None:
+                chains.append(chain)
             self.stations[queue] = Station(
                 duty, around, self._app.state, access, holder, watch.look
             )
