@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,7 @@ ROUNDS = 3
 BATCH = 500
 BURST_SECONDS = 2.0
 IDLE_SECONDS = 10
+PENDING = 1_000_000
 
 
 def run(only: str) -> Iterator[Figure]:
@@ -68,9 +70,15 @@ def lateness() -> Iterator[Figure]:
 
 
 def idle() -> Iterator[Figure]:
-    """A worker that waits, with 100,000 messages far off."""
-    share = _worker("idle", "async")["cpu"] / IDLE_SECONDS * 100
+    """A worker that waits, with a million messages far off, and with none."""
+    full, empty = _worker("idle", "async"), _worker("empty", "async")
+    share = full["cpu"] / IDLE_SECONDS * 100
     yield Figure("CPU of an idle worker", share, "%", goal="< 0.5 %", met=share < 0.5)
+    rss, ratio = full["rss"], full["rss"] / empty["rss"]
+    yield Figure(
+        f"memory of an idle worker with {PENDING:,} pending, against none", rss, "MB",
+        empty["rss"], ratio, "<= 110%", ratio <= 1.1,
+    )  # fmt: skip
 
 
 def _engine_alone() -> float:
@@ -105,7 +113,7 @@ def _worker(what: str, kind: str, rate: int = 0) -> dict[str, Any]:
             elif what == "drain":
                 _fill(path, MESSAGES)
             elif what == "idle":
-                _fill(path, 100_000, delay="30d")
+                _fill(path, PENDING, delay="30d")
             command = [sys.executable, "-m", "benchmarks.worker", what, kind, str(path), str(rate)]
             with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
                 if what == "lateness":
@@ -152,8 +160,7 @@ class Measured:
             handler: Any = self.look
         else:
             handler = self.handle if kind == "async" else self.handle_plainly
-        # Places enough that one commit settles many; how many threads there are is another matter.
-        self.app.handler("work", concurrency=BATCH if kind == "async" else 256)(handler)
+        self.app.handler("work")(handler)
 
     async def handle(self, body: str) -> None:
         """Do nothing."""
@@ -180,14 +187,14 @@ class Measured:
         task = asyncio.create_task(runner.run())
         await ready.wait()
         begin, start = time.time(), time.perf_counter()
-        if self.what == "idle":
+        if self.what in ("idle", "empty"):
             await asyncio.sleep(1)
             before = time.process_time()
             await asyncio.sleep(IDLE_SECONDS)
             cpu = time.process_time() - before
             runner.stop()
             await task
-            return {"cpu": cpu}
+            return {"cpu": cpu, "rss": _resident()}
         await self.over.wait()
         last = time.time()
         runner.stop()
@@ -200,6 +207,12 @@ class Measured:
                 assert (await queue.counts()).flow.acked == self.wanted
             return {"seconds": last - max(begin, self.due)}
         return {"late": self.late}
+
+
+def _resident() -> float:
+    """Return how much of this process is in memory now, in megabytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
 
 
 def main(what: str, kind: str, path: str, rate: str) -> None:

@@ -17,8 +17,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.timing": {"bide.clock"},
     "bide.engines": {"bide.model"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock"},
-    "bide.queue": {"bide.model", "bide.engines", "bide.clock", "bide.lane"},
-    "bide.worker": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue"},
+    "bide.telemetry": {"bide.model"},
+    "bide.queue": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.telemetry"},
+    "bide.worker": {
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.telemetry",
+    },
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.worker",

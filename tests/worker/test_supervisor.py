@@ -148,7 +148,8 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     well = tmp_path / "well"
-    options = ("--health-port", str(port), "--health-file", str(well), "--log-json")
+    options = ["--health-port", str(port), "--health-file", str(well)]
+    options += ["--log-json", "--log-level", "debug"]
     with worker(tmp_path, APP, *options) as process:
         wait_for(well.exists, tmp_path)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
@@ -171,7 +172,7 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
     assert not well.exists()
     entries = [json.loads(line) for line in log(tmp_path).splitlines() if line.startswith("{")]
     (acked,) = [entry for entry in entries if entry.get("outcome") == "acked"]
-    assert (acked["queue"], acked["attempt"], acked["level"]) == ("q", 1, "info")
+    assert (acked["queue"], acked["attempt"], acked["level"]) == ("q", 1, "debug")
     assert acked["duration"] >= 0
     assert acked["lateness"] >= 0
 
@@ -272,7 +273,7 @@ def test_a_health_file_goes_when_something_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_child_has_the_flags_of_its_parent() -> None:
-    command = command_of(Orders("m:app", ["q"], 1.0, False, "info", -1))(7)
+    command = command_of(Orders("m:app", ["q"], 1.0, False, "info", False, -1))(7)
     assert command[0] == sys.executable
     assert '"line":7' in command[-1]
     assert command[-3:-1] == ["-m", "bide.worker.child"]

@@ -15,6 +15,14 @@ def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.meta[DEBUG] = True
 
 
+def _address(text: str) -> tuple[str, int]:
+    """Read where to serve: "9464", "127.0.0.1:9464", "[::1]:9464"."""
+    host, _, port = text.rpartition(":")
+    if port.isdigit() and 1 <= int(port) <= 65_535:
+        return host.strip("[]"), int(port)
+    raise click.BadParameter(f"{text!r} names no port; write 9464 or 127.0.0.1:9464")
+
+
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @click.option(
@@ -51,13 +59,20 @@ def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     metavar="PORT",
     help="Answer HTTP there: 200 while the worker is well, else 503 and why.",
 )
+@click.option(
+    "--metrics",
+    type=_address,
+    metavar="[HOST:]PORT",
+    help="Serve Prometheus metrics there; without a host at all addresses.",
+)
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="From info on, each message that was handled has a line.",
+    help="At debug each message that was handled has a line; at info failures have, and every 10 s "
+    "a line sums up the rest.",
 )
 @click.option(
     "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug,
@@ -73,6 +88,7 @@ def worker(
     reload: bool,
     health_file: Path | None,
     health_port: int | None,
+    metrics: tuple[str, int] | None,
     log_json: bool,
     log_level: str,
 ) -> None:
@@ -90,6 +106,7 @@ def worker(
       bide worker shop:app
       bide worker shop:app --processes 4 --queues orders,mail --grace 1m
       bide worker shop:app --reload
+      bide worker shop:app --metrics 9464
     """  # fmt: skip
     import asyncio
 
@@ -102,12 +119,13 @@ def worker(
 
     async def supervise() -> int:
         return await Supervisor(
-            command_of(Orders(target, names, grace, log_json, log_level, -1)),
+            command_of(Orders(target, names, grace, log_json, log_level, metrics is not None, -1)),
             processes,
             grace=grace,
             reload=Path.cwd() if reload else None,
             health_file=health_file,
             health_port=health_port,
+            metrics=metrics,
         ).run()
 
     ctx.exit(asyncio.run(supervise()))

@@ -131,21 +131,5 @@ class Bench(Station):
             if one.timed_out:
                 error = desk.overtime(one.handler)
             self._handled.append(
-                Handled(one.message, _outcome(verdict, outcome), error, verdict.reason)
+                Handled(one.message, desk.result(verdict, outcome), error, verdict.reason)
             )
-
-
-def _outcome(
-    verdict: Verdict, outcome: Outcome
-) -> Literal["acked", "discarded", "retried", "dead", "released", "lost"]:
-    if not outcome.done:
-        return "lost"
-    match verdict.verb:
-        case "ack":
-            return "discarded" if verdict.discarded else "acked"
-        case "retry":
-            return "dead" if outcome.state == "dead" else "retried"
-        case "bury":
-            return "dead"
-        case _:
-            return "released"

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,6 +11,7 @@ from importlib.util import find_spec
 import msgspec
 
 from bide.model.errors import BideError, InvalidArgument
+from bide.worker.line import Line, Report
 from bide.worker.loading import load
 from bide.worker.logs import configure
 from bide.worker.runner import Runner
@@ -21,7 +21,6 @@ __all__ = ["BEAT", "Orders", "loop_factory", "main"]
 BEAT = 1.0
 """How often, in seconds, a process tells its supervisor that its event loop moves."""
 
-READY, ALIVE = b"r", b"."
 WRONG_USAGE, FAILED = 2, 3
 
 _log = logging.getLogger("bide.worker")
@@ -35,6 +34,8 @@ class Orders(msgspec.Struct, frozen=True):
     grace: float
     log_json: bool
     log_level: str
+    metrics: bool
+    """Whether it is to tell what it has done."""
     line: int
     """The descriptor of the socket to the supervisor."""
 
@@ -62,42 +63,41 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _work(orders: Orders) -> None:
     loop = asyncio.get_running_loop()
-    with socket.socket(fileno=orders.line) as line:
-        line.setblocking(False)
-        runner = Runner(
-            load(orders.target), orders.queues, grace=orders.grace, ready=lambda: _send(line, READY)
-        )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runner.stop)
-        loop.add_reader(line, _listen, line, loop, runner)
-        beats = asyncio.create_task(_beat(line))
-        try:
-            await runner.run()
-        finally:
-            beats.cancel()
-            loop.remove_reader(line)
+    report = Report()
+    runner = Runner(
+        load(orders.target), orders.queues, grace=orders.grace, ready=lambda: _ready(line, report)
+    )
+    report.store = runner.store
+    line = Line(orders.line, lambda: _orphaned(runner))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, runner.stop)
+    await line.open()
+    beats = asyncio.create_task(_beat(line, report, runner, orders.metrics))
+    try:
+        await runner.run()
+    finally:
+        beats.cancel()
+        if orders.metrics:
+            report.tallies = runner.tallies()
+        await line.close(report)
 
 
-def _listen(line: socket.socket, loop: asyncio.AbstractEventLoop, runner: Runner) -> None:
-    """The supervisor never says anything: this means that it has died."""
-    if not line.recv(16):
-        loop.remove_reader(line)
-        _log.error("the supervisor has died; stopping")
-        runner.stop()
+def _orphaned(runner: Runner) -> None:
+    _log.error("the supervisor has died; stopping")
+    runner.stop()
 
 
-async def _beat(line: socket.socket) -> None:
+def _ready(line: Line, report: Report) -> None:
+    report.ready = True
+    line.tell(report)
+
+
+async def _beat(line: Line, report: Report, runner: Runner, metrics: bool) -> None:
     while True:
         await asyncio.sleep(BEAT)
-        _send(line, ALIVE)
-
-
-def _send(line: socket.socket, what: bytes) -> None:
-    try:
-        line.send(what)
-    except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-        # It does not listen now, or it has died, which `_listen` hears as well.
-        _log.debug("the supervisor did not hear %r", what)
+        if metrics:
+            report.tallies = runner.tallies()
+        line.tell(report)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "began", "entered", "expires", "given", "gone", "handler", "refused", "state",
-        "task", "timed_out", "timer", "took",
+        "_event", "arrived", "began", "entered", "expires", "given", "gone", "handler", "refused",
+        "state", "task", "timed_out", "timer", "took",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,8 @@ class Handling(Delivery):
         """What handles it."""
         self.state = state
         """The `App.state` of this worker."""
+        self.arrived = 0.0
+        """When the claim brought it, by the monotonic clock."""
         self.began = 0.0
         """When its handler was started, by the monotonic clock."""
         self.took = 0.0
@@ -67,6 +69,12 @@ class Handling(Delivery):
 
     def __str__(self) -> str:
         return f"{self.id} of {self.message.queue}, attempt {self.attempt}"
+
+    @property
+    def lateness(self) -> float:
+        """How long after its due moment its handler was started, in seconds."""
+        waited = self.began - self.arrived if self.began else 0.0
+        return (self.claimed - self.message.due) / 1000 + waited
 
     @property
     def lost(self) -> threading.Event:

@@ -13,14 +13,15 @@ from bide.model.backoff import Backoff
 from bide.model.commands import Ack, Bury, Command, Lease, Retry
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.moments import format_duration
+from bide.model.replies import Outcome
 from bide.worker import signals
 from bide.worker.decoding import Unfit
 from bide.worker.delivery import Handling
 from bide.worker.handler import Handler, Unwanted
 
 __all__ = [
-    "ACK", "RELEASE", "Verdict", "commands", "describe", "judge", "lapsed", "overtime",
-    "room", "to_extend",
+    "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "overtime",
+    "result", "room", "to_extend",
 ]  # fmt: skip
 
 CLAIM_MOST = 1_000
@@ -28,6 +29,10 @@ CLAIM_MOST = 1_000
 
 FIRST_LINE = 1_000
 HERE = str(Path(__file__).parent)
+
+
+Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
+"""How a delivery has ended."""
 
 
 class Verdict(NamedTuple):
@@ -45,9 +50,19 @@ ACK = Verdict("ack")
 RELEASE = Verdict("release")
 
 
-def room(concurrency: int, running: int) -> int:
-    """Return how many to claim: no more than can be started at once."""
-    return max(0, min(concurrency - running, CLAIM_MOST))
+def room(concurrency: int, running: int, waiting: int = 0, ahead: int = 0) -> int:
+    """Return how many to claim: no more than can be started at once, or nearly so.
+
+    Args:
+        concurrency: how many places there are.
+        running: how many of them are taken.
+        waiting: how many messages wait for one here.
+        ahead: how many may wait. Half of them have to be gone before more are claimed, so that a
+            claim is worth its commit.
+    """
+    if waiting > ahead // 2:
+        return 0
+    return max(0, min(concurrency + ahead - running - waiting, CLAIM_MOST))
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
@@ -116,6 +131,23 @@ def describe(error: BaseException) -> str:
     if len(text) > left:
         text = "...\n" + text[4 - left :]
     return f"{first}\n{text}"
+
+
+def result(verdict: Verdict, outcome: Outcome) -> Result:
+    """Return in one word how a delivery has ended; `tally.OUTCOMES` has them all."""
+    if not outcome.done:
+        return "lost"
+    if outcome.state == "dead":
+        return "dead"
+    match verdict.verb:
+        case "ack":
+            return "discarded" if verdict.discarded else "acked"
+        case "retry":
+            return "retried"
+        case "bury":
+            return "dead"
+        case _:
+            return "released"
 
 
 def commands(

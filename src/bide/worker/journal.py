@@ -6,46 +6,82 @@ from typing import Any
 
 from bide.model.moments import format_duration
 from bide.model.replies import Outcome
+from bide.telemetry.tally import OUTCOMES, Tally
 from bide.worker.delivery import Handling
-from bide.worker.desk import ACK, Verdict
+from bide.worker.desk import Verdict
 
-__all__ = ["lost", "overrun", "settled", "too_late", "unusual"]
+__all__ = ["SUMMARY", "Summary", "lost", "overrun", "settled", "too_late", "unusual"]
+
+SUMMARY = 10.0
+"""Every so many seconds a line says what was done on a queue."""
+
+QUIET = frozenset({"acked", "discarded", "released"})
+"""What needs nobody's attention: a line for each only when details are wanted."""
 
 _log = logging.getLogger("bide.worker.delivery")
 
 
-def settled(pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome]) -> None:
+def settled(
+    pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome], results: Sequence[str]
+) -> None:
     """Say what became of messages, once the store has it."""
-    informed = _log.isEnabledFor(logging.INFO)
-    if not informed and all(
-        outcome.done and verdict is ACK
-        for (_, verdict), outcome in zip(pairs, outcomes, strict=True)
-    ):
-        return
-    for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
-        if not outcome.done:
-            _log.warning(
-                "%s: handled, but its lease was over: %s", one, outcome,
-                extra=_fields(one, "lost"),
-            )  # fmt: skip
+    detailed = _log.isEnabledFor(logging.DEBUG)
+    for (one, verdict), outcome, result in zip(pairs, outcomes, results, strict=True):
+        if not detailed and result in QUIET:
             continue
         first = verdict.reason.partition("\n")[0]
-        if verdict.verb == "bury" or outcome.state == "dead":
-            _log.error("%s: it is dead now: %s", one, first, extra=_fields(one, "dead", verdict))
-        elif verdict.verb == "retry":
-            _log.warning(
-                "%s: failed, again in %s: %s", one, format_duration(verdict.delay), first,
-                extra=_fields(one, "retried", verdict),
-            )  # fmt: skip
-        elif informed and verdict.verb == "release":
-            _log.info("%s: handed back", one, extra=_fields(one, "released"))
-        elif informed and verdict.discarded:
-            _log.info("%s: discarded: %s", one, first, extra=_fields(one, "discarded"))
-        elif informed:
-            _log.info(
-                "%s: done in %.1f ms", one, one.took * 1000,
-                extra=_fields(one, "acked"),
-            )  # fmt: skip
+        match result:
+            case "lost":
+                _log.warning(
+                    "%s: handled, but its lease was over: %s", one, outcome,
+                    extra=_fields(one, result),
+                )  # fmt: skip
+            case "dead":
+                _log.error(
+                    "%s: it is dead now: %s", one, first, extra=_fields(one, result, verdict)
+                )
+            case "retried":
+                _log.warning(
+                    "%s: failed, again in %s: %s", one, format_duration(verdict.delay), first,
+                    extra=_fields(one, result, verdict),
+                )  # fmt: skip
+            case "discarded":
+                _log.debug("%s: discarded: %s", one, first, extra=_fields(one, result, verdict))
+            case "released":
+                _log.debug("%s: handed back", one, extra=_fields(one, result))
+            case _:
+                _log.debug("%s: done in %.1f ms", one, one.took * 1000, extra=_fields(one, result))
+
+
+class Summary:
+    """Says in one line what was done on a queue since the last time, if anything was.
+
+    Args:
+        queue: its name.
+        now: by the monotonic clock.
+    """
+
+    def __init__(self, queue: str, now: float) -> None:
+        self._queue = queue
+        self._since = now
+        self._outcomes: dict[str, int] = {}
+
+    def tell(self, tally: Tally, now: float) -> None:
+        """Say what has come to pass meanwhile."""
+        known, seconds = self._outcomes, now - self._since
+        self._outcomes, self._since = dict(tally.outcomes), now
+        done = {
+            name: count
+            for name in OUTCOMES
+            if (count := tally.outcomes.get(name, 0) - known.get(name, 0))
+        }
+        if not done:
+            return
+        counts = ", ".join(f"{count:,} {name}" for name, count in done.items())
+        _log.info(
+            "%s: %s in %.0f s; %d running", self._queue, counts, seconds, tally.running,
+            extra={"queue": self._queue, "counts": done, "running": tally.running},
+        )  # fmt: skip
 
 
 def lost(one: Handling, why: str) -> None:
@@ -84,10 +120,9 @@ def too_late(one: Handling, error: BaseException | None) -> None:
 def _fields(one: Handling, outcome: str, verdict: Verdict | None = None) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "queue": one.message.queue, "id": one.id, "attempt": one.attempt, "outcome": outcome,
-        "lateness": round(one.lateness, 3), "handler": one.handler.name,
+        "lateness": round(one.lateness, 3), "duration": round(one.took, 6),
+        "handler": one.handler.name,
     }  # fmt: skip
-    if one.took:
-        fields["duration"] = round(one.took, 6)
     if verdict is not None:
         fields["reason"] = verdict.reason
     return fields

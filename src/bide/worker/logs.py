@@ -9,7 +9,8 @@ import msgspec
 __all__ = ["configure"]
 
 FIELDS = (
-    "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "reason",
+    "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "reason", "counts",
+    "running",
 )  # fmt: skip
 
 

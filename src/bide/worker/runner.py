@@ -12,6 +12,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy
+from bide.telemetry.tally import Tally
 from bide.worker.access import Access, sleep
 from bide.worker.app import App
 from bide.worker.duty import chained
@@ -64,6 +65,15 @@ class Runner:
         self._hurrying = asyncio.Event()
         self.stations: dict[str, Station] = {}
 
+    @property
+    def store(self) -> str:
+        """The store's URL, with its password."""
+        return self._app._url
+
+    def tallies(self) -> dict[str, Tally]:
+        """Return what was done so far on each queue."""
+        return {queue: station.current() for queue, station in self.stations.items()}
+
     def stop(self) -> None:
         """Claim no more, let what runs finish, and leave; the second call hands it back at once."""
         if self._stopping.is_set():
@@ -102,6 +112,7 @@ class Runner:
         chores = [asyncio.create_task(station.settle()) for station in stations]
         chores += [asyncio.create_task(station.beat()) for station in stations]
         chores += [asyncio.create_task(chain.keep()) for chain in chains]
+        chores += [asyncio.create_task(station.report()) for station in stations]
         try:
             _log.info("at work on %s, at %s", ", ".join(self._queues), self._app.url)
             self._ready()
@@ -119,6 +130,8 @@ class Runner:
     ) -> None:
         """Let what runs finish, within the grace; hand the rest back."""
         clock = access.clock
+        for station in stations:
+            station.leave()
         running = sum(len(station.running) for station in stations)
         if running:
             _log.info("stopping; %d deliveries have %g s to finish", running, self._grace)

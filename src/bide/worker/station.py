@@ -1,23 +1,26 @@
 """A station: one queue as one process works on it. It claims, starts, extends and settles."""
 
 import asyncio
-import contextvars
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 
+from bide.clock import Timer
 from bide.model.commands import Claim, Extend
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
+from bide.telemetry.tally import Tally
 from bide.worker import desk, journal
 from bide.worker.access import Access, sleep
+from bide.worker.ahead import Ahead
+from bide.worker.course import Course
 from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
 from bide.worker.duty import Duty
 from bide.worker.handler import Middleware
 from bide.worker.routes import any_handler, no_such_job, route
-from bide.worker.threads import Threads
 
 __all__ = ["Station"]
 
@@ -48,17 +51,22 @@ class Station:
         started: Callable[[], None],
     ) -> None:
         self.duty = duty
+        self.tally = Tally()
+        """What was done so far."""
         self.running: dict[Handling, None] = {}
         """Deliveries whose handlers run, in the order in which they were started."""
-        self._around = around
         self._state = state
         self._access = access
         self._clock = access.clock
         self._holder = holder
+        self._summary = journal.Summary(duty.queue, access.clock.monotonic())
         self._started = started
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads(duty.concurrency)
+        self._course = Course(around, duty.concurrency, self._ended)
         self._lease = duty.lease / 1000
+        self._ahead = Ahead(duty.concurrency, self._lease)
+        self._timer: Timer | None = None
+        self._asking: asyncio.Task[Claimed] | None = None
         self._settled: list[tuple[Handling, Verdict]] = []
         self._settling = False
         self._vacancy = asyncio.Event()
@@ -71,15 +79,23 @@ class Station:
 
     async def claim(self) -> None:
         """Claim what can be started, and start it."""
-        duty = self.duty
+        duty, ahead = self.duty, self._ahead
         while True:
-            free = desk.room(duty.concurrency, len(self.running))
-            if not free:
+            room = desk.room(duty.concurrency, len(self.running), len(ahead.waiting), ahead.most)
+            if not room:
                 self._vacancy.clear()
                 await self._vacancy.wait()
                 continue
-            command = Claim(duty.queue, free, duty.lease, self._holder)
-            reply = await self._access.patiently(Claimed, command, self, FOREVER)
+            command = Claim(duty.queue, room, duty.lease, self._holder)
+            self._asking = self._loop.create_task(
+                self._access.patiently(Claimed, command, self, FOREVER)
+            )
+            try:
+                reply = await self._asking
+            except asyncio.CancelledError:
+                if _leaving():
+                    raise
+                continue  # it was recalled
             self.start(reply)
 
     async def settle(self) -> None:
@@ -121,13 +137,28 @@ class Station:
                 elif one in self.running and not one.gone:  # else it has ended meanwhile
                     self._lose([one], str(outcome))
 
+    def current(self) -> Tally:
+        """Return what was done so far, and how much is under way."""
+        self.tally.running, self.tally.waiting = len(self.running), len(self._ahead.waiting)
+        return self.tally
+
+    async def report(self) -> None:
+        """Say now and then in one line what was done."""
+        while True:
+            await sleep(self._clock, journal.SUMMARY)
+            self._summary.tell(self.current(), self._clock.monotonic())
+
     # Leaving.
 
     @property
     def quiet(self) -> bool:
         """Whether nothing runs whose outcome counts, and nothing is left to be settled."""
-        busy = self._settling or self._settled
+        busy = self._settling or self._settled or self._ahead.waiting
         return not busy and all(one.gone for one in self.running)
+
+    def leave(self) -> None:
+        """Start nothing more: what waits for a place goes back."""
+        self._hand_back(self._ahead.take_all())
 
     async def until_quiet(self) -> None:
         """Wait until nothing is left to be done; nothing new may be claimed any more."""
@@ -152,8 +183,11 @@ class Station:
         self._todo.set()
 
     def close(self) -> None:
-        """Let go of the threads."""
-        self._threads.close()
+        """Say what was done since the last summary, and let go of the threads."""
+        self._summary.tell(self.current(), self._clock.monotonic())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._course.close()
 
     def _give_up(self, one: Handling) -> None:
         one.lose()
@@ -162,75 +196,74 @@ class Station:
     # One delivery.
 
     def start(self, reply: Claimed) -> None:
-        """Start what was claimed."""
+        """Start what a claim has brought, as far as there are places; let the rest wait."""
         # The lease counts from now, not from the store's moment: their clocks may differ. If the
         # reply had to wait for this loop, the first extension tells the truth.
         now = self._clock.monotonic()
+        waiting = self._ahead.waiting
+        self.tally.claims += 1
+        self.tally.claimed += len(reply.messages)
         for message in reply.messages:
             handler = route(self.duty, message)
             one = Handling(
                 message, reply.token, reply.now, handler or any_handler(self.duty), self._state
             )
-            one.began, one.expires = now, now + self._lease
-            self.running[one] = None
+            one.arrived, one.expires = now, now + self._lease
             if handler is None:
+                one.began = now
+                self.running[one] = None
                 self._ended(one, no_such_job(self.duty, message))
-                continue
-            if handler.timeout is not None:
-                late = partial(self._out_of_time, one)
-                one.timer = self._clock.call_later(self._loop, handler.timeout, late)
-            if handler.is_async or self._around:
-                one.task = self._loop.create_task(self._attend(one))
+            elif len(self.running) < self.duty.concurrency:
+                self._begin(one, now)
             else:
-                self._threads.submit(_run, self._ended, one)
+                waiting.append(one)
         if reply.messages:
             self._started()
+        if waiting and self._timer is None:
+            self._wait(self._ahead.hold)
 
-    async def _attend(self, one: Handling) -> None:
-        """Run a handler on the loop. Whatever comes out of it, the message is settled."""
-        one.entered = True
-        error: BaseException | None = None
-        try:
-            if one.refused:
-                raise asyncio.CancelledError
-            if self._around:
-                await self._through(one, 0)
-            else:
-                await one.handler.call(one)
-        except BaseException as raised:  # noqa: BLE001  (it is judged)
-            error = raised
-        self._ended(one, error)
+    def _begin(self, one: Handling, now: float) -> None:
+        handler = one.handler
+        one.began = now
+        self.tally.lateness.observe(one.lateness)
+        self.running[one] = None
+        if handler.timeout is not None:
+            late = partial(self._out_of_time, one)
+            one.timer = self._clock.call_later(self._loop, handler.timeout, late)
+        self._course.start(one)
 
-    async def _through(self, one: Handling, depth: int) -> None:
-        """Go through the middleware from a depth on, to the handler inside."""
-        if depth < len(self._around):
-            await self._around[depth](one, partial(self._through, one, depth + 1))
-        elif one.handler.is_async:
-            await one.handler.call(one)
-        else:
-            await self._in_thread(one)
+    def _wait(self, seconds: float) -> None:
+        self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
 
-    def _in_thread(self, one: Handling) -> Awaitable[None]:
-        ended: asyncio.Future[None] = self._loop.create_future()
-        context = contextvars.copy_context()
+    def _look_at_waiting(self) -> None:
+        """Hand back what has waited too long for a place; look again while something waits."""
+        self._timer = None
+        now = self._clock.monotonic()
+        if over := self._ahead.overdue(now):
+            self._recall()
+            self._hand_back(over)
+        if self._ahead.waiting:
+            self._wait(self._ahead.waiting[0].arrived + self._ahead.hold - now)
 
-        def tell(_: Handling, error: BaseException | None) -> None:
-            if ended.done():
-                return
-            if error is None:
-                ended.set_result(None)
-            elif isinstance(error, StopIteration):  # which no future takes
-                ended.set_exception(RuntimeError(f"the handler raised {error!r}"))
-            else:
-                ended.set_exception(error)
+    def _recall(self) -> None:
+        """Let no claim wait that asks for more than there is room for now."""
+        if self._asking is not None:
+            self._asking.cancel()
 
-        self._threads.submit(lambda it: context.run(_run, it), tell, one)
-        return ended
+    def _hand_back(self, unstarted: Sequence[Handling]) -> None:
+        self._settled += [(one, desk.RELEASE) for one in unstarted]
+        self._todo.set()
+        self._vacancy.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """A handler has returned or raised."""
         del self.running[one]
-        one.took = self._clock.monotonic() - one.began
+        now = self._clock.monotonic()
+        one.took = now - one.began
+        self._ahead.ended(one.took)
+        self.tally.duration.observe(one.took)
+        if self._ahead.waiting:
+            self._begin(self._ahead.waiting.popleft(), now)
         if one.timer is not None:
             one.timer.cancel()
         if one.gone:
@@ -261,6 +294,7 @@ class Station:
         verdict = desk.judge(
             one.message, desk.overtime(one.handler), one.handler.retry, self._chance()
         )
+        one.took = self._clock.monotonic() - one.began
         self._settled.append((one, verdict))
         one.lose()
         stuck = sum(other.gone for other in self.running)
@@ -268,8 +302,11 @@ class Station:
         self._todo.set()
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
+        now = self._clock.monotonic()
         for one in lost:
+            one.took = now - one.began
             journal.lost(one, why)
+            self.tally.ended("lost")
             one.lose()
 
     def _held(self) -> list[Handling]:
@@ -284,9 +321,16 @@ class Station:
             self._tell(pairs, reply.outcomes)
 
     def _tell(self, pairs: list[tuple[Handling, Verdict]], outcomes: list[Outcome]) -> None:
-        journal.settled(pairs, outcomes)
+        results = [
+            desk.result(verdict, outcome)
+            for (_, verdict), outcome in zip(pairs, outcomes, strict=True)
+        ]
+        for result, count in Counter(results).items():
+            self.tally.ended(result, count)
+        journal.settled(pairs, outcomes, results)
 
 
-def _run(one: Handling) -> None:
-    """Run a plain handler, in a thread."""
-    one.handler.call(one)
+def _leaving() -> bool:
+    """Tell whether the task that runs is to end, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

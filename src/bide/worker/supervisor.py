@@ -11,12 +11,16 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from bide.worker.child import ALIVE, BEAT, FAILED, READY, WRONG_USAGE, Orders
+from bide.telemetry.metrics import MetricsServer, registry_of
+from bide.worker.child import BEAT, FAILED, WRONG_USAGE, Orders
+from bide.worker.gathered import Gathered
 from bide.worker.health import HealthFile, HealthPort
+from bide.worker.line import Report, listen
 from bide.worker.reload import Sources
 from bide.worker.restarts import Restarts
 from bide.worker.systemd import notify, watchdog_seconds
@@ -28,6 +32,9 @@ SILENT = 10.0
 
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
+
+LAST_WORD = 1.0
+"""Seconds to hear what a process that has ended said last; a child of its own may hold the line."""
 
 HASTE = 0.2
 """Seconds from the first to the second SIGTERM on `--reload`: together they would be one."""
@@ -60,6 +67,10 @@ class Supervisor:
         reload: a folder; when Python files in it change, the processes are replaced.
         health_file: there while all is well.
         health_port: answers HTTP: 200 while all is well.
+        metrics: at which address and port to serve Prometheus metrics.
+
+    Raises:
+        InvalidArgument: metrics are wanted, and prometheus_client is not installed.
     """
 
     def __init__(
@@ -71,6 +82,7 @@ class Supervisor:
         reload: Path | None = None,
         health_file: Path | None = None,
         health_port: int | None = None,
+        metrics: tuple[str, int] | None = None,
     ) -> None:
         self._command_of = command_of
         self._grace = grace
@@ -79,6 +91,12 @@ class Supervisor:
         self.port = HealthPort(health_port, self.trouble) if health_port is not None else None
         self.places = [Place(number + 1) for number in range(processes)]
         self._code = 0
+        self.gathered = Gathered()
+        """What the processes have done."""
+        self.metrics: MetricsServer | None = None
+        if metrics is not None:
+            registry = registry_of(self.gathered.counts, self.gathered)
+            self.metrics = MetricsServer(registry, metrics[1], metrics[0])
         self._stopping = False
         self._nudge = asyncio.Event()
         self._reload = asyncio.Event()
@@ -100,12 +118,17 @@ class Supervisor:
         try:
             if self.port is not None:
                 await self.port.open()
+            if self.metrics is not None:
+                self.metrics.open()
             await asyncio.gather(*[self._keep(place) for place in self.places])
         finally:
             for chore in chores:
                 chore.cancel()
             if self.port is not None:
                 self.port.close()
+            if self.metrics is not None:
+                await asyncio.to_thread(self.metrics.close)
+            self.gathered.close()
             if self._file is not None:
                 self._file.tell("it has ended")
         return self._code
@@ -153,6 +176,7 @@ class Supervisor:
                 self.stop()
                 return
             pause = restarts.pause(lived)
+            self.gathered.restarts += 1
             _log.error(
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
                 place.number, _cause(code), lived, pause,
@@ -162,35 +186,33 @@ class Supervisor:
     async def _live(self, place: Place) -> int:
         """Start a process, and wait for its end."""
         ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                place.process = process = await asyncio.create_subprocess_exec(
-                    *self._command_of(theirs.fileno()), pass_fds=(theirs.fileno(),),
-                    process_group=0,  # so that Ctrl-C comes here alone
-                )  # fmt: skip
-            if self._stopping:
-                self._end(place)
-            listening = asyncio.create_task(self._listen(place, ours))
-            try:
-                return await process.wait()
-            finally:
-                listening.cancel()
-                place.ready, place.process = False, None
-                self._show()
+        with theirs:
+            place.process = process = await asyncio.create_subprocess_exec(
+                *self._command_of(theirs.fileno()), pass_fds=(theirs.fileno(),),
+                process_group=0,  # so that Ctrl-C comes here alone
+            )  # fmt: skip
+        if self._stopping:
+            self._end(place)
+        listening = asyncio.create_task(listen(ours, partial(self._heard, place)))
+        try:
+            code = await process.wait()
+            await asyncio.wait([listening], timeout=LAST_WORD)
+            return code
+        finally:
+            listening.cancel()
+            place.ready, place.process = False, None
+            self.gathered.ended(place)
+            self._show()
 
-    async def _listen(self, place: Place, line: socket.socket) -> None:
-        line.setblocking(False)
-        loop = asyncio.get_running_loop()
-        while said := await loop.sock_recv(line, 64):
-            place.heard = time.monotonic()
-            if READY in said:
-                place.ready = True
-                self._show()
-                if all(one.ready for one in self.places):
-                    self._was_ready = True
-                    notify(f"READY=1\nSTATUS={len(self.places)} processes at work")
-            elif ALIVE not in said:
-                _log.debug("process %d said %r", place.number, said)
+    def _heard(self, place: Place, report: Report) -> None:
+        place.heard = time.monotonic()
+        self.gathered.told(place, report.store, report.tallies)
+        if report.ready and not place.ready:
+            place.ready = True
+            self._show()
+            if all(one.ready for one in self.places):
+                self._was_ready = True
+                notify(f"READY=1\nSTATUS={len(self.places)} processes at work")
 
     def _end(self, place: Place) -> None:
         """Ask a process to stop, and see to it that it does."""
@@ -223,6 +245,7 @@ class Supervisor:
     def _show(self) -> str | None:
         """Have the health file say how things are; return what is wrong."""
         trouble = self.trouble()
+        self.gathered.ready = sum(place.ready for place in self.places)
         if self._file is not None:
             self._file.tell(trouble)
         return trouble

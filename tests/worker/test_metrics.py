@@ -1,0 +1,174 @@
+"""`bide worker --metrics`: one scrape tells of all processes, those that were killed included."""
+
+import asyncio
+import os
+import signal
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+import bide
+from bide.telemetry.tally import Tally
+from bide.worker.gathered import Gathered
+from bide.worker.line import Line, Report, listen
+from tests.worker.processes import children, log, wait_for, worker
+
+APP = """
+import asyncio, bide
+app = bide.App()
+
+@app.handler("q", concurrency=1)
+async def handle(body: dict) -> None:
+    await asyncio.sleep(body["sleep"])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Return the samples that a port serves, by name and labels; nothing when it is closed."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    except urllib.error.URLError:
+        return {}
+    return {
+        " ".join(
+            [sample.name, *(sample.labels[name] for name in sorted(sample.labels))]
+        ): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.process
+def test_one_scrape_tells_of_all_processes_and_of_those_that_were_killed(tmp_path: Path) -> None:
+    port = free_port()
+    with bide.Queue("q", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
+        queue.put_many([{"sleep": 0.05}] * 30)
+        options = ("--processes", "2", "--metrics", f"127.0.0.1:{port}")
+        with worker(tmp_path, APP, *options) as process:
+            wait_for(lambda: scrape(port).get("bide_deliveries_total acked q") == 30, tmp_path)
+            found = scrape(port)
+            assert found["bide_worker_processes"] == 2
+            assert found["bide_store_up"] == 1
+            assert found["bide_messages_put_total q"] == 30
+            assert found["bide_messages_acked_total q"] == 30
+            assert found["bide_delivery_duration_seconds_count q"] == 30
+            assert found["bide_delivery_duration_seconds_bucket 0.025 q"] == 0
+            assert found["bide_queue_messages q ready"] == 0
+            os.kill(children(process)[0], signal.SIGKILL)
+            wait_for(lambda: scrape(port).get("bide_worker_restarts_total") == 1, tmp_path)
+            assert scrape(port)["bide_deliveries_total acked q"] == 30
+            wait_for(lambda: scrape(port).get("bide_worker_processes") == 2, tmp_path)
+            queue.put_many([{"sleep": 0}] * 10)
+            wait_for(lambda: scrape(port).get("bide_deliveries_total acked q") == 40, tmp_path)
+            assert scrape(port)["bide_delivery_lateness_seconds_count q"] == 40
+    assert scrape(port) == {}
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_ends_it_with_a_reason(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with worker(tmp_path, APP, "--metrics", where) as process:
+            assert process.wait(15) == 3
+    assert f"metrics cannot be served at {where}: Address already in use" in log(tmp_path)
+
+
+@pytest.mark.process
+def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:
+    with worker(tmp_path, APP, "--metrics", "localhost") as process:
+        assert process.wait(15) == 2
+    assert "'localhost' names no port; write 9464 or 127.0.0.1:9464" in log(tmp_path)
+
+
+def tally(acked: int, running: int = 0) -> dict[str, Tally]:
+    return {"q": Tally(outcomes={"acked": acked}, running=running)}
+
+
+def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
+    gathered = Gathered()
+    gathered.told("first", "", tally(5, 1))
+    gathered.told("second", "", tally(7, 1))
+    gathered.told("first", "", tally(6, 2))
+    assert gathered.tallies() == tally(13, 3)
+    gathered.ended("first")
+    gathered.ended("first")
+    assert gathered.tallies() == tally(13, 1)
+    gathered.told("first", "", tally(1))
+    assert gathered.tallies() == tally(14, 1)
+
+
+def test_nothing_is_read_before_a_process_has_told_where() -> None:
+    assert Gathered().counts() == {}
+
+
+def test_a_store_of_each_process_alone_has_no_counts() -> None:
+    gathered = Gathered()
+    gathered.told("first", "memory://", tally(1))
+    assert gathered.counts() == {}
+    gathered.close()
+
+
+async def heard(send: "list[Report]") -> list[Report]:
+    """Return what comes out of a line at the other end."""
+    ours, theirs = socket.socketpair()
+    found: list[Report] = []
+    listening = asyncio.create_task(listen(ours, found.append))
+    line = Line(theirs.detach(), lambda: None)
+    await line.open()
+    for report in send[:-1]:
+        line.tell(report)
+        await asyncio.sleep(0)
+    await line.close(send[-1])
+    await listening
+    return found
+
+
+def test_a_report_arrives_whole_however_long_it_is() -> None:
+    many = {f"queue-{number}": Tally(claims=number) for number in range(3_000)}
+    reports = [Report(ready=True, store="sqlite:///x.db"), Report(tallies=many)]
+    assert asyncio.run(heard(reports)) == reports
+
+
+def test_who_is_not_listened_to_waits_with_the_next_report() -> None:
+    async def story() -> int:
+        ours, theirs = socket.socketpair()
+        line = Line(theirs.detach(), lambda: None)
+        await line.open()
+        many = {f"queue-{number}": Tally() for number in range(3_000)}
+        for _ in range(50):
+            line.tell(Report(tallies=many))
+        found: list[Report] = []
+        listening = asyncio.create_task(listen(ours, found.append))
+        await line.close(Report(ready=True))
+        await listening
+        return len(found)
+
+    assert asyncio.run(story()) < 50
+
+
+def test_a_supervisor_that_dies_is_noticed() -> None:
+    async def story() -> None:
+        ours, theirs = socket.socketpair()
+        cut = asyncio.Event()
+        line = Line(theirs.detach(), cut.set)
+        await line.open()
+        ours.close()
+        await asyncio.wait_for(cut.wait(), 5)
+        line.tell(Report())
+        await line.close(Report())
+
+    asyncio.run(story())
