@@ -20,7 +20,12 @@ ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
 PAGES = [
     path
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    for path in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *sorted(ROOT.glob("examples/**/*.md")),
+    ]
     if path.exists() and "_build" not in path.parts
 ]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]

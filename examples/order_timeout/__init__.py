@@ -1,0 +1,1 @@
+"""Cancel an order that is not paid in time."""
