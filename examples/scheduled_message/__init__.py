@@ -1,0 +1,1 @@
+"""Send a message at a set time; edit, move or withdraw it before."""

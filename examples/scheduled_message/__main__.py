@@ -1,0 +1,38 @@
+"""Play it: four letters for the same moment, of which one is edited, one moved, one withdrawn."""
+
+from datetime import timedelta
+
+from examples.stage import at_work, wait_until
+
+
+def main() -> None:
+    """Play, and say what has come of it."""
+    with at_work("examples.scheduled_message.outbox:app"):
+        from examples.scheduled_message import outbox as program
+
+        with program.database():
+            noon = program.now() + timedelta(seconds=1.5)
+            names = ("Ada", "Ben", "Cleo", "Dan")
+            ada, ben, cleo, dan = (program.write(name, "See you tonite", at=noon) for name in names)
+            program.edit(ada, "See you tonight")
+            program.move(ben, at=noon + timedelta(seconds=2), seen=noon)
+            program.withdraw(cleo)
+            print("four letters are scheduled; one is edited, one is moved, one is withdrawn")
+
+            def arrived() -> list[str]:
+                with program.Session() as session:
+                    rows = session.query(program.Arrived).order_by(program.Arrived.address)
+                    return [f"{row.address}: {row.text}" for row in rows]
+
+            wait_until(lambda: len(arrived()) >= 2)
+            print("at the moment:", ", ".join(arrived()))
+            try:
+                program.withdraw(dan)
+            except program.TooLate as error:
+                print("too late for Dan's:", error)
+            wait_until(lambda: len(arrived()) == 3)
+            print("later:", ", ".join(arrived()))
+
+
+if __name__ == "__main__":
+    main()
