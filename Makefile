@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types docs bench mutants fmt clean
+.PHONY: help demo examples test test-all lint types docs bench mutants fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,12 +29,18 @@ demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 
 
 test: $(VENV)/.dev lint types docs ## Run every check: lint, types, docs, tests
 	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto examples
 
 test-all: ## Run every check on Python 3.11, 3.12 and 3.13
 	@for version in 3.11 3.12 3.13; do \
 	  python=$$(tools/find-python $$version) || exit 1; \
 	  echo "== Python $$version ($$python)"; \
 	  $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+	done
+
+examples: $(VENV)/.dev ## Play the four examples, each with a real worker (15 s)
+	@for name in order_timeout scheduled_message coupon_reminder meeting_room; do \
+	  echo "== $$name"; $(BIN)/python -m examples.$$name || exit 1; \
 	done
 
 lint: $(VENV)/.dev ## Check style (ruff)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bide import InvalidArgument, NewMessage
+from bide import InvalidArgument, Job, NewMessage
 from bide.testing.clock import START
 
 
@@ -21,6 +21,11 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001  (this is what it is about)
 DEEP: list[Any] = []
 for _ in range(100_000):
     DEEP = [DEEP]
+
+
+class Tell(Job):
+    guest: int
+
 
 PUTS: list[tuple[dict[str, Any], str]] = [
     ({"at": NAIVE}, "at=2030-01-01 00:00:00 has no time zone.*tzinfo=UTC"),
@@ -75,6 +80,8 @@ BODIES: list[tuple[Any, str]] = [
     (DEEP, "nested too deeply"),
     ("x" * (1 << 20), "body takes 1,048,578 bytes, the limit is 1,048,576.*max_body="),
     (b"x" * ((1 << 20) + 1), "body takes 1,048,577 bytes"),
+    (NewMessage("all of it"), r"a NewMessage is no body.*put_many\(\[message\]\) puts it"),
+    (Tell(7), r"a Tell is a job.*put_many\(\[job.message\(\)\]\) puts it"),
 ]
 
 

@@ -118,6 +118,29 @@ def test_a_job_that_is_not_known_here_is_tried_again(scene: Scene) -> None:
     scene.play(story())
 
 
+def test_a_job_says_how_it_is_to_be_put() -> None:
+    class Weighty(bide.Job):
+        def options(self) -> dict[str, Any]:
+            return {"priority": 9, "expires": "1h", "group": "g", "headers": {"trace": "1"}}
+
+        def run(self) -> None: ...
+
+    bide.App("memory://").job("weighty")(Weighty)
+    message = Weighty().message()
+    assert (message.priority, message.expires, message.group) == (9, "1h", "g")
+    assert message.headers == {"trace": "1", "bide-job": "Weighty"}
+
+
+def test_an_option_that_no_message_has_is_refused() -> None:
+    class Odd(bide.Job):
+        def options(self) -> dict[str, Any]:
+            return {"colour": "red"}
+
+    bide.App("memory://").job("odd")(Odd)
+    with pytest.raises(bide.InvalidArgument, match=r"options of Odd: .*colour"):
+        Odd().message()
+
+
 def test_a_job_without_a_queue_says_what_is_missing() -> None:
     with pytest.raises(bide.InvalidArgument, match="Remind belongs to no queue yet"):
         Remind(1).message()

@@ -5,6 +5,8 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
@@ -80,6 +82,8 @@ class Arguments:
         now: int,
     ) -> Item:
         """Return one message as the store takes it; `id` is checked already."""
+        if isinstance(body, msgspec.Struct) and headers is None:
+            _refuse_whole(body)
         data, is_json = bodies.encode(body, self.max_body)
         moment, ms = when(delay, at, now)
         if type(priority) is not int or not 0 <= priority <= 255:
@@ -273,6 +277,20 @@ def when(delay: Duration | None, at: Moment | None, now: int) -> tuple[int | Non
 def wait_seconds(wait: Duration | None) -> float | None:
     """Return how long to wait, in seconds."""
     return None if wait is None else milliseconds(wait, "wait") / 1000
+
+
+def _refuse_whole(body: msgspec.Struct) -> None:
+    """Refuse what is no body but says all about a message: it would be lost in silence."""
+    if isinstance(body, NewMessage):
+        raise InvalidArgument(
+            "a NewMessage is no body: it has a body, an id and a moment of its own; "
+            "put_many([message]) puts it"
+        )
+    if callable(getattr(body, "message", None)) and callable(getattr(body, "due", None)):
+        raise InvalidArgument(
+            f"a {type(body).__name__} is a job, which says when it is due and what it is known by; "
+            "put_many([job.message()]) puts it"
+        )
 
 
 def _ids(ids: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Jobs: what is to be done, when it is due and what it needs to know, in one class."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -50,6 +51,10 @@ class Job(msgspec.Struct):
         """Return the message's id, so that the same work is put once; made up by default."""
         return None
 
+    def options(self) -> Mapping[str, Any]:
+        """Return what else its put is told: `priority`, `expires`, `attempts`, `group`; nothing."""
+        return {}
+
     def run(self, *_: Any) -> Any:
         """Do it. A plain or an async method, which may take the delivery as its parameter."""
         raise NotImplementedError(f"{type(self).__name__} has no method run")
@@ -58,7 +63,8 @@ class Job(msgspec.Struct):
         """Return what to put: `queue.put_many([job.message()])`.
 
         Raises:
-            InvalidArgument: its class was not registered with `App.job`.
+            InvalidArgument: its class was not registered with `App.job`, or its `options` has
+                something that no message has.
         """
         if not self._name:
             raise InvalidArgument(
@@ -66,4 +72,9 @@ class Job(msgspec.Struct):
             )
         due = self.due()
         at, delay = (due, None) if isinstance(due, datetime) else (None, due)
-        return NewMessage(body=self, delay=delay, at=at, id=self.key(), headers={JOB: self._name})
+        options = dict(self.options())
+        headers = {**options.pop("headers", {}), JOB: self._name}
+        try:
+            return NewMessage(self, delay=delay, at=at, id=self.key(), headers=headers, **options)
+        except TypeError as error:
+            raise InvalidArgument(f"options of {type(self).__name__}: {error}") from error
