@@ -13,32 +13,37 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def at_work(target: str, **settings: str) -> Iterator[Path]:
-    """Run `bide worker` beside the block, on a queue and a database in a folder of their own.
+def scene(**settings: str) -> Iterator[Path]:
+    """Have the queue and the database in a folder of their own; return it.
 
     Args:
-        target: the app, as `bide worker` takes it.
-        settings: environment variables for this process and the worker; set before the program
-            is imported, so that both go by them.
+        settings: environment variables. Like those for the queue and the database they are there
+            before the program is imported, which happens within the block.
     """
     with tempfile.TemporaryDirectory(prefix="bide-example-") as name:
         folder = Path(name)
         os.environ["BIDE_URL"] = f"sqlite:///{folder / 'bide.db'}"
         os.environ["DATABASE_URL"] = f"sqlite:///{folder / 'example.db'}"
         os.environ.update(settings)
-        ready = folder / "ready"
-        command = [sys.executable, "-m", "bide", "worker", target, "--health-file", str(ready)]
-        with (folder / "log").open("w") as log:
-            worker = subprocess.Popen(command, stderr=log, stdout=log)
-        try:
-            wait_until(ready.exists)
-            yield folder
-        except BaseException:
-            sys.stderr.write((folder / "log").read_text())
-            raise
-        finally:
-            worker.terminate()
-            worker.wait(PATIENCE)
+        yield folder
+
+
+@contextmanager
+def worker(target: str, folder: Path) -> Iterator[None]:
+    """Run `bide worker` beside the block."""
+    ready, log = folder / "ready", folder / "log"
+    command = [sys.executable, "-m", "bide", "worker", target, "--health-file", str(ready)]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stderr=output, stdout=output)
+    try:
+        wait_until(ready.exists)
+        yield
+    except BaseException:
+        sys.stderr.write(log.read_text())
+        raise
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
 
 
 def wait_until(come_to_pass: Callable[[], object]) -> None:

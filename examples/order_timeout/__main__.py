@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
 
-from examples.stage import at_work, wait_until
+from examples.stage import scene, wait_until, worker
 
 ORDERS, IN_TIME, AT_THE_LAST_MOMENT = 20, 5, 5
 PAY_WITHIN = 1.5
@@ -11,7 +11,10 @@ PAY_WITHIN = 1.5
 
 def main() -> None:
     """Play, and say what has come of it."""
-    with at_work("examples.order_timeout.shop:app", PAY_WITHIN=f"{PAY_WITHIN}s"):
+    with (
+        scene(PAY_WITHIN=f"{PAY_WITHIN}s") as folder,
+        worker("examples.order_timeout.shop:app", folder),
+    ):
         from examples.order_timeout.shop import Article, Order, Session, database, pay, place
 
         with database():

@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from examples.stage import at_work, wait_until
+from examples.stage import scene, wait_until, worker
 
 
 def main() -> None:
     """Play, and say what has come of it."""
-    with at_work("examples.scheduled_message.outbox:app"):
+    with scene() as folder, worker("examples.scheduled_message.outbox:app", folder):
         from examples.scheduled_message import outbox as program
 
         with program.database():

@@ -329,6 +329,13 @@ def test_deliveries_without_end_are_an_error(app: bide.App, store: ScratchStore)
             worker.advance("1h", limit=50)
 
 
+def test_deliveries_at_many_moments_are_not_too_many(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+    store.queue("q").put_many([bide.NewMessage(n, delay=n) for n in range(20)])
+    with ManualWorker(app, store) as worker:
+        assert len(worker.advance("1m", limit=5)) == 20
+
+
 def test_only_the_queues_named_are_worked_on(app: bide.App, store: ScratchStore) -> None:
     for name in ("q", "r"):
         register(app, lambda *_: None, name)

@@ -153,7 +153,7 @@ class AsyncManualWorker:
         clock = self.store.clock
         done: list[Handled] = []
         while True:
-            done += await self._run_due(limit - len(done))
+            done += await self._run_due(limit)
             left = target - clock.now()
             if self._wait is None or self._wait > left:
                 break
@@ -173,9 +173,10 @@ class AsyncManualWorker:
                 raise _noted(handled)
             if len(done) >= limit:
                 raise RuntimeError(
-                    f"{limit:,} deliveries were made, and there may be more. Does a handler put "
-                    f"what is due at once, again and again? The last was {handled.id!r} of "
-                    f"{handled.queue!r}. If that many are right, give a larger limit="
+                    f"{limit:,} deliveries were made at one moment, and there may be more. Does a "
+                    "handler put what is due at once, again and again? The last was "
+                    f"{handled.id!r} of {handled.queue!r}. If that many are right, give a "
+                    "larger limit="
                 )
         return done
 
@@ -296,7 +297,7 @@ class ManualWorker:
         """Handle everything that is due now, and what becomes due at once by doing so.
 
         Args:
-            limit: more deliveries than this are an error, so that no test runs for ever.
+            limit: more deliveries at one moment are an error, so that no test runs for ever.
 
         Returns:
             What was handled, in order.

@@ -1,0 +1,1 @@
+"""Remind the owner of a coupon three days before it expires."""
