@@ -128,7 +128,7 @@ def test_every_block_says_what_it_is(name: str) -> None:
     known = ("pycon", "text", "sh", "json", "console", "Dockerfile", "ini", "toml", "{code-block}")
     directives = (
         "{toctree}", "{include}", "{eval-rst}", "{raw}", "{transitions}", "{capabilities}",
-        "{note}", "{click}",
+        "{note}", "{click}", "{literalinclude}",
     )  # fmt: skip
     for block in blocks((ROOT / name).read_text()):
         first = block.info.split(" ")[0]

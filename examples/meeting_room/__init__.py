@@ -1,0 +1,1 @@
+"""A meeting room: it starts, ends, reminds and refuses by itself."""
