@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from bide.model.commands import Cancel, Command, Purge
+from bide.model.commands import Cancel, Command, Purge, Put
 from bide.model.errors import WrongContext
 from bide.model.replies import Affected, Outcome, Outcomes
 from bide.queue.answers import held
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.face import Face
+from bide.telemetry.spans import sending, tracer
 
 __all__ = ["Awaiting", "Blocking"]
 
@@ -48,7 +49,11 @@ class Blocking(Face):
         if self._keep is not None and not command.only_reads:
             self._lane.call(self._configuration(self._keep), self)
             self._keep = None
-        reply = self._lane.call(command, self, wait)
+        if type(command) is Put and (spans := tracer()) is not None:
+            with sending(spans, command) as traced:
+                reply = self._lane.call(traced, self)
+        else:
+            reply = self._lane.call(command, self, wait)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
@@ -98,7 +103,11 @@ class Awaiting(Face):
         if self._keep is not None and not command.only_reads:
             await self._lane.acall(self._configuration(self._keep), self)
             self._keep = None
-        reply = await self._lane.acall(command, self, wait)
+        if type(command) is Put and (spans := tracer()) is not None:
+            with sending(spans, command) as traced:
+                reply = await self._lane.acall(traced, self)
+        else:
+            reply = await self._lane.acall(command, self, wait)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 

@@ -17,6 +17,7 @@ from bide.worker.access import Access, sleep
 from bide.worker.app import App
 from bide.worker.duty import chained
 from bide.worker.station import Station
+from bide.worker.tracing import traced
 from bide.worker.watch import LIMIT, Watch
 
 __all__ = ["Runner", "chosen", "lifespan"]
@@ -105,7 +106,7 @@ class Runner:
             if chain is not None:
                 chains.append(chain)
             self.stations[queue] = Station(
-                duty, around, self._app.state, access, holder, watch.look
+                duty, traced(around), self._app.state, access, holder, watch.look
             )
         stations = list(self.stations.values())
         claims = [asyncio.create_task(station.claim()) for station in stations]
