@@ -39,6 +39,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Queues": (
         Entry("queues", "count:queues", "List the queues of the store."),
         Entry("counts", "count:counts", "Count the messages in each state."),
+        Entry("top", "top:top", "Watch queues and workers, live."),
         Entry("forecast", "forecast:forecast", "Chart how many messages fall due when."),
         Entry("audit", "audit:audit", "Check that every message is accounted for."),
         Entry("pause", "steer:pause", "Let nobody claim from a queue."),

@@ -1,0 +1,181 @@
+"""What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
+
+from typing import TYPE_CHECKING, Any
+
+from bide.cli.count import FLOW, SIZES, facts_of
+from bide.cli.moments import rounded
+from bide.cli.output import STYLES, Output, printable
+from bide.cli.top.sample import Rates, Sample, Worker, rates
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = ["as_facts", "picture", "print_rows"]
+
+RATES = ("put/s", "done/s", "failed/s")
+ABOUT = (
+    "Workers are known by what they hold; one that has had nothing to do for a minute is not seen."
+)
+
+
+def as_facts(
+    sample: Sample, before: Sample | None, workers: list[Worker], now: int
+) -> dict[str, Any]:
+    """Return a sample for programs. Moments are Unix milliseconds, rates a second."""
+    queues = []
+    for name, found in sample.queues.items():
+        rate = rates(before, sample, name)
+        facts = {"queue": name, **facts_of(found), "late": _late(found.oldest, now)}
+        if rate is not None:
+            facts["rates"] = {
+                "put": round(rate.put, 3), "done": round(rate.done, 3),
+                "failed": round(rate.failed, 3),
+            }  # fmt: skip
+        queues.append(facts)
+    listed = [
+        {"holder": worker.holder, "holds": worker.holds, "queues": worker.held,
+         "until": worker.until, "seen": round(sample.moment - worker.seen, 3)}
+        for worker in workers
+    ]  # fmt: skip
+    return {"now": now, "queues": queues, "workers": listed}
+
+
+def print_rows(out: Output, sample: Sample, workers: list[Worker], now: int) -> None:
+    """Print a sample as lines with tabs: queues first, then workers."""
+    for name, found in sample.queues.items():
+        sizes = (getattr(found.sizes, size) for size in SIZES)
+        flow = (getattr(found.flow, size) for size in FLOW)
+        out.row("queue", name, *sizes, _late(found.oldest, now), *flow)
+    for worker in workers:
+        held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
+        out.row("worker", printable(worker.holder), worker.holds, held)
+
+
+def picture(
+    store: str,
+    sample: Sample,
+    before: Sample | None,
+    workers: list[Worker],
+    now: int,
+    lines: int | None = None,
+) -> "RenderableType":
+    """Return what is on the screen.
+
+    Args:
+        store: its URL, fit to be shown.
+        sample: what is there now.
+        before: what was there then, for the rates.
+        workers: who was seen lately.
+        now: Unix milliseconds.
+        lines: how many lines the terminal has; `None`: as many as it takes.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    if not sample.queues:
+        return Text.assemble((f"no queues in {store} yet", "dim"))
+    room, places = (None, None) if lines is None else _divided(lines, len(workers))
+    parts: list[RenderableType] = [
+        _headline(store, sample), Text(), _queues(sample, before, now, room),
+    ]  # fmt: skip
+    if workers:
+        parts.append(_workers(sample, workers, now, places))
+    else:
+        parts.append(Text("nobody holds a message", "dim"))
+    parts.append(Text(ABOUT, "dim"))
+    return Group(*parts)
+
+
+def _divided(lines: int, workers: int) -> tuple[int, int]:
+    """Return how many lines queues and workers get: beside them 12 are taken by all the rest."""
+    places = max(1, lines // 4)
+    return max(2, lines - 12 - min(workers, places + 1)), places
+
+
+def _headline(store: str, sample: Sample) -> "Text":
+    from rich.text import Text
+
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for size in SIZES:
+        count = sum(getattr(found.sizes, size) for found in sample.queues.values())
+        line.append(f"{count:,} {size}   ", STYLES[size] if count else "dim")
+    return line.append(f"at {store}", "bold")
+
+
+def _queues(sample: Sample, before: Sample | None, now: int, room: int | None) -> "Table":
+    from rich.text import Text
+
+    names = sorted(sample.queues)
+    if room is not None and len(names) > room:  # what is late or busy first
+
+        def weight(name: str) -> tuple[float, float]:
+            rate = rates(before, sample, name) or Rates(0, 0, 0)
+            return -(_late(sample.queues[name].oldest, now)), -(rate.put + rate.done)
+
+        names = sorted(sorted(names, key=weight)[: room - 1])
+    table = _table("queue", *SIZES, "late by", *RATES, "")
+    for name in names:
+        found = sample.queues[name]
+        cells = [Text(name, "bold")]
+        for size in SIZES:
+            count = getattr(found.sizes, size)
+            cells.append(Text(f"{count:,}", STYLES[size] if count else "dim"))
+        late = _late(found.oldest, now)
+        cells.append(Text(rounded(late * 1000) if late else "", "red" if late >= 60 else ""))
+        rate = rates(before, sample, name)
+        for number, value in enumerate((rate.put, rate.done, rate.failed) if rate else ()):
+            style = "dim" if not value else "red" if number == 2 else ""
+            cells.append(Text(_pace(value), style))
+        cells += [Text("")] * (len(SIZES) + 2 + len(RATES) - len(cells))
+        cells.append(Text("paused" if found.paused else "", "yellow"))
+        table.add_row(*cells)
+    if len(names) < len(sample.queues):
+        table.add_row(Text(f"and {len(sample.queues) - len(names):,} more", "dim"))
+    return table
+
+
+def _workers(sample: Sample, workers: list[Worker], now: int, places: int | None) -> "Table":
+    from rich.text import Text
+
+    table = _table("worker", "holds", "first lease ends", "of")
+    for worker in workers[:places]:
+        count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
+        cells = [Text(printable(worker.holder)), Text(count, "yellow" if worker.holds else "dim")]
+        if worker.until is None:
+            ago = rounded((sample.moment - worker.seen) * 1000)
+            cells += [Text(""), Text(f"seen {ago} ago", "dim")]
+        else:
+            left = worker.until - now
+            ends = Text(f"in {rounded(left)}") if left > 0 else Text("over", "red")
+            held = sorted(worker.held.items())
+            cells += [ends, Text(", ".join(f"{queue} {number:,}" for queue, number in held))]
+        table.add_row(*cells)
+    if places is not None and len(workers) > places:
+        table.add_row(Text(f"and {len(workers) - places:,} more", "dim"))
+    return table
+
+
+def _table(*names: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        left = name in ("queue", "worker", "of", "")
+        table.add_column(
+            name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis",
+            min_width=None if left else len(name),
+        )  # fmt: skip
+    return table
+
+
+def _late(oldest: int | None, now: int) -> float:
+    """Return for how many seconds the oldest message that is due has waited."""
+    return 0.0 if oldest is None else max(0, now - oldest) / 1000
+
+
+def _pace(value: float) -> str:
+    """Return a rate, no finer than people care for."""
+    return f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"

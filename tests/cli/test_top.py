@@ -1,0 +1,230 @@
+"""`bide top`: what it knows, what it shows, and how it ends."""
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+
+import bide
+from bide.cli.top.sample import REMEMBER, Rates, Sample, Worker, Workers, rates
+from bide.cli.top.screen import picture
+from bide.model.replies import Flow, Sizes
+from tests.cli.conftest import BOUND, environment
+
+Bide = Callable[..., Result]
+
+
+def sample(moment: float, **flow: int) -> Sample:
+    return Sample(moment, {"orders": bide.Counts(Sizes(), Flow(**flow))}, {})
+
+
+def test_rates_are_what_has_happened_a_second() -> None:
+    before, after = sample(1.0, put=10, acked=5), sample(3.0, put=30, acked=6, retried=3, died=1)
+    assert rates(before, after, "orders") == Rates(10.0, 0.5, 2.0)
+
+
+def test_rates_that_nobody_can_know_are_not_told() -> None:
+    assert rates(None, sample(1.0), "orders") is None
+    assert rates(sample(1.0), sample(2.0), "mail") is None
+    assert rates(sample(1.0), sample(1.0), "orders") is None
+    assert rates(sample(1.0, put=9), sample(2.0, put=1), "orders") is None
+
+
+def test_a_worker_is_remembered_for_a_minute_after_it_held_something() -> None:
+    workers = Workers()
+    held = {"web1:7": Worker("web1:7", {"orders": 2}, until=5, seen=1.0)}
+    assert [one.holds for one in workers.see(Sample(1.0, {}, held))] == [2]
+    (idle,) = workers.see(Sample(2.0, {}, {}))
+    assert (idle.holds, idle.until) == (0, None)
+    assert workers.see(Sample(1.0 + REMEMBER, {}, {})) == [idle]
+    assert workers.see(Sample(1.1 + REMEMBER, {}, {})) == []
+
+
+def test_those_that_hold_most_come_first() -> None:
+    held = {
+        "a": Worker("a", {"q": 1}), "b": Worker("b", {"q": 2, "r": 3}), "c": Worker("c", {"q": 2}),
+    }  # fmt: skip
+    assert [one.holder for one in Workers().see(Sample(0.0, {}, held))] == ["b", "c", "a"]
+
+
+def drawn(found: Sample, before: Sample | None = None, lines: int | None = None) -> str:
+    workers = Workers().see(found)
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(picture("sqlite:///shop.db", found, before, workers, 100_000, lines))
+    return console.export_text()
+
+
+def test_the_picture() -> None:
+    busy = bide.Counts(
+        Sizes(1_200, 3, 2, 1), Flow(put=2_000, acked=794, died=1), oldest=10_000, paused=True
+    )
+    held = {
+        "web1:7": Worker("web1:7", {"orders": 1}, until=130_000, seen=9.0),
+        "web2:8": Worker("web2:8", {"orders": 1}, until=99_000, seen=9.0),
+    }
+    before = Sample(7.0, {"orders": bide.Counts(Sizes(), Flow(put=1_000, acked=793))}, {})
+    screen = drawn(
+        Sample(9.0, {"orders": busy, "mail": bide.Counts(Sizes(), Flow())}, held), before
+    )
+    assert "1,200 delayed   3 ready   2 leased   1 dead   at sqlite:///shop.db" in screen
+    assert re.search(r"orders +1,200 +3 +2 +1 +1m30s +500 +0\.5 +0\.5 +paused", screen)
+    assert re.search(r"mail +0 +0 +0 +0 *\n", screen)
+    assert re.search(r"web1:7 +1 +in 30s +orders 1", screen)
+    assert re.search(r"web2:8 +1 +over +orders 1", screen)
+
+
+def test_a_screen_that_is_too_small_shows_what_is_late() -> None:
+    queues = {f"q{n:02}": bide.Counts(Sizes(), Flow()) for n in range(40)}
+    queues["q33"] = bide.Counts(Sizes(ready=1), Flow(put=1), oldest=1)
+    held = {f"w{n}": Worker(f"w{n}", {"q01": 1}, until=1, seen=1.0) for n in range(30)}
+    screen = drawn(Sample(1.0, queues, held), lines=24)
+    assert "q33" in screen
+    assert "and 36 more" in screen
+    assert "and 24 more" in screen
+    assert len(screen.splitlines()) <= 24
+
+
+def test_control_characters_in_a_name_do_nothing() -> None:
+    held = {"\x1b[2Jx": Worker("\x1b[2Jx", {"orders": 1}, until=1, seen=1.0)}
+    found = Sample(1.0, {"orders": bide.Counts(Sizes(leased=1), Flow(put=1))}, held)
+    assert "\\x1b[2Jx" in drawn(found)
+
+
+def test_in_a_pipe_it_looks_once(run: Bide, orders: bide.Queue) -> None:
+    orders.put_many(range(3), delay=60)
+    orders.put("due")
+    (held,) = orders.claim()
+    lines = [line.split("\t") for line in run("top").output.splitlines()]
+    assert lines[0][:6] == ["queue", "orders", "3", "0", "1", "0"]
+    assert lines[1][0] == "worker"
+    assert lines[1][2:] == ["1", "orders:1"]
+    held.ack()
+    assert len(run("top").output.splitlines()) == 1
+
+
+def test_once_as_json(run: Bide, orders: bide.Queue) -> None:
+    orders.put("due")
+    orders.claim()
+    orders.put("later", at=1)
+    found = json.loads(run("top", "--once", "--json").output)
+    (queue,), (worker,) = found["queues"], found["workers"]
+    assert (queue["queue"], queue["ready"], queue["leased"], queue["put"]) == ("orders", 1, 1, 2)
+    assert queue["late"] > 1_000_000_000
+    assert "rates" not in queue
+    assert (worker["holds"], worker["queues"]) == (1, {"orders": 1})
+    assert worker["until"] > found["now"]
+
+
+def test_only_queues_of_a_prefix(run: Bide, orders: bide.Queue, url: str) -> None:
+    orders.put(1)
+    with bide.Queue("mail", url) as mail:
+        mail.put(1)
+    assert [line.split("\t")[1] for line in run("top", "ma").output.splitlines()] == ["mail"]
+
+
+def test_where_there_is_nothing(run: Bide, orders: bide.Queue, tmp_path: Path) -> None:
+    result = run("top")
+    assert result.exit_code == 3
+    assert "there is no store at" in result.stderr
+    orders.counts()
+    result = run("top")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_it_does_not_look_all_the_time(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1)
+    result = run("top", "--interval", "10ms")
+    assert result.exit_code == 2
+    assert "must be 100ms or longer" in result.stderr
+
+
+class Live:
+    """`bide top` on a terminal of its own."""
+
+    def __init__(self, url: str, *options: str) -> None:
+        self.ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bide", "top", *options],
+            env=environment(url, COLUMNS="100", LINES="30"),
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        self.seen = ""
+
+    def until(self, text: str) -> None:
+        deadline = time.monotonic() + BOUND
+        while not re.search(text, self.seen):
+            assert time.monotonic() < deadline, self.seen
+            self.read()
+
+    def read(self) -> None:
+        if select.select([self.ours], [], [], 0.05)[0]:
+            self.seen += os.read(self.ours, 65536).decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+
+
+@pytest.mark.process
+def test_it_lives_until_it_is_interrupted(url: str, orders: bide.Queue) -> None:
+    orders.put_many(range(3), delay=60)
+    live = Live(url, "--interval", "100ms")
+    try:
+        live.until("3 delayed")
+        orders.put_many(range(4), delay=60)
+        live.until("7 delayed")
+        live.process.send_signal(signal.SIGINT)
+        assert live.process.wait(BOUND) == 0
+        live.until(re.escape("\x1b[?1049l"))  # the screen that was there before is back
+        assert "Traceback" not in live.seen
+    finally:
+        live.close()
+
+
+@pytest.mark.process
+def test_a_store_that_goes_away_is_told_and_waited_for(
+    url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put_many(range(3), delay=60)
+    live = Live(url, "--interval", "100ms")
+    try:
+        live.until("3 delayed")
+        path = tmp_path / "test.db"
+        orders.close()
+        path.rename(tmp_path / "aside.db")
+        live.until("the store is away: there is no store at")
+        (tmp_path / "aside.db").rename(path)
+        live.seen = ""
+        live.until("3 delayed")
+        assert "the store is away" not in live.seen[-2_000:]
+    finally:
+        live.close()
+
+
+@pytest.mark.process
+def test_objects_follow_one_another_until_it_is_interrupted(url: str, orders: bide.Queue) -> None:
+    orders.put_many(range(3), delay=60)
+    with subprocess.Popen(
+        [sys.executable, "-m", "bide", "top", "--json", "--interval", "100ms"],
+        env=environment(url), stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(BOUND) == 0
+    assert "rates" not in first["queues"][0]
+    assert second["queues"][0]["rates"] == {"put": 0.0, "done": 0.0, "failed": 0.0}
