@@ -1,9 +1,12 @@
 """The hierarchy gives back every entry at its tick, in the order in which they came."""
 
+from unittest import mock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bide.timing import hierarchy as module
 from bide.timing.hierarchy import CROWD, NEVER, Entry, Hierarchy
 
 TICKS = st.one_of(
@@ -37,6 +40,7 @@ def pull_all(hierarchy: Hierarchy[Numbered], tick: int) -> list[Numbered]:
     return pulled
 
 
+@mock.patch.object(module, "CROWD", 3)  # so that a few entries are a crowd
 @settings(deadline=None)
 @given(st.lists(TICKS, max_size=60), st.lists(TICKS, max_size=12), st.data())
 def test_it_agrees_with_a_sorted_list(
@@ -67,6 +71,59 @@ def test_it_agrees_with_a_sorted_list(
             waiting.append(entry)
         assert len(hierarchy) == len(waiting)
         assert set(hierarchy.entries()) == set(waiting)
+
+
+@mock.patch.object(module, "CROWD", 3)  # so that a few entries are a crowd
+@settings(deadline=None)
+@given(
+    st.integers(1, 30),
+    st.lists(TICKS, max_size=60),
+    st.lists(TICKS, max_size=12),
+    st.data(),
+)
+def test_pages_hold_all_that_is_due_and_leave_nothing_before_their_end(
+    page: int, dues: list[int], steps: list[int], data: st.DataObject
+) -> None:
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0, page=page)
+    waiting = set(fill(hierarchy, dues))
+    now = 0
+    for step in steps:
+        now += step
+        for _ in range(data.draw(st.integers(0, 3))):
+            hierarchy.spread()
+        if data.draw(st.booleans()) and waiting:
+            gone = data.draw(st.sampled_from(sorted(waiting, key=lambda entry: entry.number)))
+            waiting.remove(gone)
+            hierarchy.remove(gone)
+        slot = hierarchy.pull(now)
+        while slot is not None:
+            for entry in slot:
+                waiting.remove(entry)
+                assert entry._due <= hierarchy.current
+            slot = hierarchy.pull(hierarchy.current)
+            if slot is None:
+                slot = hierarchy.pull(now)
+        assert now <= hierarchy.current <= now | 255, "a page is no wider"
+        assert all(entry._due > hierarchy.current for entry in waiting)
+        assert set(hierarchy.entries()) == waiting
+        now = hierarchy.current
+        for ahead in data.draw(st.lists(TICKS, max_size=6)):
+            entry = Numbered(now + ahead, len(dues))
+            dues.append(entry._due)
+            hierarchy.add(entry)
+            waiting.add(entry)
+
+
+def test_a_crowded_slot_is_no_page() -> None:
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0, page=3)
+    entries = fill(hierarchy, [256, 300, 511, 512, 513, 600, 767])
+    first = hierarchy.pull(256)
+    assert list(first or ()) == entries[:3]
+    assert hierarchy.current == 511
+    assert list(hierarchy.pull(520) or ()) == [entries[3]]
+    assert hierarchy.current == 512
+    assert pull_all(hierarchy, 520) == [entries[4]]
+    assert hierarchy.pull(599) is None
 
 
 def test_the_earliest_is_exact_while_nothing_is_removed() -> None:

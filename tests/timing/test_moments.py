@@ -67,6 +67,23 @@ def test_a_priority_is_an_integer(priority: Any) -> None:
             queue.put("x", priority=priority)
 
 
+@pytest.mark.parametrize("priority", [2**31, -(2**31), 10**20])
+def test_a_priority_has_its_limits(priority: int) -> None:
+    clock = FakeClock()
+    queues: list[DelayQueue[str] | AsyncDelayQueue[str]] = [
+        DelayQueue(clock=clock),
+        AsyncDelayQueue(clock=clock),
+    ]
+    for queue in queues:
+        with pytest.raises(ValueError, match="between -2147483647 and 2147483647"):
+            queue.put("x", priority=priority)
+        queue.put("last", 60, priority=-(2**31) + 1)
+        queue.put("middle", 60)
+        queue.put("first", 60, priority=2**31 - 1)
+        assert [handle.item for handle in queue] == ["first", "middle", "last"]
+        assert [handle.priority for handle in queue] == [2**31 - 1, 0, -(2**31) + 1]
+
+
 @pytest.mark.parametrize(
     ("period", "error", "says"),
     [

@@ -8,7 +8,7 @@ from queue import Empty
 from typing import Generic, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, Timer
-from bide.timing.calendar_queue import CalendarQueue, Delayed
+from bide.timing.calendar_queue import CalendarQueue, Delayed, check_priority
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER
 from bide.timing.lifetime import forked, guard_fork
@@ -64,14 +64,13 @@ class AsyncDelayQueue(Generic[T]):
         """Put an item in: as `DelayQueue.put`."""
         seconds = seconds_of(delay) if at is None else 0.0
         moment = None if at is None else self._wall.due(at, delay)
-        if priority.__class__ is not int:
-            raise TypeError(f"priority must be an integer, not {type(priority).__name__}")
+        if priority or priority.__class__ is not int:
+            check_priority(priority)
         self._check_process()
         if self._closed:
             raise ShutDown("the delay queue was shut down: it takes no more items")
-        now = self._now()
-        due = now + round(seconds * NS) if moment is None else moment
-        entry = self._entries.add(item, due, priority, now)
+        due = self._now() + round(seconds * NS) if moment is None else moment
+        entry = self._entries.add(item, due, priority)
         self._set_timer()
         return entry
 

@@ -1,23 +1,35 @@
 """A priority queue by moment: what `DelayQueue` and `AsyncDelayQueue` have in common.
 
 What is far off lies in a `Hierarchy`, where adding and removing are O(1). Only the entries of the
-earliest tick, about a millisecond, lie in a heap that gives them their exact order: moment first,
-then priority, then the order in which they came. So the heap stays small however many entries
-wait. The idea of a calendar whose current page alone is sorted is R. Brown's ("Calendar queues",
-CACM 1988). No threads, no clock.
+current page, a millisecond or the quarter of a second if little is due in it, lie in a heap that
+gives them their exact order. So the heap stays small however many entries wait. The idea of a
+calendar whose current page alone is sorted is R. Brown's ("Calendar queues", CACM 1988). No
+threads, no clock.
+
+Where an entry stands in the order is one integer, its rank: the moment first, then the priority
+(the larger goes first), then the order of arrival. One integer is compared faster than three, and
+an entry needs less memory.
 """
 
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Generic, TypeVar
 
-from bide.timing.hierarchy import LEVEL_OF, NEVER, Entry, Hierarchy, Slot
+from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.moments import NS
 
-__all__ = ["CalendarQueue", "Delayed"]
+__all__ = ["CalendarQueue", "Delayed", "check_priority"]
 
 T = TypeVar("T")
 
-SHIFT = 20  # a tick is 2**20 ns
+ARRIVAL_BITS = 50  # thirty-five years of a million entries a second
+PRIORITY_BITS = 32
+MOMENT = ARRIVAL_BITS + PRIORITY_BITS  # the lowest bit of the moment, in ns, in a rank
+PRIORITY_0 = 1 << (MOMENT - 1)  # the other bits of the first rank with priority 0
+TICK = 20  # a tick is 2**20 ns
+PAGE = 128  # entries; that many are put in order at once
+
+by_rank = attrgetter("_due")
 
 
 class Delayed(Entry, Generic[T]):
@@ -25,25 +37,22 @@ class Delayed(Entry, Generic[T]):
 
     Attributes:
         item: what was put.
-        priority: the larger goes first among items due at the same moment.
     """
 
-    __slots__ = ("_home", "_order", "item", "priority")
-
-    def __init__(
-        self, item: T, due: int, priority: int, order: int, home: "CalendarQueue[T]"
-    ) -> None:
-        self.item = item
-        self.priority = priority
-        self._due = due
-        self._order = order
-        self._home = home
-        self._slot = None
+    __slots__ = ("_home", "item")
+    item: T
+    _home: "CalendarQueue[T]"
 
     @property
     def due(self) -> float:
         """The moment, in seconds of the queue's `Clock.monotonic()`."""
-        return self._due / NS
+        return (self._due >> MOMENT) / NS
+
+    @property
+    def priority(self) -> int:
+        """The larger goes first among items due at the same moment."""
+        within = self._due & ((1 << MOMENT) - 1)
+        return (PRIORITY_0 >> ARRIVAL_BITS) - (within >> ARRIVAL_BITS)
 
     @property
     def pending(self) -> bool:
@@ -58,40 +67,43 @@ class CalendarQueue(Generic[T]):
     """Items by due moment in nanoseconds, priority and order of arrival."""
 
     def __init__(self, now: int) -> None:
-        self._count = 0
-        self._later: Hierarchy[Delayed[T]] = Hierarchy(SHIFT, now >> SHIFT)
-        self._heap: list[tuple[int, int, int]] = []  # moment, minus priority, order
-        self._near: dict[int, Delayed[T]] = {}  # by order: those of the heap that are not removed
+        self._later: Hierarchy[Delayed[T]] = Hierarchy(MOMENT + TICK, now >> TICK, page=PAGE)
+        self._heap: list[int] = []  # the ranks of the current page, those of removed entries too
+        self._near: dict[int, Delayed[T]] = {}  # the entries of the current page by rank
         self._in_heap: Slot[Delayed[T]] = Slot(NEVER)  # marks them; holds nothing
-        self._order = 0
+        self._came = PRIORITY_0  # counts up by one an entry
+        self._went = PRIORITY_0
 
     def __len__(self) -> int:
-        return self._count
+        return self._came - self._went
 
-    def add(self, item: T, due: int, priority: int, now: int) -> Delayed[T]:
-        """Put an item in."""
+    def add(self, item: T, due: int, priority: int) -> Delayed[T]:
+        """Put an item in, with a priority that `check_priority` found good."""
         later = self._later
-        self._order = order = self._order + 1
-        entry = Delayed(item, due, priority, order, self)
-        self._count += 1
-        if self._count == 1 and now >> SHIFT > later.current:
-            later.current = now >> SHIFT
-        tick = due >> SHIFT
+        self._came = came = self._came + 1
+        rank = (due << MOMENT) + came
+        if priority:
+            rank -= priority << ARRIVAL_BITS
+        entry: Delayed[T] = Delayed()  # and no `__init__`: calling it would cost as much again
+        entry.item = item
+        entry._due = rank
+        entry._home = self
+        tick = due >> TICK
         if tick > later.current:
             # `later.add(entry)`, but for a slot that is there: a call less.
-            level = later._levels[LEVEL_OF[(tick ^ later.current).bit_length()]]
+            level = later.level_at[(tick ^ later.current).bit_length()]
             slot = level.slots.get(tick >> level.shift)
             if slot is None:
                 later.add(entry)
             else:
                 slot[entry] = None
                 entry._slot = slot
-                if due < slot.earliest:
-                    slot.earliest = due
+                if rank < slot.earliest:
+                    slot.earliest = rank
         else:
             entry._slot = self._in_heap
-            self._near[entry._order] = entry
-            heappush(self._heap, (due, -priority, entry._order))
+            self._near[rank] = entry
+            heappush(self._heap, rank)
         return entry
 
     def remove(self, entry: Delayed[T]) -> bool:
@@ -102,51 +114,52 @@ class CalendarQueue(Generic[T]):
         """
         if entry._home is not self:
             raise ValueError(f"{entry!r} was put into another queue; remove it there")
-        if entry._slot is None:
+        slot = entry._slot
+        if slot is None:
             return False
-        self._count -= 1
-        if entry._slot is not self._in_heap:
-            slot = entry._slot
-            entry._slot = None
+        entry._slot = None
+        self._went += 1
+        if slot is not self._in_heap:
             slot.remove(entry)
             return True
-        entry._slot = None
         near = self._near
-        del near[entry._order]
+        del near[entry._due]
         if len(self._heap) > 32 + 2 * len(near):
-            self._heap = [row for row in self._heap if row[2] in near]
+            self._heap = list(near)
             heapify(self._heap)
         return True
 
     def pop(self, now: int) -> Delayed[T] | None:
         """Take the head out if it is due at `now`."""
+        heap = self._heap
         while True:
-            if self._heap:
-                if self._heap[0][0] > now:
+            if heap:
+                if heap[0] >> MOMENT > now:
                     return None
-                entry = self._near.pop(heappop(self._heap)[2], None)
+                entry = self._near.pop(heappop(heap), None)
                 if entry is not None:
                     entry._slot = None
-                    self._count -= 1
+                    self._went += 1
                     return entry
-            elif not self._count or not self._fill_heap(now):
+            elif not self._fill_heap(now):
                 return None
 
     def next_due(self) -> int:
         """Return when to look again, `NEVER` when empty: the head's moment, seldom a bit before."""
         self._drop_removed()
-        return self._heap[0][0] if self._heap else self._later.earliest()
+        rank = self._heap[0] if self._heap else self._later.earliest()
+        return rank >> MOMENT if rank < NEVER else NEVER
 
     def head(self) -> Delayed[T] | None:
         """Return the head, due or not."""
         self._drop_removed()
         if self._heap:
-            return self._near[self._heap[0][2]]
-        return min(self._later.head(), key=_by_order, default=None)
+            return self._near[self._heap[0]]
+        return min(self._later.head(), key=by_rank, default=None)
 
     def crowd(self) -> int:
         """Return the moment at which to call `spread`, or something past `NEVER`."""
-        return self._later.crowd() << SHIFT
+        return self._later.crowd() << TICK
 
     def spread(self) -> None:
         """Do a small part of the work that would otherwise come all at once."""
@@ -156,7 +169,7 @@ class CalendarQueue(Generic[T]):
         """Return every entry, sorted."""
         entries = self._later.entries()
         entries += self._near.values()
-        return sorted(entries, key=_by_order)
+        return sorted(entries, key=by_rank)
 
     def clear(self) -> list[Delayed[T]]:
         """Take everything out and return it, sorted."""
@@ -166,25 +179,37 @@ class CalendarQueue(Generic[T]):
         self._later.clear()
         self._heap.clear()
         self._near.clear()
-        self._count = 0
+        self._went = self._came
         return entries
 
     def _fill_heap(self, now: int) -> bool:
-        slot = self._later.pull(now >> SHIFT)
+        later, near, marker = self._later, self._near, self._in_heap
+        slot = later.pull(now >> TICK)
         if slot is None:
             return False
-        marker = self._in_heap
-        for entry in slot:
-            entry._slot = marker
-            self._near[entry._order] = entry
-            self._heap.append((entry._due, -entry.priority, entry._order))
+        while slot is not None:
+            for entry in slot:
+                entry._slot = marker
+                near[entry._due] = entry
+            slot = later.pull(later.current)
+        self._heap.extend(near)
         heapify(self._heap)
         return True
 
     def _drop_removed(self) -> None:
-        while self._heap and self._heap[0][2] not in self._near:
+        while self._heap and self._heap[0] not in self._near:
             heappop(self._heap)
 
 
-def _by_order(entry: Delayed[T]) -> tuple[int, int, int]:
-    return entry._due, -entry.priority, entry._order
+def check_priority(priority: int) -> None:
+    """Refuse what cannot be a priority.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is out of range.
+    """
+    if priority.__class__ is not int:
+        raise TypeError(f"priority must be an integer, not {type(priority).__name__}")
+    limit = 1 << (PRIORITY_BITS - 1)
+    if not -limit < priority < limit:
+        raise ValueError(f"priority is {priority}; it must be between {1 - limit} and {limit - 1}")

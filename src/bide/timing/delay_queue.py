@@ -6,7 +6,7 @@ from queue import Empty
 from typing import Generic, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.calendar_queue import CalendarQueue, Delayed
+from bide.timing.calendar_queue import CalendarQueue, Delayed, check_priority
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER
 from bide.timing.lifetime import forked, guard_fork
@@ -68,32 +68,34 @@ class DelayQueue(Generic[T]):
             delay: seconds or a `timedelta` from now; with neither `delay` nor `at` it is due now.
             at: an aware `datetime` or Unix seconds. A moment that is past is due at once, before
                 what fell due after it.
-            priority: any integer; the larger goes first among items due at the same moment.
+            priority: an integer of less than 2**31 either way; the larger goes first among items
+                due at the same moment.
 
         Returns:
             A handle for `remove`.
 
         Raises:
-            ValueError: the delay is negative or NaN, or the datetime has no time zone.
+            ValueError: the delay is negative or NaN, the datetime has no time zone, or the priority
+                is out of range.
             TypeError: both `delay` and `at`, or one of them or `priority` is of the wrong type.
             ShutDown: after `shutdown`.
         """
         seconds = 0.0
         if at is not None:
-            moment = self._wall.due(at, delay)
+            due = self._wall.due(at, delay)
         elif delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
             seconds = delay
         else:
             seconds = seconds_of(delay)
-        if priority.__class__ is not int:
-            raise TypeError(f"priority must be an integer, not {type(priority).__name__}")
+        if priority or priority.__class__ is not int:
+            check_priority(priority)
         self._acquire()  # half the price of `with`
         try:
             if self._closed or self._forked:
                 self._refuse()
-            now = int(self._monotonic() * 1e9 + 0.5)
-            due = now + int(seconds * 1e9 + 0.5) if at is None else moment
-            entry = self._entries.add(item, due, priority, now)
+            if at is None:
+                due = int(self._monotonic() * 1e9 + 0.5) + int(seconds * 1e9 + 0.5)
+            entry = self._entries.add(item, due, priority)
             if due < self._alarm:
                 self._alarm = -NEVER
                 self._lead.notify()
@@ -114,21 +116,25 @@ class DelayQueue(Generic[T]):
         limit = NEVER
         if timeout is not None:
             limit = self._now() + round(length_seconds(timeout, "timeout") * NS)
-        with self._lock:
-            try:
-                while True:
-                    self._check_process()
-                    now = self._now()
-                    entry = self._entries.pop(now)
-                    if entry is not None:
-                        return entry.item
-                    if self._closed and not len(self._entries):
-                        raise ShutDown("the delay queue was shut down, and nothing is left in it")
-                    if now >= limit:
-                        raise Empty(f"nothing fell due within {timeout}")
-                    self._wait(limit)
-            finally:
+        entries = self._entries
+        self._acquire()
+        try:
+            while True:
+                if self._forked:
+                    raise forked("DelayQueue")
+                # What was due when the clock was last read is due: a backlog needs no clock.
+                entry = entries.pop(self._reached) or entries.pop(self._read_clock())
+                if entry is not None:
+                    return entry.item
+                if self._closed and not len(entries):
+                    raise ShutDown("the delay queue was shut down, and nothing is left in it")
+                if self._reached >= limit:
+                    raise Empty(f"nothing fell due within {timeout}")
+                self._wait(limit)
+        finally:
+            if self._followers or self._closed:
                 self._leave()
+            self._release()
 
     def poll(self, default: D | None = None) -> T | D | None:
         """Take out and return the head if it is due now, else return `default`."""
@@ -220,12 +226,16 @@ class DelayQueue(Generic[T]):
     def _now(self) -> int:
         return max(int(self._monotonic() * 1e9 + 0.5), self._reached)
 
+    def _read_clock(self) -> int:
+        self._reached = now = self._now()  # under the lock
+        return now
+
     def _put_due(self, item: T, due: int, priority: int = 0) -> Delayed[T]:
         """Put an item in by its moment in nanoseconds of the monotonic clock, drift-free."""
         with self._lock:
             if self._closed or self._forked:
                 self._refuse()
-            entry = self._entries.add(item, due, priority, self._now())
+            entry = self._entries.add(item, due, priority)
             if due < self._alarm:
                 self._alarm = -NEVER
                 self._lead.notify()

@@ -22,9 +22,8 @@ from typing import Any, Generic, TypeVar
 __all__ = ["Entry", "Hierarchy", "Slot"]
 
 BITS = 8  # a level has 256 times the span of the one below
-LEVEL_OF = [0] + [bits // BITS for bits in range(64)]  # by the bit length of (tick ^ current)
 CROWD = 512  # a slot with more entries than this is moved down ahead of time
-NEVER: int = 1 << 70
+NEVER: int = 1 << 200  # past any tick and any `_due`
 
 E = TypeVar("E", bound="Entry")
 
@@ -85,22 +84,39 @@ class Level(Generic[E]):
 class Hierarchy(Generic[E]):
     """Entries by tick. The tick of an entry is its `_due`, shifted right by `shift` bits.
 
+    Attributes:
+        current: this tick and all before it were pulled.
+        level_at: the level that a tick goes to, by the bit length of (tick ^ current).
+
     Args:
         shift: how many low bits of `_due` are finer than a tick.
         current: the tick to start from.
         part_ticks: ticks that moving `CROWD` entries down may take, generously.
+        page: a slot of the second level with at most so many entries is pulled as it is.
     """
 
-    __slots__ = ("_levels", "_moving", "_part_ticks", "_shift", "_ticks", "_wide", "current")
+    __slots__ = (
+        "_levels",
+        "_moving",
+        "_page",
+        "_part_ticks",
+        "_shift",
+        "_ticks",
+        "_wide",
+        "current",
+        "level_at",
+    )
 
-    def __init__(self, shift: int, current: int, part_ticks: int = 1) -> None:
+    def __init__(self, shift: int, current: int, part_ticks: int = 1, page: int = 0) -> None:
         self._part_ticks = part_ticks
+        self._page = page
         self._shift = shift
         self._levels: list[Level[E]] = [Level(level * BITS) for level in range(64 // BITS)]
         self._ticks = self._levels[0]
         self._wide: int = NEVER  # no slot of the other levels begins before this tick
         self._moving: tuple[Slot[E], Iterator[E]] | None = None  # a crowded slot, what is left
-        self.current = current  # this tick and all before it were pulled
+        self.current = current
+        self.level_at = [self._ticks] + [self._levels[bits // BITS] for bits in range(64)]
 
     def __len__(self) -> int:
         """Count the entries, by slot: there are a few hundred slots."""
@@ -110,7 +126,7 @@ class Hierarchy(Generic[E]):
         """Put in an entry whose tick is after `current`."""
         due = entry._due
         tick = due >> self._shift
-        level = self._levels[LEVEL_OF[(tick ^ self.current).bit_length()]]
+        level = self.level_at[(tick ^ self.current).bit_length()]
         key = tick >> level.shift
         slot = level.slots.get(key)
         if slot is None:
@@ -132,9 +148,11 @@ class Hierarchy(Generic[E]):
         slot.remove(entry)
 
     def pull(self, tick: int) -> Slot[E] | None:
-        """Detach the slot of the earliest occupied tick, if that is at most `tick`.
+        """Detach the earliest slot, if that begins at most at `tick`; None when none does.
 
-        Its entries keep their `_slot`: the caller settles each. None when nothing is due.
+        It is the slot of one tick, or a page: then `current` is its last tick, which may be after
+        `tick`, and what is left before that is to be pulled next, and belongs to the same page. The
+        entries keep their `_slot`: the caller settles each.
         """
         ticks = self._ticks
         while True:
@@ -144,11 +162,14 @@ class Hierarchy(Generic[E]):
                 if key > tick:
                     break
                 del ticks.slots[heappop(ticks.keys)]
-                self.current = key
+                if key > self.current:
+                    self.current = key
                 return slot
             if self._wide > tick:
                 break
-            self._lower()
+            slot = self._lower(tick)
+            if slot is not None:
+                return slot
         if tick > self.current:
             self.current = tick
         return None
@@ -221,10 +242,11 @@ class Hierarchy(Generic[E]):
         self._wide = NEVER
         self._moving = None
 
-    def _lower(self) -> None:
+    def _lower(self, tick: int = -1) -> Slot[E] | None:
         """Move down the wider slot that begins first; of several, the widest.
 
         The widest goes first because what it holds came earlier than what lies in the narrow one.
+        If it is a page, and begins at most at `tick`, it is returned instead.
         """
         found: Level[E] | None = None
         start = self._wide = NEVER
@@ -232,21 +254,28 @@ class Hierarchy(Generic[E]):
             if level.first() is not None and level.keys[0] << level.shift <= start:
                 found = level
                 start = level.keys[0] << level.shift
-        if found is not None:
-            self._move_down(found.slots.pop(heappop(found.keys)), start)
-            self._wide = min(
-                (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
-                default=NEVER,
-            )
+        if found is None:
+            return None
+        slot = found.slots.pop(heappop(found.keys))
+        is_page = start <= tick and found.shift == BITS and len(slot) <= self._page
+        if is_page:
+            self.current = max(self.current, start + (1 << BITS) - 1)
+        else:
+            self._move_down(slot, start)
+        self._wide = min(
+            (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
+            default=NEVER,
+        )
+        return slot if is_page else None
 
     def _move_down(self, entries: Iterable[E], start: int) -> None:
         """Put entries of a slot that begins at `start` where they belong on the levels below."""
         shift = self._shift
-        levels = self._levels
+        level_at = self.level_at
         for entry in entries:
             due = entry._due
             tick = due >> shift
-            level = levels[LEVEL_OF[(tick ^ start).bit_length()]]
+            level = level_at[(tick ^ start).bit_length()]
             key = tick >> level.shift
             below = level.slots.get(key)
             if below is None:

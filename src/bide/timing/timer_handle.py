@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bide.timing.hierarchy import Entry, Slot
+from bide.timing.hierarchy import Entry
 
 if TYPE_CHECKING:
     from bide.timing.timing_wheel import TimingWheel
@@ -24,19 +24,9 @@ class TimerHandle(Entry):
 
     __slots__ = ("_wheel", "args", "fn")
 
-    def __init__(
-        self,
-        due: int,
-        slot: Slot["TimerHandle"] | None,
-        fn: Callable[..., object],
-        args: tuple[object, ...],
-        wheel: "TimingWheel",
-    ) -> None:
-        self._due = due
-        self._slot = slot
-        self._wheel = wheel
-        self.fn = fn
-        self.args = args
+    fn: Callable[..., object]
+    args: tuple[object, ...]
+    _wheel: "TimingWheel"
 
     @property
     def due(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
-from bide.timing.hierarchy import LEVEL_OF, NEVER, Hierarchy, Slot
+from bide.timing.hierarchy import NEVER, Hierarchy, Slot
 from bide.timing.lifetime import forked, guard_exit, guard_fork
 from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.timer_handle import TimerHandle, call
@@ -72,7 +72,7 @@ class TimingWheel:
         self._origin = clock.monotonic()
         part_ticks = max(1, PART_NS // tick_ns)
         self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
-        self._levels = self._timers._levels
+        self._level_at = self._timers.level_at
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._make_lock()
         self._alarm = -NEVER  # the tick that the thread sleeps until
@@ -129,9 +129,14 @@ class TimingWheel:
             if due <= timers.current:
                 due = timers.current + 1
             # What follows is `timers.add(timer)`, but for a slot that is there: a call less.
-            level = self._levels[LEVEL_OF[(due ^ timers.current).bit_length()]]
+            level = self._level_at[(due ^ timers.current).bit_length()]
             slot = level.slots.get(due >> level.shift)
-            timer = TimerHandle(due, slot, fn, args, self)
+            timer = TimerHandle()  # and no `__init__`: calling it would cost as much again
+            timer._due = due
+            timer._slot = slot
+            timer._wheel = self
+            timer.fn = fn
+            timer.args = args
             if slot is None:
                 timers.add(timer)
             else:
