@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bide.testing.clock import FakeClock
+from bide.timing import ScheduledExecutor
 
 Start = Callable[[Callable[[], object]], threading.Thread]
 
@@ -51,3 +52,18 @@ def start() -> Iterator[Start]:
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive(), f"{thread} still runs"
+
+
+def pass_time(clock: FakeClock, executor: ScheduledExecutor, seconds: float) -> None:
+    """Move the clock, and wait until the threads have done what is due and all wait again."""
+    settle(clock, executor)
+    clock.advance(seconds)
+    settle(clock, executor)
+
+
+def settle(clock: FakeClock, executor: ScheduledExecutor) -> None:
+    threads = executor._pool._threads
+    count = 0
+    while count != len(threads):
+        count = len(threads)
+        clock.wait_for_waiters(count)

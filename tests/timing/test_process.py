@@ -26,13 +26,17 @@ def run(program: str) -> str:
 
 def test_pending_timers_do_not_keep_the_process_alive() -> None:
     out = run("""
+        import threading
         from bide.timing import DelayQueue, ScheduledExecutor, TimingWheel
         wheel = TimingWheel()
         wheel.schedule(print, 3600, args=("too late",))
         executor = ScheduledExecutor()
         late = executor.schedule(print, 3600, args=("too late",))
         often = executor.schedule_at_fixed_rate(int, 3600, initial_delay=3600)
-        DelayQueue().put("x", 3600)
+        queue = DelayQueue()
+        queue.put("x", 3600)
+        for _ in range(2):
+            threading.Thread(target=queue.take, daemon=True).start()
         late.add_done_callback(lambda future: print("cancelled", future.cancelled()))
         print("the end")
     """)

@@ -1,4 +1,4 @@
-"""`ScheduledExecutor`: when tasks run, what one does to another, and how it shuts down."""
+"""`ScheduledExecutor`: when tasks run, and what one does to another."""
 
 import gc
 import logging
@@ -9,10 +9,9 @@ from concurrent import futures
 
 import pytest
 
-from bide.testing.clock import FakeClock
-from bide.timing import ScheduledExecutor, ScheduledFuture, ShutDown
+from bide.timing import ScheduledExecutor, ScheduledFuture
 from bide.timing.scheduled_future import Repeat
-from tests.timing.conftest import RecordingClock, Start
+from tests.timing.conftest import RecordingClock, Start, pass_time
 
 
 @pytest.fixture
@@ -20,21 +19,6 @@ def executor(clock: RecordingClock) -> Iterator[ScheduledExecutor]:
     executor = ScheduledExecutor(2, clock=clock)
     yield executor
     executor.shutdown(cancel_futures=True)
-
-
-def pass_time(clock: FakeClock, executor: ScheduledExecutor, seconds: float) -> None:
-    """Move the clock, and wait until the threads have done what is due and all wait again."""
-    settle(clock, executor)
-    clock.advance(seconds)
-    settle(clock, executor)
-
-
-def settle(clock: FakeClock, executor: ScheduledExecutor) -> None:
-    threads = executor._pool._threads
-    count = 0
-    while count != len(threads):
-        count = len(threads)
-        clock.wait_for_waiters(count)
 
 
 def test_it_is_an_executor_of_the_standard_library(executor: ScheduledExecutor) -> None:
@@ -247,76 +231,6 @@ def test_tasks_may_schedule_and_cancel(clock: RecordingClock, executor: Schedule
     assert results == ["child"]
 
 
-POLICIES = [(True, False), (False, False), (True, True), (False, True)]
-
-
-@pytest.mark.parametrize(("delayed", "periodic"), POLICIES)
-def test_shutdown_follows_the_policies(
-    clock: RecordingClock, delayed: bool, periodic: bool
-) -> None:
-    executor = ScheduledExecutor(
-        1,
-        clock=clock,
-        execute_delayed_after_shutdown=delayed,
-        continue_periodic_after_shutdown=periodic,
-    )
-    once = executor.schedule(lambda: "ran", 5)
-    often = executor.schedule_at_fixed_rate(int, 2, initial_delay=2)
-    executor.shutdown(wait=False)
-    with pytest.raises(ShutDown, match="takes no more tasks"):
-        executor.schedule(int, 1)
-    with pytest.raises(RuntimeError):
-        executor.submit(int)
-    assert once.cancelled() is not delayed
-    assert often.cancelled() is not periodic
-    if delayed or periodic:
-        pass_time(clock, executor, 2)
-        clock.advance(3)
-    if delayed:
-        assert once.result(10) == "ran"
-    if periodic:
-        settle(clock, executor)
-        assert often.runs >= 1
-        assert often.cancel()
-    executor.shutdown(wait=True)
-    assert all(not thread.is_alive() for thread in executor._pool._threads)
-
-
-def test_shutdown_can_cancel_all_that_has_not_started(clock: RecordingClock) -> None:
-    executor = ScheduledExecutor(1, clock=clock, continue_periodic_after_shutdown=True)
-    started, release = threading.Event(), threading.Event()
-
-    def busy() -> str:
-        started.set()
-        assert release.wait(10)
-        return "finished"
-
-    running = executor.submit(busy)
-    assert started.wait(10)
-    queued = executor.submit(int)
-    later = executor.schedule(int, 1)
-    often = executor.schedule_at_fixed_rate(int, 1)
-    executor.shutdown(wait=False, cancel_futures=True)
-    assert [future.cancelled() for future in (queued, later, often)] == [True, True, True]
-    release.set()
-    executor.shutdown()
-    assert running.result(0) == "finished"
-
-
-def test_a_task_that_shuts_its_executor_down_does_not_wait_for_itself(
-    clock: RecordingClock,
-) -> None:
-    executor = ScheduledExecutor(1, clock=clock)
-    assert executor.submit(executor.shutdown).result(10) is None
-    executor.shutdown()
-
-
-def test_shutting_down_twice_or_unused_is_fine(clock: RecordingClock) -> None:
-    with ScheduledExecutor(clock=clock) as executor:
-        executor.shutdown()
-    executor.shutdown(wait=True, cancel_futures=True)
-
-
 @pytest.mark.parametrize("workers", [0, -1])
 def test_it_takes_at_least_one_thread(workers: int) -> None:
     with pytest.raises(ValueError, match="at least one thread"):
@@ -397,3 +311,14 @@ def test_a_done_callback_runs_once(clock: RecordingClock, executor: ScheduledExe
     future.cancel()
     future.cancel()
     assert calls == ["done"]
+
+
+def test_many_cancelled_tasks_leave_nothing_behind(executor: ScheduledExecutor) -> None:
+    cancelled = [executor.schedule(int, 100 + number % 999) for number in range(20_000)]
+    assert all(future.cancel() for future in cancelled)
+    pool = executor._pool
+    assert pool._live == set()
+    entries = pool._queue._entries
+    assert entries._later.entries() == []
+    assert sum(len(level.slots) for level in entries._later._levels) < 2_000
+    assert (len(entries._heap), len(entries._near)) == (0, 0)
