@@ -7,13 +7,14 @@ counts less; lateness is real time. Run it with `python -m benchmarks timing`.
 from collections.abc import Iterator
 
 from benchmarks.figure import Figure
-from benchmarks.timing import lateness, memory, operations
+from benchmarks.timing import inside, lateness, memory, operations
 
 __all__ = ["run"]
 
 MEASUREMENTS = (
     *operations.MEASUREMENTS,
     *memory.MEASUREMENTS,
+    *inside.MEASUREMENTS,
     *lateness.MEASUREMENTS,
 )
 

@@ -84,6 +84,45 @@ class Heap:
                 fn()
 
 
+class Dicts:
+    """The least that exact cancelling takes: an object an entry, in one dict for each minute.
+
+    Nothing is in order before its minute, nothing is checked, locked or woken. What this costs more
+    beside a million others is what the machine's memory costs.
+    """
+
+    class Entry:
+        __slots__ = ("delay", "fn", "minute")
+
+        def __init__(self, delay: float, minute: "dict[Dicts.Entry, None]") -> None:
+            self.delay = delay
+            self.fn = int
+            self.minute = minute
+
+    def __init__(self) -> None:
+        self.minutes: list[dict[Dicts.Entry, None]] = [{} for _ in range(61)]
+        minutes, entry_of = self.minutes, Dicts.Entry
+
+        def schedule(delay: float) -> Dicts.Entry:
+            minute = minutes[int(delay / 60)]
+            entry = entry_of(delay, minute)
+            minute[entry] = None
+            return entry
+
+        def cancel(entry: Dicts.Entry) -> None:
+            del entry.minute[entry]
+
+        self.schedule: Callable[[float], Any] = schedule
+        self.cancel: Callable[[Any], object] = cancel
+
+    def fire(self) -> None:
+        """Sort minute by minute, and call."""
+        for minute in self.minutes:
+            for entry in sorted(minute, key=lambda entry: entry.delay):
+                entry.fn()
+            minute.clear()
+
+
 class Sched:
     """`sched.scheduler`. Its cancel is O(n), so it is left out."""
 
@@ -124,6 +163,7 @@ class Loop:
 PEERS: dict[str, Callable[[], Peer]] = {
     "TimingWheel": Wheel,
     "DelayQueue": Queue,
+    "dicts": Dicts,
     "heapq": Heap,
     "sched": Sched,
     "asyncio.call_later": Loop,
