@@ -29,7 +29,7 @@ class DelayQueueMachine(RuleBasedStateMachine):
     def put(self, delay: float, priority: int, copies: int) -> None:
         for _ in range(copies):
             handle = self.queue.put(self.puts, delay, priority=priority)
-            due = self.now() + round(delay * 1e9)
+            due = round((self.clock.monotonic() + delay) * 1e9)
             self.rows.append((due, -priority, self.puts, handle))
             self.puts += 1
         self.rows.sort(key=lambda row: row[:3])

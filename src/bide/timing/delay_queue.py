@@ -94,7 +94,7 @@ class DelayQueue(Generic[T]):
             if self._closed or self._forked:
                 self._refuse()
             if at is None:
-                due = int(self._monotonic() * 1e9 + 0.5) + int(seconds * 1e9 + 0.5)
+                due = int((self._monotonic() + seconds) * 1e9 + 0.5)
             entry = self._entries.add(item, due, priority)
             if due < self._alarm:
                 self._alarm = -NEVER
