@@ -29,6 +29,7 @@ from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imp
 from bide.worker.app import App
 from bide.worker.delivery import Handling
 from bide.worker.job import Job
+from bide.worker.schedule import Tick
 from bide.worker.signals import Bury, Discard, Retry
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreUnavailable",
+    "Tick",
     "Unsupported",
     "WrongContext",
 ]

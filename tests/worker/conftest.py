@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.diary import Diary
 from tests.worker.scene import Scene
 from tests.worker.shop import Shop
 
@@ -17,3 +18,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @pytest.fixture
 def shop(scene: Scene) -> Shop:
     return Shop(scene)
+
+
+@pytest.fixture
+def diary(scene: Scene) -> Diary:
+    return Diary(scene)

@@ -55,6 +55,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "sources:sources",
             "List the sources, how far they have come, and what went wrong.",
         ),
+        Entry("schedules", "schedules:schedules", "List the schedules, and when they tick next."),
         Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
         Entry("ack", "settle:ack", "Say that a claimed message is done."),
         Entry("retry", "settle:retry", "Have a claimed message tried again."),

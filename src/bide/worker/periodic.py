@@ -1,4 +1,4 @@
-"""What an app does by itself, again and again: sources."""
+"""What an app does by itself, again and again: sources and schedules."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,18 +8,22 @@ from typing import Any, TypeVar
 
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.moments import Duration, milliseconds
 from bide.worker.compensation import Compensation
 from bide.worker.duty import Duty, lease_of
-from bide.worker.handler import Handler, checked_retry, name_of, seconds_of
-from bide.worker.recurrence import period
+from bide.worker.handler import Handler, checked_retry, inspect_handler, name_of, seconds_of
+from bide.worker.recurrence import Every, period, recurrence
+from bide.worker.schedule import Missed, Schedule, check_missed
 from bide.worker.source import Source, inspect_source
+from bide.worker.ticking import Ticking
 
 __all__ = ["Periodic"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+GRACE = "1m"
 PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
 """Between attempts to ask a source that fails."""
 
@@ -30,11 +34,17 @@ class Periodic:
     def __init__(self) -> None:
         self._duties: dict[str, Duty] = {}
         self._sources: dict[str, Source] = {}
+        self._schedules: dict[str, Schedule] = {}
 
     @property
     def sources(self) -> Mapping[str, Source]:
         """The sources, by the queue in which their windows wait."""
         return MappingProxyType(self._sources)
+
+    @property
+    def schedules(self) -> Mapping[str, Schedule]:
+        """The schedules, by their queue."""
+        return MappingProxyType(self._schedules)
 
     def source(
         self,
@@ -111,6 +121,80 @@ class Periodic:
             )  # fmt: skip
             self._duties[source.home].chain = partial(Compensation, source)
             self._sources[source.home] = source
+            return function
+
+        return register
+
+    def schedule(
+        self,
+        queue: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        missed: Missed = "once",
+        grace: Duration = GRACE,
+        lease: Duration = "1m",
+        timeout: Duration | None = None,
+        retry: Backoff | None = None,
+    ) -> Callable[[F], F]:
+        """Call a function again and again: by a cron expression, or every so often.
+
+        It takes the `bide.Tick`, the delivery, or both; plain or async. Among all workers each
+        tick is run once: it is a message in a queue of its own, whose id is its moment. A tick puts
+        the next one before it runs, so the schedule goes on whatever comes of it. An exception has
+        the tick tried again as `retry` says, or makes it a dead letter.
+
+        Args:
+            queue: its name, by which the schedule is known; nothing else may be in it.
+            cron: five fields, as "0 9 * * MON-FRI": minute, hour, day of month, month, weekday.
+            every: a period instead, counted from 1970 in UTC: "15m" is at the full quarters.
+            timezone: whose clocks `cron` means, such as "Asia/Shanghai".
+            missed: what to do about ticks at whose moment no worker was there: "once" runs one for
+                all of them, "all" each of them, "skip" none.
+            grace: how late a tick may begin and still be on time; at most the period.
+            lease: how long after the death of a process another one gets its tick.
+            timeout: how long one tick may take; none by default.
+            retry: what comes after a failure; `Backoff()` by default.
+
+        Raises:
+            InvalidArgument: neither or both of `cron` and `every` are given, an expression, a
+                period or a time zone cannot be, or the queue is taken.
+
+        Example:
+            >>> import bide
+            >>> app = bide.App("memory://")
+            >>> @app.schedule("reports", cron="0 9 * * MON-FRI", timezone="Asia/Shanghai")
+            ... def report(tick: bide.Tick) -> None:
+            ...     print("report of", tick.due)
+        """
+        rule = recurrence(cron, every, timezone)
+        late = milliseconds(grace, "grace")
+        if isinstance(rule, Every):
+            late = min(late, rule.period)
+        policy = check_missed(missed)
+        pauses = checked_retry(retry) or Backoff()
+
+        def register(function: F) -> F:
+            is_async, _, order = inspect_handler(function, None)
+            if check_queue(queue) in self._duties:
+                known = next(iter(self._duties[queue].handlers.values())).name
+                raise InvalidArgument(
+                    f"queue {queue!r} is handled by {known} already; a schedule needs a queue of "
+                    "its own"
+                )
+            schedule = Schedule(
+                queue, name_of(function), function, order, rule, policy, late, pauses.attempts
+            )
+            self._work_on(
+                Duty(queue, lease_of(lease), 1),
+                Handler(
+                    queue, schedule.name, schedule.run, is_async, None, "d", seconds_of(timeout),
+                    pauses, None,
+                ),
+            )  # fmt: skip
+            self._duties[queue].chain = partial(Ticking, schedule)
+            self._schedules[queue] = schedule
             return function
 
         return register

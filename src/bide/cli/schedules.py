@@ -1,0 +1,223 @@
+"""`bide schedules`: when schedules tick next."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from bide.cli.messages import print_table
+from bide.cli.moments import now_ms, relative
+from bide.cli.options import on_store
+from bide.cli.output import STYLES, Output, printable
+from bide.cli.store import Store
+from bide.model.commands import Scan
+from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.message import Message
+from bide.model.replies import Page
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from bide.worker.app import App
+    from bide.worker.recurrence import Recurrence
+    from bide.worker.schedule import TickBody
+
+__all__ = ["schedules"]
+
+LOOK = 500
+"""How many ticks of a schedule are looked at: it has one, and those that are tried again."""
+
+FORM = "%a %Y-%m-%d %H:%M:%S %z"
+
+
+@click.command()
+@click.argument("target", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 1_000),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How many ticks of each to tell.",
+)
+@on_store
+def schedules(store: Store, out: Output, target: str | None, count: int) -> None:
+    """List the schedules, and when they tick next.
+
+    Without MODULE:APP, those that have a tick in the store: a worker with them has run. With it,
+    those of the app, of the store that it names, whether or not a worker has run.
+
+    In a pipe a line is: queue, when, time zone, state of the next tick, how many run, are tried
+    again and are dead, error, and the next ticks.
+
+    \b
+    Example:
+      bide schedules
+      bide schedules shop:app -n 10
+      bide schedules --json | jq 'select(.error)'
+    """  # fmt: skip
+    if target is None:
+        found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
+    else:
+        found = _of_app(store, target, count)
+    if out.terminal and found:
+        _table(out, found)
+    elif out.terminal:
+        out.text((f"no schedules{f' in {target}' if target else f' in {store.shown}'}", "dim"))
+    for one in found if not out.terminal else ():
+        if out.as_json:
+            out.json(one)
+        else:
+            out.row(
+                one["queue"], one["when"], one["timezone"], one.get("state", ""),
+                one["running"], one["retrying"], one["dead"], _first_line(one.get("error")),
+                *[moment.isoformat() for moment in _moments(one)],
+            )  # fmt: skip
+
+
+def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
+    """Return the facts about the schedules of an app."""
+    from bide.worker.loading import load
+
+    app: App = load(target)
+    given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    with Store(store.url if given else app._url) as place:
+        try:
+            known = set(place.names())
+        except StoreUnavailable:  # nobody has worked yet
+            known = set()
+        found = []
+        for schedule in app.schedules.values():
+            rule = schedule.recurrence
+            stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
+            facts = stored or _facts(schedule.queue, rule, [], [], 0)
+            if (when := _when(rule)) != (facts["when"], facts["timezone"]):
+                # The worker that takes it up puts another tick.
+                facts["was"] = f"{facts['when']} {facts['timezone']}"
+                facts["when"], facts["timezone"] = when
+                facts["ticks"] = []
+            facts["missed"] = schedule.missed
+            if not facts["ticks"]:
+                facts["ticks"] = _upcoming(rule, rule.after(now_ms()), count)
+            found.append(facts)
+    return found
+
+
+def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
+    """Return the facts about a schedule in the store; `None` if the queue is none."""
+    from bide.worker.recurrence import parse
+    from bide.worker.ticking import read
+
+    links: dict[str, tuple[Message, TickBody]] = {}
+    for state in ("leased", "next", "leased"):
+        for message in store.ask(Page, Scan(queue, state, limit=LOOK)).messages:
+            if (tick := read(message)) is not None:
+                links[message.id] = message, tick
+    if not links:
+        return None
+    ticks = sorted(links.values(), key=lambda pair: pair[1].due)
+    head, tick = ticks[-1]
+    try:
+        rule = parse(tick.spec)
+    except InvalidArgument:  # of a newer bide, or of a zone that is not known here
+        return None
+    moments = _upcoming(rule, tick.due, count)
+    return _facts(queue, rule, [message for message, _ in ticks], moments, _dead(store, queue)) | {
+        "state": head.state
+    }
+
+
+def _dead(store: Store, queue: str) -> int:
+    return store.queue(queue).counts().sizes.dead
+
+
+def _facts(
+    queue: str, rule: "Recurrence", links: list[Message], ticks: list[int], dead: int
+) -> dict[str, Any]:
+    when, zone = _when(rule)
+    facts: dict[str, Any] = {
+        "queue": queue,
+        "when": when,
+        "timezone": zone,
+        "ticks": ticks,
+        "running": sum(link.state == "leased" for link in links),
+        "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
+        "dead": dead,
+    }
+    if errors := [link.error for link in links if link.error is not None]:
+        facts["error"] = errors[-1]
+    return facts
+
+
+def _when(rule: "Recurrence") -> tuple[str, str]:
+    """Return a schedule for people, and its zone."""
+    from bide.model.moments import format_duration
+    from bide.worker.recurrence import Every
+
+    if isinstance(rule, Every):
+        return f"every {format_duration(rule.period)}", rule.zone.key
+    return rule.spec.removeprefix("cron ").removesuffix(f" {rule.zone.key}"), rule.zone.key
+
+
+def _upcoming(rule: "Recurrence", first: int, count: int) -> list[int]:
+    moments = [first]
+    while len(moments) < count:
+        moments.append(rule.after(moments[-1]))
+    return moments
+
+
+def _moments(one: dict[str, Any]) -> list[Any]:
+    from zoneinfo import ZoneInfo
+
+    from bide.worker.recurrence import told
+
+    zone = ZoneInfo(one["timezone"])
+    return [told(moment, zone) for moment in one["ticks"]]
+
+
+def _table(out: Output, found: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    now = now_ms()
+    names = ("schedule", "when", "next", "", "")
+    lines: list[list[Text]] = []
+    for one in found:
+        head = [Text(one["queue"], "bold"), Text(f"{one['when']}  {one['timezone']}")]
+        for number, moment in enumerate(_moments(one)):
+            lines.append(
+                [
+                    *(head if not number else [Text(""), Text("")]),
+                    Text(moment.strftime(FORM)),
+                    Text(relative(one["ticks"][number], now), "dim"),
+                    _remark(one) if not number else Text(""),
+                ]
+            )
+    print_table(out, names, lines)
+
+
+def _remark(one: dict[str, Any]) -> "Text":
+    """Return what is out of the ordinary."""
+    from rich.text import Text
+
+    parts: list[Any] = []
+    if "state" not in one:
+        parts.append(("no worker has run yet", "dim"))
+    elif one["state"] not in ("delayed", "leased"):
+        parts.append((one["state"], STYLES[one["state"]]))
+    if one["running"]:
+        parts.append((f"{one['running']} running", STYLES["leased"]))
+    if one["retrying"]:
+        parts.append((f"{one['retrying']} tried again", STYLES["leased"]))
+    if one["dead"]:
+        parts.append((f"{one['dead']} dead", STYLES["dead"]))
+    if "was" in one:
+        parts.append((f"was {one['was']} until a worker takes this up", "yellow"))
+    if "error" in one:
+        parts.append((_first_line(one["error"]), "red"))
+    spaced = [part for each in parts for part in (", ", each)][1:]
+    return Text.assemble(*spaced)
+
+
+def _first_line(error: str | None) -> str:
+    return printable((error or "").partition("\n")[0])
