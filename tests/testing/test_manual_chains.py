@@ -1,4 +1,4 @@
-"""Sources in the hands of a test: asked when the clock is moved, once a window."""
+"""Sources and schedules in the hands of a test: asked and run as the clock is moved."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -50,3 +50,17 @@ def test_what_a_source_raises_comes_out(store: ScratchStore) -> None:
     with ManualWorker(app, store) as worker:
         with pytest.raises(OSError, match="the database is down"):
             worker.run_due()
+
+
+def test_a_schedule_ticks_while_time_passes(store: ScratchStore) -> None:
+    app = bide.App()
+    seen: list[str] = []
+
+    @app.schedule("reports", cron="0 9 * * MON-FRI", timezone="Asia/Shanghai")
+    async def report(tick: bide.Tick) -> None:
+        assert store.clock.now() == tick.due.timestamp() * 1000
+        seen.append(f"{tick.due:%a %H:%M}")
+
+    with ManualWorker(app, store) as worker:
+        worker.advance("7d")
+    assert sorted(seen) == ["Fri 09:00", "Mon 09:00", "Thu 09:00", "Tue 09:00", "Wed 09:00"]
