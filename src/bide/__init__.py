@@ -29,8 +29,8 @@ from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imp
 from bide.worker.app import App
 from bide.worker.delivery import Handling
 from bide.worker.job import Job
-from bide.worker.schedule import Tick
 from bide.worker.signals import Bury, Discard, Retry
+from bide.worker.tick import Tick
 
 __all__ = [
     "AlreadyExists",

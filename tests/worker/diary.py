@@ -46,7 +46,7 @@ class Diary:
         return [(_time(one.due), _time(one.previous), one.missed) for one in self.ticks]
 
     async def reach(self, count: int, step: float = 20) -> None:
-        await self.scene.pass_time(lambda: self.count >= count, step)
+        await self.scene.pass_calmly(lambda: self.count >= count, step)
 
     async def pending(self, queue: str = "reports") -> list[tuple[Message, TickBody]]:
         reply = await self.scene.lane.acall(Scan(queue, "next"))

@@ -11,9 +11,9 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model import body as bodies
-from bide.model.commands import Command, Count, Find, Put
+from bide.model.commands import Command, Count, Find, Put, Scan
 from bide.model.message import Item, Message
-from bide.model.replies import Counts, Found
+from bide.model.replies import Counts, Found, Page
 from bide.testing import FakeClock, FlakyEngine
 from bide.worker.runner import Runner
 
@@ -61,6 +61,29 @@ class Scene:
             assert time.monotonic() < deadline, "it did not come to pass"
             self.clock.advance(step)
             await asyncio.sleep(0.002)
+
+    async def pass_calmly(self, condition: Callable[[], object], step: float = 1) -> None:
+        """Move the clock on, but only while each source and schedule waits for its moment.
+
+        So however slow the machine is, none is late by the clock that the test moves.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come to pass"
+            if await self._calm():
+                self.clock.advance(step)
+            await asyncio.sleep(0.001)
+
+    async def _calm(self) -> bool:
+        for queue in [*self.app.sources, *self.app.schedules]:
+            leased = await self.lane.acall(Scan(queue, "leased"))
+            waiting = await self.lane.acall(Scan(queue, "next"))
+            assert isinstance(leased, Page)
+            assert isinstance(waiting, Page)
+            dues = [message.due for message in waiting.messages]
+            if leased.messages or not dues or min(dues) <= self.clock.now():
+                return False
+        return True
 
     async def put(self, *values: Any, queue: str = "q", **options: Any) -> list[str]:
         items = []

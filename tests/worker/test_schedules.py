@@ -116,7 +116,7 @@ def test_the_function_takes_what_it_wants(scene: Scene, order: str, is_async: bo
         forms: Any = {"b": async_b, "bd": async_bd, "db": async_db, "d": async_d}
         scene.app.schedule("reports", every="1m")(forms[order] if is_async else plain)
         async with scene.at_work():
-            await scene.pass_time(lambda: seen, 5)
+            await scene.pass_calmly(lambda: seen, 5)
         assert seen[0] == (("reports", 1) if len(order) == 2 else "reports")
 
     scene.play(story())
@@ -156,7 +156,7 @@ def test_a_failure_does_not_stop_the_schedule(scene: Scene) -> None:
 
         scene.clock.set_wall(START)
         async with scene.at_work():
-            await scene.pass_time(lambda: ("10:00", 1) in seen, 30)
+            await scene.pass_calmly(lambda: ("10:00", 1) in seen, 30)
             await scene.dead(1, "reports")
         assert seen[:6] == [
             ("09:15", 1), ("09:30", 1), ("09:15", 2), ("09:45", 1), ("09:15", 3), ("10:00", 1),
@@ -183,12 +183,12 @@ def test_a_tick_that_takes_long_lets_the_next_be_missed(scene: Scene) -> None:
 
         scene.clock.set_wall(START)
         async with scene.at_work():
-            await scene.pass_time(lambda: seen, 10)
+            await scene.pass_calmly(lambda: seen, 10)
             for _ in range(120):  # an hour
                 scene.clock.advance(30)
                 await asyncio.sleep(0.001)
             go.set()
-            await scene.pass_time(lambda: len(seen) == 3, 10)
+            await scene.pass_calmly(lambda: len(seen) == 3, 10)
         assert seen == [("09:15", False), ("10:15", True), ("10:30", False)]
 
     scene.play(story())
@@ -247,12 +247,12 @@ def test_a_dead_tick_that_is_revived_runs_and_changes_nothing(scene: Scene) -> N
         scene.clock.set_wall(START)
         id = "2026-03-02T09:15:00.000Z"
         async with scene.at_work():
-            await scene.pass_time(lambda: len(seen) == 18, 60)  # past what the queue remembers
+            await scene.pass_calmly(lambda: len(seen) == 18, 60)  # past what the queue remembers
             async with bide.AsyncQueue(
                 "reports", f"sqlite:///{scene.path}", clock=scene.clock
             ) as ticks:
                 assert (await ticks.revive([id]))[0]
-            await scene.pass_time(lambda: len(seen) == 21, 60)
+            await scene.pass_calmly(lambda: len(seen) == 21, 60)
         assert seen.count("09:15") == 2
         others = [one for one in seen if one != "09:15"]
         assert len(set(others)) == len(others)

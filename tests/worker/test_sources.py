@@ -36,7 +36,7 @@ def test_a_source_is_asked_for_the_time_ahead_again_and_again(scene: Scene, shop
             await until(lambda: shop.asks == 1)
             await waiting(scene)
             assert await found(scene) == {"soon"}
-            await scene.pass_time(lambda: shop.asks == 3, 5)
+            await scene.pass_calmly(lambda: shop.asks == 3, 5)
             await waiting(scene)
             assert await found(scene) == {"soon", "later"}
         first, second, third = shop.asked
@@ -65,7 +65,7 @@ def test_what_is_there_stays_as_it_is(scene: Scene, shop: Shop) -> None:
         shop.place("a", 300)
         await scene.put("mine", queue="orders", id="a", delay=60_000)
         async with scene.at_work():
-            await scene.pass_time(lambda: shop.asks == 3)
+            await scene.pass_calmly(lambda: shop.asks == 3)
             window = await waiting(scene)
         assert (await scene.find("a", "orders")).body == "mine"
         last = body(window).last
@@ -83,7 +83,7 @@ def test_what_was_handled_is_not_put_again(scene: Scene, shop: Shop) -> None:
         for number in range(10):
             shop.place(f"o{number}", number * 7)
         async with scene.at_work():
-            await scene.pass_time(lambda: shop.asks == 12, 1)
+            await scene.pass_calmly(lambda: shop.asks == 12, 1)
         assert sorted(handled) == sorted(shop.orders)
 
     scene.play(story())
@@ -97,7 +97,7 @@ def test_the_queue_remembers_for_as_long_as_that_takes(scene: Scene, shop: Shop)
         assert (await scene.counts("orders")).keep == 21 * 60_000
         await scene.lane.acall(Configure("orders", keep=86_400_000))
         async with scene.at_work():
-            await scene.pass_time(lambda: shop.asks == 2, 5)
+            await scene.pass_calmly(lambda: shop.asks == 2, 5)
         assert (await scene.counts("orders")).keep == 86_400_000
 
     scene.play(story())
@@ -107,7 +107,7 @@ def test_what_was_missed_while_nobody_worked_is_asked_for(scene: Scene, shop: Sh
     async def story() -> None:
         ask(scene, shop)
         async with scene.at_work():
-            await scene.pass_time(lambda: shop.asks == 2, 5)
+            await scene.pass_calmly(lambda: shop.asks == 2, 5)
             await waiting(scene)
         scene.clock.advance(3 * 3600)
         shop.place("meanwhile", 3600)
@@ -172,7 +172,7 @@ def test_a_slow_source_never_overlaps_itself(scene: Scene) -> None:
                 await asyncio.sleep(0.002)
             assert times == 1
             go.set()
-            await scene.pass_time(lambda: times == 4, 0.3)
+            await scene.pass_calmly(lambda: times == 4, 0.3)
         assert most == 1
 
     scene.play(story())
@@ -182,7 +182,7 @@ def test_many_processes_ask_for_each_window_once(scene: Scene, shop: Shop) -> No
     async def story() -> None:
         ask(scene, shop)
         async with scene.at_work(), scene.at_work(), scene.at_work(), scene.at_work():
-            await scene.pass_time(lambda: shop.asks == 10, 5)
+            await scene.pass_calmly(lambda: shop.asks == 10, 5)
         spans = shop.asked
         assert all(later[0] == earlier[1] - 600 for earlier, later in itertools.pairwise(spans))
 
@@ -256,7 +256,7 @@ def test_a_shorter_period_counts_at_once(scene: Scene, shop: Shop) -> None:
         scene.app = bide.App("memory://", clock=scene.clock)
         ask(scene, shop, every="1m", window="2d")
         async with scene.at_work():
-            await scene.pass_time(lambda: shop.asks == 2, 5)
+            await scene.pass_calmly(lambda: shop.asks == 2, 5)
         assert shop.asked[1][1] - 2 * 86_400 < 300
 
     scene.play(story())
@@ -307,7 +307,7 @@ def test_it_works_in_memory(shop: Shop, scene: Scene) -> None:
             shop.place(f"o{number}", number * 10)
         runner = Runner(app)
         work = asyncio.create_task(runner.run())
-        await scene.pass_time(lambda: len(handled) == 20, 1)
+        await scene.pass_calmly(lambda: len(handled) == 20, 1)
         runner.stop()
         await work
         assert handled == [f"o{number}" for number in range(20)]

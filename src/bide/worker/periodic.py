@@ -4,20 +4,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.moments import Duration, milliseconds
-from bide.worker.compensation import Compensation
 from bide.worker.duty import Duty, lease_of
 from bide.worker.handler import Handler, checked_retry, inspect_handler, name_of, seconds_of
-from bide.worker.recurrence import Every, period, recurrence
-from bide.worker.schedule import Missed, Schedule, check_missed
-from bide.worker.source import Source, inspect_source
-from bide.worker.ticking import Ticking
+from bide.worker.tick import Missed
+
+if TYPE_CHECKING:
+    from bide.worker.schedule import Schedule
+    from bide.worker.source import Source
 
 __all__ = ["Periodic"]
 
@@ -37,12 +37,12 @@ class Periodic:
         self._schedules: dict[str, Schedule] = {}
 
     @property
-    def sources(self) -> Mapping[str, Source]:
+    def sources(self) -> "Mapping[str, Source]":
         """The sources, by the queue in which their windows wait."""
         return MappingProxyType(self._sources)
 
     @property
-    def schedules(self) -> Mapping[str, Schedule]:
+    def schedules(self) -> "Mapping[str, Schedule]":
         """The schedules, by their queue."""
         return MappingProxyType(self._schedules)
 
@@ -97,6 +97,11 @@ class Periodic:
             ...     for id, due in [(42, after)]:
             ...         yield bide.NewMessage({"id": id}, at=due, id=f"order-{id}")
         """
+        # Imported here: most of what imports bide has none.
+        from bide.worker.compensation import Compensation
+        from bide.worker.recurrence import period
+        from bide.worker.source import Source, inspect_source
+
         ms = period(every)
         ahead = milliseconds(window, "window")
         if ahead < 1:
@@ -168,6 +173,10 @@ class Periodic:
             ... def report(tick: bide.Tick) -> None:
             ...     print("report of", tick.due)
         """
+        from bide.worker.recurrence import Every, recurrence
+        from bide.worker.schedule import Schedule, check_missed
+        from bide.worker.ticking import Ticking
+
         rule = recurrence(cron, every, timezone)
         late = milliseconds(grace, "grace")
         if isinstance(rule, Every):

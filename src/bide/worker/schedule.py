@@ -1,42 +1,19 @@
-"""A schedule: a function that is called again and again, and the ticks that call it."""
+"""A schedule: a function that is called again and again, and what is done with its ticks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.worker.delivery import Handling
 from bide.worker.recurrence import Recurrence
+from bide.worker.tick import Missed
 
-__all__ = ["MISSED", "Missed", "Plan", "Schedule", "Tick", "TickBody", "plan"]
+__all__ = ["MISSED", "Plan", "Schedule", "TickBody", "check_missed", "plan"]
 
-Missed = Literal["once", "all", "skip"]
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
-
-
-@dataclass(frozen=True)
-class Tick:
-    """What the function of a schedule gets: for which moment it is called.
-
-    Example:
-        >>> import bide
-        >>> app = bide.App("memory://")
-        >>> @app.schedule("reports", every="15m")
-        ... def report(tick: bide.Tick) -> None:
-        ...     print(f"of {tick.previous:%H:%M} to {tick.due:%H:%M}")
-    """
-
-    schedule: str
-    """The name of the schedule, which is its queue's."""
-    due: datetime
-    """The moment that it is for, in the time zone of the schedule."""
-    previous: datetime | None
-    """The moment of the tick before it that was not skipped; `None` for the first one."""
-    missed: bool
-    """Whether no worker was there at that moment."""
 
 
 class TickBody(msgspec.Struct, frozen=True):

@@ -14,8 +14,9 @@ from bide.worker.chain import REMEMBERED, Links, id_of, moment_of, stands
 from bide.worker.decoding import Unfit
 from bide.worker.delivery import Handling
 from bide.worker.recurrence import Recurrence, parse, told
-from bide.worker.schedule import Schedule, Tick, TickBody, plan
+from bide.worker.schedule import Schedule, TickBody, plan
 from bide.worker.signals import Discard
+from bide.worker.tick import Tick
 
 __all__ = ["Ticking", "read"]
 
