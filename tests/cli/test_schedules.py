@@ -1,6 +1,7 @@
 """`bide schedules`."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +12,7 @@ import pytest
 from click.testing import Result
 
 import bide
+from bide.worker.recurrence import parse
 from tests.cli.test_sources import work
 
 Bide = Callable[..., Result]
@@ -109,6 +111,18 @@ def test_another_store_may_be_named(url: str, tmp_path: Path, shell: Shell) -> N
     assert "state" not in elsewhere
     done = shell(f"bide schedules shop:app --json --url {url}")
     assert json.loads(done.stdout.splitlines()[1])["state"] == "delayed"
+
+
+def test_a_schedule_that_cannot_be_read_here(
+    run: Bide, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are listed all the same."""
+    work(made(url), "sweeps", put=1)
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    parse.cache_clear()
+    done = run("schedules")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["sweeps"]
+    assert "reports: cron= needs the package cronsim: pip install 'bide[schedules]'" in done.stderr
 
 
 def test_queues_that_are_no_schedules(run: Bide, orders: bide.Queue, terminal: Terminal) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from bide.cli.exits import warn
 from bide.cli.messages import print_table
 from bide.cli.moments import now_ms, relative
 from bide.cli.options import on_store
@@ -120,7 +121,8 @@ def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
     head, tick = ticks[-1]
     try:
         rule = parse(tick.spec)
-    except InvalidArgument:  # of a newer bide, or of a zone that is not known here
+    except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
+        warn(f"{queue}: {error}")
         return None
     moments = _upcoming(rule, tick.due, count)
     return _facts(queue, rule, [message for message, _ in ticks], moments, _dead(store, queue)) | {
