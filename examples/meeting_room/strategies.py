@@ -77,7 +77,7 @@ class Strategy(bide.Job):
         return counted_from is not None and self.moment_of(counted_from) == self.moment
 
 
-@app.job("meetings", still_wanted=Strategy.still_wanted)
+@app.job("meetings")
 class Start(Strategy):
     """An approved meeting starts."""
 
@@ -89,7 +89,7 @@ class Start(Strategy):
             change(session, self.meeting, "approved", state="running")
 
 
-@app.job("meetings", still_wanted=Strategy.still_wanted)
+@app.job("meetings")
 class End(Strategy):
     """A meeting ends."""
 
@@ -105,7 +105,7 @@ class End(Strategy):
 BY_MAIL = bide.Backoff(attempts=8, first="5s", ceiling="5m")
 
 
-@app.job("meetings", still_wanted=Strategy.still_wanted, retry=BY_MAIL, timeout="1m")
+@app.job("meetings", retry=BY_MAIL, timeout="1m")
 class Remind(Strategy):
     """Its host is reminded some minutes before it starts."""
 
@@ -123,7 +123,7 @@ class Remind(Strategy):
         mail(self, meeting, f"Your meeting in {meeting.room} begins soon")
 
 
-@app.job("meetings", still_wanted=Strategy.still_wanted, retry=BY_MAIL, timeout="1m")
+@app.job("meetings", retry=BY_MAIL, timeout="1m")
 class Refuse(Strategy):
     """What nobody has approved in time is refused."""
 

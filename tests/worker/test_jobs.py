@@ -131,6 +131,50 @@ def test_a_job_says_how_it_is_to_be_put() -> None:
     assert message.headers == {"trace": "1", "bide-job": "Weighty"}
 
 
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+def test_a_job_may_have_become_unwanted(scene: Scene, is_async: bool) -> None:
+    class Celebrate(bide.Job):
+        guest: str
+
+        async def still_wanted(self) -> bool:
+            return self.guest == "Ada"
+
+        async def run(self) -> None:
+            ran.append(self.guest)
+
+    class Toast(bide.Job):
+        guest: str
+
+        def still_wanted(self, delivery: bide.Handling) -> bool:
+            return delivery.attempt == 1 and self.guest == "Ada"
+
+        def run(self) -> None:
+            ran.append(self.guest)
+
+    async def story() -> None:
+        kind: Any = Celebrate if is_async else Toast
+        scene.app.job("meetings")(kind)
+        for guest in ("Ada", "Ben"):
+            new = kind(guest).message()
+            await put(scene, bide.NewMessage(new.body, id=guest), new.headers)
+        async with scene.at_work():
+            await scene.acked(2, "meetings")
+        assert ran == ["Ada"]
+
+    scene.play(story())
+
+
+def test_a_check_that_blocks_the_loop_is_refused() -> None:
+    class Mixed(bide.Job):
+        def still_wanted(self) -> bool:
+            return True
+
+        async def run(self) -> None: ...
+
+    with pytest.raises(bide.InvalidArgument, match=r"still_wanted of .*Mixed.run must be async"):
+        bide.App("memory://").job("mixed")(Mixed)
+
+
 def test_an_option_that_no_message_has_is_refused() -> None:
     class Odd(bide.Job):
         def options(self) -> dict[str, Any]:

@@ -149,7 +149,6 @@ class App(Periodic):
         concurrency: int | None = None,
         timeout: Duration | None = None,
         retry: Backoff | None = None,
-        still_wanted: Callable[..., Any] | None = None,
     ) -> Callable[[J], J]:
         """Let a class do the work: `bide.Job` says what it looks like.
 
@@ -161,11 +160,11 @@ class App(Periodic):
             concurrency: as for `handler`; the same for all jobs of a queue.
             timeout: as for `handler`.
             retry: as for `handler`.
-            still_wanted: as for `handler`; it gets the job.
 
         Raises:
-            InvalidArgument: it is no `Job`, its `run` takes something else, the name is taken, or
-                the queue has a plain handler.
+            InvalidArgument: it is no `Job`, its `run` takes something else, its `still_wanted` is
+                plain and `run` is async, or the other way round, the name is taken, or the queue
+                has a plain handler.
         """
 
         def register(kind: J) -> J:
@@ -176,8 +175,9 @@ class App(Periodic):
             if None in others or known_as in others:
                 what = "has a plain handler" if None in others else f"knows {known_as!r}"
                 raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
+            wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
             handler = self._handler(
-                queue, kind.run, timeout, retry, still_wanted, body=kind, job=known_as
+                queue, kind.run, timeout, retry, wanted, body=kind, job=known_as
             )
             duty = self._duty(queue, lease, concurrency, handler.is_async)
             self._take_on(duty, known_as, handler)

@@ -55,6 +55,14 @@ class Job(msgspec.Struct):
         """Return what else its put is told: `priority`, `expires`, `attempts`, `group`; nothing."""
         return {}
 
+    def still_wanted(self, *_: Any) -> Any:
+        """Tell, right before `run`, whether it is still to be done; if not, it is discarded.
+
+        As `still_wanted=` of `App.handler`: async if `run` is, and it may take the delivery. Yes
+        by default.
+        """
+        return True
+
     def run(self, *_: Any) -> Any:
         """Do it. A plain or an async method, which may take the delivery as its parameter."""
         raise NotImplementedError(f"{type(self).__name__} has no method run")
