@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,6 +17,16 @@ def test_ten_tenths_are_one() -> None:
         clock.advance(0.1)
     assert clock.monotonic() - start == 1.0
     assert clock.now() == 6_000
+
+
+def test_it_begins_when_it_is_told_to_and_tells_the_date() -> None:
+    midnight = datetime(2028, 1, 1, tzinfo=UTC)
+    clock = FakeClock(midnight)
+    clock.advance(1.5)
+    assert clock.now() == midnight.timestamp() * 1000 + 1500
+    assert clock.datetime() == midnight + timedelta(seconds=1.5)
+    with pytest.raises(ValueError, match="now=2028-01-01 00:00:00 has no time zone"):
+        FakeClock(midnight.replace(tzinfo=None))
 
 
 def test_time_does_not_go_back_but_the_wall_clock_may() -> None:

@@ -1,4 +1,4 @@
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ def worker(
 
 @pytest.fixture
 def expiry(bide_store: ScratchStore) -> datetime:
-    return datetime.fromtimestamp(bide_store.clock.now() / 1000, UTC) + timedelta(days=10)
+    return bide_store.clock.datetime() + timedelta(days=10)
 
 
 def reminded() -> list[str]:

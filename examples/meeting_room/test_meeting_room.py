@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def worker(
 
 @pytest.fixture
 def nine(bide_store: ScratchStore) -> datetime:
-    return datetime.fromtimestamp(bide_store.clock.now() / 1000, UTC) + 9 * HOUR
+    return bide_store.clock.datetime() + 9 * HOUR
 
 
 def state(meeting: int) -> str:

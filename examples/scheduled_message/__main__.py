@@ -1,6 +1,6 @@
 """Play it: four letters for the same moment, of which one is edited, one moved, one withdrawn."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from examples.stage import scene, wait_until, worker
 
@@ -11,7 +11,7 @@ def main() -> None:
         from examples.scheduled_message import outbox as program
 
         with program.database():
-            noon = program.now() + timedelta(seconds=1.5)
+            noon = datetime.now(UTC) + timedelta(seconds=1.5)
             names = ("Ada", "Ben", "Cleo", "Dan")
             ada, ben, cleo, dan = (program.write(name, "See you tonite", at=noon) for name in names)
             program.edit(ada, "See you tonight")

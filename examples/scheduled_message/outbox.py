@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import create_engine, update
@@ -158,8 +158,3 @@ def _done(outcome: bide.Outcome) -> None:
     """See what the queue says."""
     if not outcome:
         raise TooLate(str(outcome))
-
-
-def now() -> datetime:
-    """Return the present moment."""
-    return datetime.now(UTC)

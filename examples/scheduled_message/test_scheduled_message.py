@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ def worker(
 
 @pytest.fixture
 def friday(bide_store: ScratchStore) -> datetime:
-    return datetime.fromtimestamp(bide_store.clock.now() / 1000, UTC) + timedelta(days=3)
+    return bide_store.clock.datetime() + timedelta(days=3)
 
 
 def arrived() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A clock that a test moves by hand, so that no test sleeps."""
 
 import asyncio
+import datetime as dt
 import heapq
 import itertools
 import threading
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bide.clock import Timer
+from bide.model.moments import to_datetime, unix
 
 __all__ = ["FakeClock"]
 
@@ -20,7 +22,7 @@ class FakeClock:
     """A `bide.clock.Clock` that stands still until `advance` moves it.
 
     Args:
-        now: the first reading, in Unix milliseconds.
+        now: the first reading: an aware `datetime`, or Unix milliseconds.
         autojump: move on by itself: whoever starts to wait for a moment makes the clock jump to the
             earliest moment that anybody waits for. For tests with one waiting thread.
 
@@ -31,10 +33,11 @@ class FakeClock:
         3500
     """
 
-    def __init__(self, now: int = START, *, autojump: bool = False) -> None:
+    def __init__(self, now: int | dt.datetime = START, *, autojump: bool = False) -> None:
         self.autojump = autojump
         self._lock = threading.Lock()
-        self._wall_ns = now * 1_000_000
+        start = unix(now, "now") if isinstance(now, dt.datetime) else now
+        self._wall_ns = start * 1_000_000
         self._ns = 1_000 * NS  # an integer, so that ten tenths of a second are one second
         self._sequence = itertools.count()
         self._waiting: dict[int, tuple[int | None, threading.Condition]] = {}
@@ -44,6 +47,15 @@ class FakeClock:
     def now(self) -> int:
         """Return the wall clock in Unix milliseconds."""
         return self._wall_ns // 1_000_000
+
+    def datetime(self) -> dt.datetime:
+        """Return the wall clock as an aware `datetime` in UTC, to whole milliseconds.
+
+        Example:
+            >>> FakeClock().datetime().isoformat()
+            '2023-11-14T22:13:20+00:00'
+        """
+        return to_datetime(self.now())
 
     def monotonic(self) -> float:
         """Return the monotonic reading in seconds; only `advance` moves it."""
