@@ -12,6 +12,7 @@ import bide
 from bide.model.commands import Command, Count, Put, Retry, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
+from bide.worker.chain import moment_of
 from bide.worker.source import WindowBody
 from tests.worker.scene import PATIENCE, Scene
 
@@ -49,7 +50,7 @@ def changes(command: Command) -> bool:
 
 
 async def waiting(scene: Scene, home: str = HOME) -> Message:
-    """Return the window that waits."""
+    """Return the window that waits; the last, if one before it was handed back on leaving."""
 
     async def look() -> list[Message]:
         page = await scene.lane.acall(Scan(home, "next"))
@@ -59,8 +60,7 @@ async def waiting(scene: Scene, home: str = HOME) -> Message:
     deadline = time.monotonic() + PATIENCE
     while True:
         if found := await look():
-            (window,) = found
-            return window
+            return max(found, key=lambda window: moment_of(window.id) or 0)
         assert time.monotonic() < deadline, "no window waits"
         await asyncio.sleep(0.001)
 

@@ -123,7 +123,7 @@ def test_a_source_that_takes_too_long_fails(scene: Scene) -> None:
     async def story() -> None:
         times = 0
 
-        @scene.app.source("orders", every="1m", window="10m", timeout="30s")
+        @scene.app.source("orders", every="1m", window="10m", timeout="30s", lease="12h")
         async def unpaid(after: datetime, before: datetime) -> list[bide.NewMessage]:
             nonlocal times
             times += 1
@@ -133,6 +133,7 @@ def test_a_source_that_takes_too_long_fails(scene: Scene) -> None:
 
         async with scene.at_work():
             await scene.pass_time(lambda: times == 2, 1)
+            await scene.acked(1, HOME)
         window = await waiting(scene)
         assert body(window).last is not None
 
