@@ -18,6 +18,8 @@ pytestmark = pytest.mark.process
 
 PROCESSES = 4
 SECONDS = 10.0
+PATIENCE = 60.0
+"""On a machine that has other things to do it takes longer until enough has happened."""
 
 
 def test_nothing_confirmed_is_lost_whoever_is_killed_whenever(tmp_path: Path) -> None:
@@ -37,9 +39,11 @@ def test_nothing_confirmed_is_lost_whoever_is_killed_whenever(tmp_path: Path) ->
 
     living = [bear() for _ in range(PROCESSES)]
     killed = 0
-    end = time.monotonic() + SECONDS
+    begin = time.monotonic()
     try:
-        while time.monotonic() < end:
+        while (passed := time.monotonic() - begin) < SECONDS or (
+            passed < PATIENCE and not (killed > 30 and enough(url))
+        ):
             time.sleep(chance.uniform(0.02, 0.12))  # a random point of whatever they are at
             victim = living.pop(chance.randrange(PROCESSES))
             assert victim.is_alive(), f"a worker died by itself: exit code {victim.exitcode}"
@@ -62,8 +66,12 @@ def test_nothing_confirmed_is_lost_whoever_is_killed_whenever(tmp_path: Path) ->
     connection = sqlite3.connect(tmp_path / "bide.db")
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    # It was worth it: much was done, and many died while they were at it.
     assert killed > 30
-    assert audit.counts.flow.acked > 200
-    assert audit.counts.flow.cancelled > 5
-    assert audit.counts.flow.lapsed > 5
+    assert enough(url)
+
+
+def enough(url: str) -> bool:
+    """Tell whether it was worth it: much was done, and many died while they were at it."""
+    with bide.Queue("orders", url) as orders:
+        flow = orders.counts().flow
+    return flow.acked > 200 and flow.cancelled > 5 and flow.lapsed > 5
