@@ -1,7 +1,44 @@
 """What holds for all tests."""
 
+import itertools
 import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C for all that they start, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Provide the one server that the tests of a process share."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+_databases = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> Iterator[Callable[[], str]]:
+    """Provide URLs of databases that are empty when they are handed out."""
+    client = redis_server.client()
+
+    def fresh() -> str:
+        number = next(_databases) % 64
+        connection = client.connection_pool.get_connection()
+        try:
+            for command in (("SELECT", number), ("FLUSHDB",), ("SELECT", 0)):
+                connection.send_command(*command)
+                connection.read_response()
+        finally:
+            client.connection_pool.release(connection)
+        return f"{redis_server.url}?db={number}"
+
+    yield fresh
+    client.close()

@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "bide"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-ENGINES = ["memory", "sqlite"]
+ENGINES = ["memory", "redis", "sqlite"]
 
 # A part of bide, and which parts it may import beside itself. The first match counts.
 MAY_IMPORT: dict[str, set[str]] = {

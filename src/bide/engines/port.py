@@ -6,9 +6,10 @@ from typing import Protocol
 import msgspec
 
 from bide.model.commands import Command
+from bide.model.errors import StoreError
 from bide.model.replies import Reply
 
-__all__ = ["Capabilities", "Doorbell", "Engine"]
+__all__ = ["Capabilities", "Doorbell", "Engine", "PartlyDone"]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -25,6 +26,17 @@ class Capabilities(msgspec.Struct, frozen=True):
     priorities: bool = True
     precision_ms: int = 1
     """How fine its moments are."""
+    resends: bool = False
+    """After a lost connection it finds out itself what was carried out: nobody else repeats."""
+
+
+class PartlyDone(StoreError):
+    """Some commands of a batch were carried out and others were not."""
+
+    def __init__(self, outcomes: Sequence[Reply | StoreError]) -> None:
+        super().__init__("some commands of this batch were carried out, others were not")
+        self.outcomes = outcomes
+        """As many as commands, in their order: its reply, or why there is none."""
 
 
 class Doorbell(Protocol):
@@ -35,6 +47,9 @@ class Doorbell(Protocol):
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once the bell is closed."""
+
+    def decline(self, queue: str, wake: int) -> None:
+        """Nobody here waits for the queue of a hint: pass it on, if others were not told of it."""
 
     def close(self) -> None:
         """Stop listening: `listen` returns."""
@@ -61,7 +76,8 @@ class Engine(Protocol):
             As many replies as commands, in their order.
 
         Raises:
-            StoreError: nothing of the batch was carried out (`OutcomeUnknown`: perhaps some was).
+            StoreError: nothing of the batch was carried out (`OutcomeUnknown`: perhaps some was;
+                `PartlyDone`: it tells of each command).
         """
 
     def reader(self) -> "Engine | None":

@@ -18,7 +18,14 @@ ENTRY_POINTS = "bide.engines"
 _BUILT_IN = {
     "memory": "bide.engines.memory:from_url",
     "sqlite": "bide.engines.sqlite:from_url",
+    "redis": "bide.engines.redis:from_url",
+    "rediss": "bide.engines.redis:from_url",
+    "unix": "bide.engines.redis:from_url",
+    "redis+unix": "bide.engines.redis:from_url",
 }
+
+_EXTRAS = {"rediss": "redis", "unix": "redis"}
+"""Where the extra of pip that a scheme needs is called otherwise."""
 
 # Up to the last @ before the path: a name is shown, what stands behind its colon is not. Alone
 # before the @ it may be a token, as http:// has it.
@@ -62,7 +69,7 @@ def _load(target: str, scheme: str) -> FromUrl:
         package = module.partition(".")[0]
         raise InvalidArgument(
             f"{scheme}:// needs the package {error.name!r}, which is not installed: "
-            f"pip install '{package}[{scheme.partition('+')[0]}]'"
+            f"pip install '{package}[{_EXTRAS.get(scheme, scheme.partition('+')[0])}]'"
         ) from error
     return function
 

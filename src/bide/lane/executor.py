@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.port import Capabilities, Doorbell, Engine, PartlyDone
 from bide.lane.ticket import Ticket
 from bide.model.commands import Claim, Command
 from bide.model.errors import Closed, OutcomeUnknown, StoreError, StoreUnavailable
@@ -72,7 +72,7 @@ class Executor:
             try:
                 return engine.execute((command,), now)[0]
             except OutcomeUnknown:
-                if not command.repeatable:
+                if not command.repeatable or engine.capabilities.resends:
                     raise
                 return engine.execute((command,), now)[0]
         finally:
@@ -91,6 +91,12 @@ class Executor:
             replies = engine.execute([ticket.command for ticket in batch], self._now(engine))
             for ticket, reply in zip(batch, replies, strict=True):
                 ticket.reply = reply
+        except PartlyDone as partly:
+            for ticket, outcome in zip(batch, partly.outcomes, strict=True):
+                if isinstance(outcome, StoreError):
+                    ticket.error = own(outcome)
+                else:
+                    ticket.reply = outcome
         except OutcomeUnknown as error:
             self._repeat(batch, error)
         except (StoreUnavailable, Closed) as error:  # it would be the same for each command
@@ -106,7 +112,7 @@ class Executor:
     def _repeat(self, batch: Sequence[Ticket], error: OutcomeUnknown) -> None:
         """Repeat what may be done twice after a connection was lost, and report the rest."""
         for ticket in batch:
-            if not ticket.command.repeatable:
+            if not ticket.command.repeatable or self._resends():
                 ticket.error = own(error)
                 continue
             try:
@@ -181,6 +187,9 @@ class Executor:
         if self._engine is None:
             self._engine = self._open_engine()
         return self._engine
+
+    def _resends(self) -> bool:
+        return self._engine is not None and self._engine.capabilities.resends
 
     def _now(self, engine: Engine) -> int | None:
         if self._by_store or not engine.capabilities.caller_time:

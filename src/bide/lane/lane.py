@@ -333,14 +333,19 @@ class Lane:
             self.hint(queue, wake)
         self._executor.ring(queue, wake)
 
-    def hint(self, queue: str, wake: int) -> None:
-        """Something in a queue can be claimed from a moment on (Unix milliseconds)."""
+    def hint(self, queue: str, wake: int) -> bool:
+        """Something in a queue can be claimed from a moment on (Unix milliseconds).
+
+        Returns:
+            Whether anybody here waits for it.
+        """
         if not self._parked.interested(queue):
-            return
+            return False
         with self._changed:
             seconds = (wake - self._clock.now()) / 1000
             if self._parked.hint(queue, self._clock.monotonic() + max(0.0, seconds)):
                 self._changed.notify()
+        return True
 
     def _settle(self, tickets: Sequence[Ticket]) -> None:
         """Let callers go on: threads one by one, tasks with one wake-up of their loop."""

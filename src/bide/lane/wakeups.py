@@ -13,10 +13,11 @@ class Wakeups:
 
     Args:
         bell: what to listen to; `None`, where a store has none, means silence.
-        hint: called with each queue, and the moment (Unix milliseconds) it can be claimed from on.
+        hint: called with each queue, and the moment (Unix milliseconds) it can be claimed from on;
+            returns whether anybody waits for it.
     """
 
-    def __init__(self, bell: Doorbell | None, hint: Callable[[str, int], None]) -> None:
+    def __init__(self, bell: Doorbell | None, hint: Callable[[str, int], bool]) -> None:
         self._bell = bell
         self._hint = hint
         self._thread: threading.Thread | None = None
@@ -35,4 +36,5 @@ class Wakeups:
         assert self._bell is not None
         while hints := self._bell.listen():
             for queue, wake in hints:
-                self._hint(queue, wake)
+                if not self._hint(queue, wake):
+                    self._bell.decline(queue, wake)

@@ -85,6 +85,9 @@ class SocketBell:
             flags = socket.MSG_DONTWAIT if hints else 0
         return hints
 
+    def decline(self, queue: str, wake: int) -> None:
+        """Do nothing: every process was told."""
+
     def close(self) -> None:
         """Stop listening, and leave no trace. Whoever listens is woken, and closes the socket."""
         with self._lock:

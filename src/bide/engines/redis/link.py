@@ -1,0 +1,176 @@
+"""One connection to a server: opening it, pipelines, and what happens when it breaks."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+from redis import exceptions as raised
+
+from bide.engines.redis.faults import translate
+from bide.engines.redis.keys import VERSION
+from bide.engines.redis.scripts import load_all
+from bide.engines.redis.settings import Settings
+from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
+
+__all__ = ["LAYOUT", "Link", "Lost"]
+
+LAYOUT = 1
+"""The version of the layout of keys and records."""
+
+OLDEST = (7, 0)
+
+_log = logging.getLogger("bide.redis")
+_warned: set[str] = set()
+
+pack = hiredis.pack_command
+
+
+class Lost(Exception):
+    """The connection broke; `answers` are what had come until then."""
+
+    def __init__(self, cause: Exception, answers: list[Any]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.answers = answers
+
+
+class Link:
+    """A connection to a server whose scripts are loaded, and which was found fit for bide.
+
+    Args:
+        settings: where the server is.
+
+    Raises:
+        StoreError: it cannot be reached, or is not what bide needs.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connection = settings.connection()
+        self.open = True
+        try:
+            self._connection.connect()
+            self._examine()
+        except (raised.RedisError, OSError) as error:
+            self.close()
+            raise self._unreachable(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, *command: Any) -> Any:
+        """Send one command and return what comes back, an error as a value."""
+        return self.exchange([pack(command)])[0]
+
+    def exchange(self, packed: Sequence[bytes]) -> list[Any]:
+        """Send commands in one go and return what comes back, errors as values.
+
+        Raises:
+            Lost: the connection broke, or the server was silent for too long.
+        """
+        connection = self._connection
+        answers: list[Any] = []
+        try:
+            connection.send_packed_command([b"".join(packed)], check_health=False)
+            read = connection.read_response
+            for _ in packed:
+                try:
+                    answers.append(read(disable_decoding=True, disconnect_on_error=False))
+                except raised.BusyLoadingError:
+                    raise
+                except raised.ResponseError as error:
+                    answers.append(error)
+        except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
+            self.close()
+            raise Lost(error, answers) from error
+        except BaseException:  # what is still on its way must not be taken for the next answer
+            self.close()
+            raise
+        return answers
+
+    def reload(self) -> None:
+        """Load the scripts again, after somebody has had the server forget them."""
+        self.exchange([pack(("SCRIPT", "LOAD", script.text)) for script in load_all().values()])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        self._connection.disconnect()
+
+    def _unreachable(self, error: Exception) -> StoreError:
+        cause: Exception = error
+        while isinstance(cause.__cause__, raised.ResponseError):
+            cause = cause.__cause__
+        if isinstance(cause, (raised.ResponseError, raised.AuthenticationError)):
+            return translate(cause, self._settings.shown)
+        if isinstance(cause, raised.BusyLoadingError):
+            return translate(cause, self._settings.shown)
+        text = str(error).rstrip(".")
+        return StoreUnavailable(
+            f"{self._settings.shown}: no connection ({text}); is the server running, is the "
+            "address right, does a firewall stand between?"
+        )
+
+    def _examine(self) -> None:
+        """See that the server can be what bide needs, and prepare it."""
+        packed = [pack(("INFO",)), pack(("GET", VERSION))]
+        packed += [pack(("SCRIPT", "LOAD", script.text)) for script in load_all().values()]
+        answers = self._patiently(packed)
+        info, version, *shas = answers
+        for answer in (info, version):
+            if isinstance(answer, Exception):
+                raise answer
+        facts = dict(
+            line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
+        )
+        found = facts.get("redis_version", "0")
+        if tuple(int(part) for part in found.split(".")[:2] if part.isdigit()) < OLDEST:
+            raise StoreUnavailable(
+                f"{self._settings.shown}: this is Redis {found}; bide needs 7.0 or newer, or Valkey"
+            )
+        if version is None:
+            self.ask("SET", VERSION, LAYOUT, "NX")
+        elif not version.isdigit() or int(version) > LAYOUT:
+            raise SchemaTooNew(
+                f"{self._settings.shown}: a newer bide stores its messages there (layout "
+                f"{version.decode(errors='replace')}, this one knows {LAYOUT}): upgrade bide here"
+            )
+        for answer in shas:
+            if isinstance(answer, Exception):
+                raise answer
+        self._warn(facts)
+
+    def _patiently(self, packed: list[bytes]) -> list[Any]:
+        """Wait for a server that is still loading."""
+        deadline = time.monotonic() + self._settings.timeout
+        while True:
+            try:
+                return self.exchange(packed)
+            except Lost as lost:
+                loading = isinstance(lost.cause, raised.BusyLoadingError)
+                if not loading or time.monotonic() > deadline:
+                    raise lost.cause from None
+                time.sleep(0.05)
+                self._connection.connect()
+
+    def _warn(self, facts: dict[str, str]) -> None:
+        """Say once what makes this server a bad place for messages."""
+        shown = self._settings.shown
+        if shown in _warned:
+            return
+        _warned.add(shown)
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if policy.startswith("allkeys"):
+            _log.warning(
+                "%s: maxmemory-policy is %s, so that the server deletes messages when its memory "
+                "is full; set it to noeviction", shown, policy,
+            )  # fmt: skip
+        if facts.get("aof_enabled") == "0":
+            save = self.ask("CONFIG", "GET", "save")
+            if isinstance(save, list) and save[1:] == [b""]:
+                _log.warning(
+                    "%s: the server writes nothing to disk: a restart loses every message; set "
+                    "appendonly yes", shown,
+                )  # fmt: skip

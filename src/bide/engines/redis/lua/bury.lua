@@ -1,0 +1,16 @@
+-- bury: set messages aside as dead letters.
+-- ARGV 5 reason; from 6 on, two for each: id, token
+-- Reply: [now, 0, [outcome of each]]
+forget()
+local outcomes = {}
+for i = 6, #ARGV, 2 do
+  local r = locate(ARGV[i])
+  local done = r ~= nil and r.token == ARGV[i + 1]
+  if done then
+    local holder = r.holder
+    leave(r)
+    failed(r, holder, ARGV[5], now, true)
+  end
+  outcomes[#outcomes + 1] = outcome(r, done)
+end
+return answer(outcomes)

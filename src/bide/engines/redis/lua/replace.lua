@@ -1,0 +1,46 @@
+-- replace: store messages, in the place of those with their ids that nobody holds.
+-- ARGV as for put, one message after the other; an id may come twice.
+-- Reply: [now, made, [outcome of each]]
+make()
+forget()
+local outcomes = {}
+local earliest
+for at = 6, #ARGV, 4 do
+  local id, when, mark, rest = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local old = locate(id)
+  if old and (old.token or old.aside == 'acked' or old.aside == 'expired') then
+    outcomes[#outcomes + 1] = outcome(old, false)
+  else
+    local due = tonumber(when)
+    if string.byte(when) == 43 then due = now + due end
+    local seq
+    if old then
+      if old.aside == 'dead' then count('revived') end
+      leave(old)
+      delete(old)
+      seq = old.seq
+    else
+      seq = string.format('%010x', call('HINCRBY', META, 'seq', 1))
+      count('put')
+    end
+    local text = seq .. ' ' .. number(due) .. ' ' .. rest
+    local r = parse(id, text)
+    call('HSET', RECORDS, id, text)
+    if r.group ~= '' then
+      call('ZADD', GROUPS, 0, r.group .. '\1' .. r.member)
+      flag(GROUPED, 'grouped')
+    end
+    if r.priority ~= 0 then flag(WEIGHTED, 'weighted') end
+    if r.expires then flag(EXPIRING, 'expiring') end
+    if r.aside then
+      call('ZADD', ENDED.dead, r.ended, r.member)
+      count('died')
+    else
+      to_delayed(r)
+      if not earliest or due < earliest then earliest = due end
+    end
+    outcomes[#outcomes + 1] = outcome(r, true)
+  end
+end
+wake(earliest)
+return answer(outcomes)

@@ -1,0 +1,21 @@
+-- reschedule: move messages that nobody holds to another moment.
+-- ARGV 5 when: a moment, or + and a delay; 6 if_due, or empty; from 7 on: ids
+-- Reply: [now, 0, [outcome of each]]
+forget()
+local due, if_due = tonumber(ARGV[5]), tonumber(ARGV[6])
+if string.byte(ARGV[5]) == 43 then due = now + due end
+local outcomes, moved = {}, false
+for i = 7, #ARGV do
+  local r = locate(ARGV[i])
+  local done = false
+  if r and not r.token and not r.aside and (not if_due or if_due == r.due) then
+    leave(r)
+    r.due = due
+    to_delayed(r)
+    save(r)
+    done, moved = true, true
+  end
+  outcomes[#outcomes + 1] = outcome(r, done)
+end
+if moved then wake(due) end
+return answer(outcomes)

@@ -1,0 +1,29 @@
+-- retry: give messages back, to be handed out again; without attempts left they are dead letters.
+-- ARGV 5 delay; 6 release: 1 to count no attempt; 7 reason; from 8 on, two for each: id, token
+-- Reply: [now, 0, [outcome of each]]
+forget()
+local due, release, reason = now + ARGV[5], ARGV[6] == '1', ARGV[7]
+local outcomes = {}
+local earliest
+for i = 8, #ARGV, 2 do
+  local r = locate(ARGV[i])
+  local done = r ~= nil and r.token == ARGV[i + 1]
+  if done then
+    local holder = r.holder
+    leave(r)
+    if release then
+      to_ready(r)
+    elseif failed(r, holder, reason, now) then
+      count('retried')
+      -- The moment from which on it is too late stays where it is.
+      if r.expires then r.expires = r.expires - (due - r.due) end
+      r.due = due
+      to_delayed(r)
+      save(r)
+    end
+    if not r.aside and (not earliest or r.due < earliest) then earliest = r.due end
+  end
+  outcomes[#outcomes + 1] = outcome(r, done)
+end
+wake(earliest)
+return answer(outcomes)

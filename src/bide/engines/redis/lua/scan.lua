@@ -1,0 +1,110 @@
+-- scan: look at messages, a slice at a time.
+-- ARGV 5 which: all, group, ready, delayed, leased, dead, acked, expired
+--      6 of delayed ones: due or waiting, or empty for both
+--      7 after, 8 before, 9 group: what all must have in common, or empty
+--      10 limit; 11 and 12 the place behind which to go on: rank and seq; for all: HSCAN's cursor
+--      and seq
+-- Reply: [head, ids, records, leases]; head is JSON: [now, place or null], place as two texts
+local which, due = ARGV[5], ARGV[6]
+local after, before, group = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local limit = math.min(tonumber(ARGV[10]), 500)
+local rank, seq = ARGV[11], ARGV[12]
+local ids, texts, leases = {}, {}, {}
+local place
+
+local function fits(id, text)
+  if not after and not before and group == '' then return true end
+  local r = parse(id, text)
+  return (not after or r.due >= after) and (not before or r.due < before)
+    and (group == '' or r.group == group)
+end
+
+local function add(id, text)
+  if not fits(id, text) then return end
+  ids[#ids + 1], texts[#texts + 1] = id, text
+  local held = call('HGET', HELD, id)
+  leases[#leases + 1] = held
+  leases[#leases + 1] = held and call('ZSCORE', LEASED, string.sub(held, 1, SEQ) .. id) or false
+end
+
+local function all()
+  local cursor, last, rounds = rank, seq, 0
+  while true do
+    local page = call('HSCAN', RECORDS, cursor, 'COUNT', limit < 200 and 1 or 100)
+    local following, found = page[1], {}
+    for i = 1, #page[2], 2 do
+      local order = string.sub(page[2][i + 1], 1, SEQ)
+      if order > last then found[#found + 1] = {order, page[2][i], page[2][i + 1]} end
+    end
+    table.sort(found, function(a, b) return a[1] < b[1] end)
+    for _, entry in ipairs(found) do
+      if #ids == limit then
+        place = {cursor, last}
+        return
+      end
+      add(entry[2], entry[3])
+      last = entry[1]
+    end
+    if following == '0' then return end
+    cursor, last, rounds = following, '', rounds + 1
+    if #ids + (limit < 200 and 8 or 150) > limit and #ids > 0 or rounds == 500 then
+      place = {cursor, ''}
+      return
+    end
+  end
+end
+
+local function of_group()
+  local prefix = group .. '\1'
+  local low = seq == '' and '[' .. prefix or '(' .. prefix .. seq .. '\255'
+  local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, limit)
+  for _, entry in ipairs(entries) do
+    local member = string.sub(entry, #prefix + 1)
+    local id = string.sub(member, SEQ + 1)
+    add(id, call('HGET', RECORDS, id))
+    place = {'0', string.sub(member, 1, SEQ)}
+  end
+  if #entries < limit then place = nil end
+end
+
+-- Returns at which index of a set the first one stands behind a rank and a seq.
+local function behind(set)
+  local low = call('ZCOUNT', set, '-inf', '(' .. rank)
+  local high = call('ZCOUNT', set, '-inf', rank)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = call('ZRANGE', set, middle, middle)[1]
+    if string.sub(member, 1, SEQ) > seq then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+local function of_set(set)
+  local first, reach = 0, math.huge
+  if seq ~= '' then first = behind(set) end
+  if which == 'delayed' then
+    local low = 0
+    if due == 'waiting' then low = now * 256 + 256 end
+    if after then low = math.max(low, after * 256) end
+    first = math.max(first, call('ZCOUNT', set, '-inf', '(' .. number(low)))
+    if due == 'due' then reach = now * 256 + 255 end
+    if before then reach = math.min(reach, before * 256 - 1) end
+  end
+  local found = call('ZRANGE', set, first, first + limit - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local at = tonumber(found[i + 1])
+    if at > reach then
+      place = nil
+      return
+    end
+    local id = string.sub(found[i], SEQ + 1)
+    add(id, call('HGET', RECORDS, id))
+    place = {number(at), string.sub(found[i], 1, SEQ)}
+  end
+  if #found < limit * 2 then place = nil end
+end
+
+if which == 'all' then all()
+elseif which == 'group' then of_group()
+else of_set(ENDED[which] or ({delayed = DELAYED, ready = READY, leased = LEASED})[which]) end
+return {cjson.encode({now, place or null}), ids, texts, leases}

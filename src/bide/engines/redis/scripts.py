@@ -1,0 +1,63 @@
+"""The scripts: one Lua file a verb, each behind what all of them share.
+
+A script is called by the hash of its text. So two versions of bide beside each other on one server
+each run their own, and neither has to know of the other's.
+"""
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+__all__ = ["SCRIPTS", "Script", "load_all"]
+
+# What a server that is full still lets through: that which makes room, and what only looks.
+_FLAGS: Final = {
+    "put": "",
+    "replace": "",
+    "reschedule": "",
+    "revive": "",
+    "configure": "",
+    "cancel": "allow-oom",
+    "sweep": "allow-oom",
+    "claim": "allow-oom",
+    "extend": "allow-oom",
+    "ack": "allow-oom",
+    "retry": "allow-oom",
+    "bury": "allow-oom",
+    "decline": "allow-oom",
+    "find": "no-writes",
+    "scan": "no-writes",
+    "count": "no-writes",
+    "audit": "no-writes",
+    "forecast": "no-writes",
+}
+
+
+class Script(NamedTuple):
+    """A script as the server knows it."""
+
+    name: str
+    text: str
+    sha: bytes
+    writes: bool
+    resend: bool
+    """Whether it may be sent again after its reply was lost: it recognizes its own first try."""
+
+
+SCRIPTS: Final = tuple(_FLAGS)
+"""The names of all scripts."""
+
+
+@cache
+def load_all() -> dict[str, Script]:
+    """Return all scripts by name."""
+    folder = files("bide.engines.redis") / "lua"
+    shared = (folder / "_shared.lua").read_text("utf-8")
+    found = {}
+    for name, flags in _FLAGS.items():
+        verb = (folder / f"{name}.lua").read_text("utf-8")
+        text = f"#!lua{f' flags={flags}' if flags else ''}\n{shared}\n{verb}"
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+        found[name] = Script(name, text, sha, flags != "no-writes", resend=name != "claim")
+    return found

@@ -1,0 +1,81 @@
+"""What each kind of command does: jobs, which are rounds of calls of scripts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+
+from bide.engines.redis.verbs import change, claim, look, put, settle
+from bide.engines.redis.verbs.job import Call, Job
+from bide.model import commands as cmd
+
+__all__ = ["Call", "Job", "Work", "check", "plan"]
+
+
+class Work(NamedTuple):
+    """Consecutive commands that are carried out together, and how."""
+
+    commands: Sequence[Any]
+    job: Job
+    rounds: bool
+    """It may take several rounds, so that nothing may be on its way beside it."""
+
+
+_TOGETHER: dict[type, tuple[Callable[[Any], Job], tuple[str, ...]]] = {
+    cmd.Put: (put.put, ("on_conflict",)),
+    cmd.Cancel: (change.cancel, ("if_due",)),
+    cmd.Reschedule: (change.reschedule, ("at", "delay", "if_due")),
+    cmd.Revive: (change.revive, ("delay",)),
+    cmd.Ack: (settle.ack, ()),
+    cmd.Extend: (settle.extend, ("lease",)),
+    cmd.Retry: (settle.retry, ("delay", "reason", "release")),
+    cmd.Bury: (settle.bury, ("reason",)),
+}
+"""Of commands that agree in these fields a run is carried out as one."""
+
+_ALONE: dict[type, tuple[Callable[[Any], Job], bool]] = {
+    cmd.Purge: (change.purge, True),
+    cmd.Configure: (change.configure, False),
+    cmd.Find: (look.find, False),
+    cmd.Scan: (look.scan, True),
+    cmd.Count: (look.count, False),
+    cmd.Forecast: (look.forecast, True),
+}
+
+
+def _alike(command: cmd.Command) -> object:
+    """Return what consecutive commands must have in common to be carried out as one."""
+    fields = _TOGETHER.get(type(command))
+    if fields is None or (isinstance(command, cmd.Cancel) and command.where is not None):
+        return object()
+    return type(command), command.queue, *(getattr(command, name) for name in fields[1])
+
+
+def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
+    """Return the work that commands mean, in their order."""
+    for _, group in groupby(commands, _alike):
+        run = list(group)
+        first = run[0]
+        if isinstance(first, cmd.Cancel) and first.where is not None:
+            yield Work(run, change.cancel_where(first), True)
+        elif isinstance(first, cmd.Claim):
+            yield Work(run, claim.claim(first), claim.is_large(first))
+        elif type(first) in _TOGETHER:
+            yield Work(run, _TOGETHER[type(first)][0](run), False)
+        else:
+            job, rounds = _ALONE[type(first)]
+            rounds = rounds or (isinstance(first, cmd.Count) and first.recount)
+            yield Work(run, job(first), rounds)
+
+
+def check(commands: Sequence[cmd.Command]) -> None:
+    """Refuse what cannot be, before anything is done.
+
+    Raises:
+        InvalidArgument: a cursor that no scan made.
+    """
+    for command in commands:
+        if isinstance(command, cmd.Scan):
+            look.check_cursor(command)
+
+

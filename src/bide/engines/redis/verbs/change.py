@@ -1,0 +1,126 @@
+"""Cancel, reschedule, revive, purge, configure: what may be done to messages that nobody holds."""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from bide.engines.redis.records import Arg, as_outcome, when
+from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
+from bide.model.commands import BULK, Cancel, Configure, Purge, Reschedule, Revive, Where
+from bide.model.replies import Affected, Outcome, Outcomes, Settings
+
+__all__ = ["cancel", "cancel_where", "configure", "purge", "reschedule", "revive"]
+
+
+def _by_id(
+    run: Sequence[Cancel | Reschedule | Revive], script: str, head: Sequence[Arg], size: int
+) -> Job:
+    """Change messages of consecutive commands that say the same."""
+    queue = run[0].queue
+    ids = [id for command in run for id in command.ids]
+    lots = _distinct(ids, size)
+    texts = yield [Call(script, queue, [*head, *lot]) for lot in lots]
+    outcomes: list[Outcome] = []
+    for lot, text in zip(lots, texts, strict=True):
+        outcomes += map(as_outcome, lot, decode(text)[2])
+    replies = []
+    first = 0
+    for command in run:
+        mine = outcomes[first : first + len(command.ids)]
+        first += len(mine)
+        dues = [
+            o.due for o in mine if o.done and o.state in ("delayed", "ready") and o.due is not None
+        ]
+        replies.append(Outcomes(mine, min(dues) if dues else None))
+    return list(replies)
+
+
+def _distinct(ids: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Split ids so that no part is too long or names a message twice."""
+    if len(set(ids)) == len(ids):
+        return parts(ids, size)
+    lots: list[Sequence[str]] = []
+    part: dict[str, None] = {}
+    for id in ids:
+        if len(part) == size or id in part:
+            lots.append(list(part))
+            part = {}
+        part[id] = None
+    return [*lots, list(part)]
+
+
+def cancel(run: Sequence[Cancel]) -> Job:
+    """Take messages back by id."""
+    if_due = run[0].if_due
+    return _by_id(run, "cancel", ("" if if_due is None else if_due,), SLICE)
+
+
+def reschedule(run: Sequence[Reschedule]) -> Job:
+    """Move messages to another moment."""
+    first = run[0]
+    if_due = "" if first.if_due is None else first.if_due
+    return _by_id(run, "reschedule", (when(first.at, first.delay), if_due), SLICE // 4)
+
+
+def revive(run: Sequence[Revive]) -> Job:
+    """Let dead letters be handed out again."""
+    return _by_id(run, "revive", (run[0].delay,), SLICE // 4)
+
+
+def _bound(moment: int | None) -> Arg:
+    return "" if moment is None else moment
+
+
+def _sweep(
+    queue: str, which: str, where: Where, counted: str, *, most: int, change: bool
+) -> Generator[list[Call], list[Any], tuple[int, bool]]:
+    """Delete or count up to `most` messages in slices; return how many, and whether one is left."""
+    total, cursor = 0, ""
+    group = where.group or ""
+    bounds = _bound(where.after), _bound(where.before), group
+    while total < most:
+        left = min(SLICE, most - total) if change else most
+        head = which, *bounds, left, cursor, counted, int(change)
+        (text,) = yield [Call("sweep", queue, head)]
+        found, following = decode(text)
+        total += found
+        cursor = following or ""
+        if not following and (not change or group or found < left):
+            return total, False
+    while change:
+        (text,) = yield [Call("sweep", queue, (which, *bounds, 1, cursor, "", 0))]
+        found, cursor = decode(text)
+        if found or not cursor:
+            return total, bool(found)
+    return total, False
+
+
+def cancel_where(command: Cancel) -> Job:
+    """Take messages back by a rule."""
+    where = command.where or Where()
+    which = "pending" if where.group is None else "group"
+    most = 1 << 53 if command.dry_run else BULK
+    count, more = yield from _sweep(
+        command.queue, which, where, "cancelled", most=most, change=not command.dry_run
+    )
+    return [Affected(count, more=more)]
+
+
+def purge(command: Purge) -> Job:
+    """Delete messages of a state."""
+    if command.state == "leased":  # somebody holds those
+        return [Affected(0)]
+    which = "due" if command.state == "ready" else command.state
+    counted = "" if command.state in ("acked", "expired") else "purged"
+    count, more = yield from _sweep(
+        command.queue, which, Where(before=command.before), counted, most=BULK, change=True
+    )
+    return [Affected(count, more=more)]
+
+
+def configure(command: Configure) -> Job:
+    """Set what is given."""
+    paused = "" if command.paused is None else int(command.paused)
+    keep = "" if command.keep is None else command.keep
+    (text,) = yield [Call("configure", command.queue, (paused, keep))]
+    now, _, is_paused, kept, resumed = decode(text)
+    return [Settings(is_paused, kept, now if resumed else None)]

@@ -1,0 +1,46 @@
+"""Claim: lease the next due messages, slice by slice if very many are wanted."""
+
+from bide.engines.redis.records import as_message
+from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
+from bide.model.commands import Claim
+from bide.model.message import Message
+from bide.model.rank import PROMOTE, ready_rank
+from bide.model.replies import Claimed
+
+__all__ = ["claim", "is_large"]
+
+
+def is_large(command: Claim) -> bool:
+    """Tell whether a claim needs several slices."""
+    return command.count > SLICE
+
+
+def claim(command: Claim) -> Job:
+    """Lease up to `count` messages."""
+    queue, holder = command.queue, command.holder
+    reach = max(PROMOTE, command.count)
+    wanted, lapses, weigh, examine = command.count, reach, reach, reach
+    token = 0
+    weighted = False
+    found: list[tuple[Message, bytes]] = []
+    while True:
+        args = (wanted, command.lease, holder, token or "", lapses, weigh, examine)
+        ((head, ids, records),) = yield [Call("claim", queue, args)]
+        now, given, following, weighs, lapsed, weighed, examined, more = decode(head) + [False] * (
+            8 - len(decode(head))
+        )
+        until = now + command.lease
+        for id, record in zip(ids, records, strict=True):
+            message = as_message(queue, id.decode(), record, now, holder=holder, until=until)
+            found.append((message, record[:10]))
+        token = given or token
+        weighted = weighted or bool(weighs)
+        wanted -= len(ids)
+        lapses, weigh, examine = lapses - lapsed, weigh - weighed, examine - examined
+        if not more or wanted <= 0:
+            break
+    if weighted:
+        found.sort(key=lambda pair: (ready_rank(pair[0].due, pair[0].priority), pair[1]))
+    if not found:
+        return [Claimed([], 0, now, following)]
+    return [Claimed([message for message, _ in found], token, now)]

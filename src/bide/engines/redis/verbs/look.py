@@ -1,0 +1,158 @@
+"""Find, scan, count, forecast: what reads and changes nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bide.engines.pages import PHASES, Phase, cursor_after, position
+from bide.engines.redis.records import as_message
+from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
+from bide.model.commands import Count, Find, Forecast, Scan
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.model.replies import Counts, Flow, Forecasted, Found, Page, Sizes
+
+__all__ = ["check_cursor", "count", "find", "forecast", "scan"]
+
+_ALL = "all"
+_EDGES = 1_000
+_MOST = 500
+"""How many messages one call of the script `scan` tells of at most."""
+
+
+def _held(lease: bytes | None) -> str | None:
+    return None if lease is None else lease[10:].partition(b" ")[2].decode()
+
+
+def find(command: Find) -> Job:
+    """Look at messages by id."""
+    lots = parts(command.ids)
+    told = yield [Call("find", command.queue, lot) for lot in lots]
+    found: list[Message | None] = []
+    for ids, (now, records, leases) in zip(lots, told, strict=True):
+        for index, (id, record) in enumerate(zip(ids, records, strict=True)):
+            lease, until = leases[2 * index : 2 * index + 2]
+            found.append(
+                record
+                and as_message(
+                    command.queue, id, record, int(now), holder=_held(lease), until=_int(until)
+                )
+            )
+    return [Found(found)]
+
+
+def _int(text: bytes | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _of_all(command: Scan) -> bool:
+    return command.state is None and (command.where is None or command.where.group is None)
+
+
+def check_cursor(command: Scan) -> tuple[int, str, str]:
+    """Return where a scan goes on: its phase, and the place in it.
+
+    Raises:
+        InvalidArgument: no scan made this cursor.
+    """
+    if not _of_all(command):
+        phase, (rank, seq) = position(command.cursor)
+        return phase, *(("", "") if rank < 0 else (str(rank), f"{seq:010x}"))
+    if command.cursor is None:
+        return 0, "0", ""
+    parts = command.cursor.split(":")
+    if len(parts) != 3 or parts[0] != _ALL or not parts[1].isdecimal():
+        raise InvalidArgument(
+            f"cursor={command.cursor!r} comes from no scan of all; begin without one"
+        )
+    return 0, parts[1], parts[2]
+
+
+def scan(command: Scan) -> Job:
+    """Look at a page of messages."""
+    whole = _of_all(command)
+    phases = PHASES[command.state]
+    number, rank, seq = check_cursor(command)
+    messages: list[Message] = []
+    for index in range(number, len(phases)):
+        if index > number:
+            rank, seq = "", ""
+        while True:
+            left = command.limit - len(messages)
+            head = _which(command, phases[index], whole=whole)
+            args = (*head, min(left, _MOST), rank, seq)
+            ((text, ids, records, leases),) = yield [Call("scan", command.queue, args)]
+            now, place = decode(text)
+            messages += _told(command.queue, now, phases[index], (ids, records, leases))
+            if place is None:
+                break
+            rank, seq = place
+            if len(messages) == command.limit or (whole and left < 200 and messages):
+                return [Page(messages, _cursor(index, rank, seq, whole=whole))]
+        if len(messages) == command.limit and index + 1 < len(phases):
+            return [Page(messages, cursor_after(index + 1, 0, 0))]
+    return [Page(messages, None)]
+
+
+def _cursor(phase: int, rank: str, seq: str, *, whole: bool) -> str:
+    return f"{_ALL}:{rank}:{seq}" if whole else cursor_after(phase, int(rank), int(seq, 16))
+
+
+def _which(command: Scan, phase: Phase, *, whole: bool) -> tuple[Any, ...]:
+    where = command.where
+    which = phase.state or ("all" if whole else "group")
+    due = "" if phase.due is None else "due" if phase.due else "waiting"
+    if where is None:
+        return which, due, "", "", ""
+    after = "" if where.after is None else where.after
+    before = "" if where.before is None else where.before
+    return which, due, after, before, where.group or ""
+
+
+def _told(queue: str, now: int, phase: Phase, told: tuple[Sequence[Any], ...]) -> list[Message]:
+    ids, records, leases = told
+    ready = phase.state == "ready"
+    return [
+        as_message(
+            queue, id.decode(), record, now, ready=ready,
+            holder=_held(leases[2 * index]), until=_int(leases[2 * index + 1]),
+        )
+        for index, (id, record) in enumerate(zip(ids, records, strict=True))
+    ]  # fmt: skip
+
+
+def count(command: Count) -> Job:
+    """Count by the sizes of the sets; what is due of the delayed ones by their ranks."""
+    (text,) = yield [Call("count", command.queue)]
+    delayed, ready, leased, dead, kept, paused, keep, oldest, strays, flow = decode(text)
+    sizes = Sizes(delayed, ready, leased, dead)
+    counts = Counts(sizes, Flow(*flow), kept=kept, paused=paused, keep=keep, oldest=oldest)
+    if not command.recount:
+        return [counts]
+    place, offset = 1, 0
+    while place is not None:
+        (text,) = yield [Call("audit", command.queue, (place, offset))]
+        more, place, offset = decode(text)
+        strays += more
+    return [msgspec.structs.replace(counts, recount=sizes, strays=strays)]
+
+
+def forecast(command: Forecast) -> Job:
+    """Count what falls due in each bucket."""
+    first: int | None = None
+    start, overdue, later = None, 0, 0
+    counts: list[int] = []
+    left = command.buckets
+    while True:
+        span = min(left, _EDGES)
+        args = (command.bucket, span, "" if start is None else start)
+        (text,) = yield [Call("forecast", command.queue, args)]
+        moment, before, part, later = decode(text)
+        if first is None:
+            first, overdue = moment, before
+        counts += part
+        left -= span
+        start = moment + span * command.bucket
+        if left <= 0:
+            return [Forecasted(first, overdue, counts, later)]

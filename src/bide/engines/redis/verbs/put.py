@@ -1,0 +1,87 @@
+"""Put: the messages of many callers in few calls."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bide.engines.redis.records import Arg, as_outcome, write
+from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.model.replies import Outcome, Outcomes
+
+__all__ = ["put"]
+
+SIZE = 1_000_000
+"""How many bytes of bodies one call carries, unless one body alone is larger."""
+
+
+class _Lot(NamedTuple):
+    """What one call puts, and what it returned: when, and who was there before."""
+
+    items: Sequence[Item]
+    call: Call
+
+
+def put(run: Sequence[Put]) -> Job:
+    """Put the messages of consecutive commands on one queue that treat conflicts alike."""
+    queue, replace = run[0].queue, run[0].on_conflict == "replace"
+    items = [item for command in run for item in command.items]
+    lots = [_lot(queue, part, replace=replace) for part in _parts(items, replace=replace)]
+    texts = yield [lot.call for lot in lots]
+    outcomes: list[Outcome] = []
+    for lot, text in zip(lots, texts, strict=True):
+        now, _, told = decode(text)
+        if replace:
+            outcomes += map(as_outcome, (item.id for item in lot.items), told)
+        else:
+            outcomes += _kept(lot.items, now, dict(told))
+    replies = []
+    first = 0
+    for command in run:
+        mine = outcomes[first : first + len(command.items)]
+        first += len(mine)
+        dues = [o.due for o in mine if o.done and o.state != "dead" and o.due is not None]
+        replies.append(Outcomes(mine, min(dues) if dues else None))
+    return list(replies)
+
+
+def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
+    """Split items by number and size, and so that no part has an id twice."""
+    most = SLICE // 4 if replace else SLICE
+    if len(items) <= most and len({item.id for item in items}) == len(items):
+        if sum(len(item.data) for item in items) <= SIZE:
+            yield items
+            return
+    part: list[Item] = []
+    ids: set[str] = set()
+    size = 0
+    for item in items:
+        if part and (len(part) == most or item.id in ids or size + len(item.data) > SIZE):
+            yield part
+            part, ids, size = [], set(), 0
+        part.append(item)
+        ids.add(item.id)
+        size += len(item.data)
+    yield part
+
+
+def _lot(queue: str, items: Sequence[Item], *, replace: bool) -> _Lot:
+    args: list[Arg] = [""]
+    flags = set()
+    for item in items:
+        flags.add(write(item, args))
+    args[0] = "".join(flags)
+    return _Lot(items, Call("replace" if replace else "put", queue, args))
+
+
+def _kept(items: Sequence[Item], now: int, known: dict[int, list[object]]) -> Iterator[Outcome]:
+    """Tell of each item where its message stands now."""
+    for index, item in enumerate(items):
+        if index in known:
+            yield as_outcome(item.id, known[index])
+            continue
+        due = now + item.delay if item.at is None else item.at
+        if item.died is not None:
+            yield Outcome(item.id, True, "dead", due, item.died)
+        else:
+            yield Outcome(item.id, True, "ready" if due <= now else "delayed", due)

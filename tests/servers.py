@@ -1,0 +1,76 @@
+"""Real Redis servers for tests, each on sockets and in a folder of its own."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+PATIENCE = 20.0
+
+
+class RedisServer:
+    """A server of our own; `port` 0 means that it listens on its Unix socket only."""
+
+    def __init__(self, folder: Path, *, port: int = 0, **config: str) -> None:
+        program = shutil.which("redis-server")
+        assert program is not None, "no redis-server on PATH: run `make test`, or tools/servers"
+        self._program = program
+        self.folder = folder
+        self.port = port
+        self.path = str(folder / "redis.sock")
+        self._config = {
+            "port": str(port), "unixsocket": self.path, "dir": str(folder), "save": "",
+            "databases": "64", "loglevel": "warning", "logfile": str(folder / "redis.log"),
+            "bind": "127.0.0.1", **config,
+        }  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """A URL by way of the Unix socket."""
+        return f"unix://{self.path}"
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        arguments = [part for name, value in self._config.items() for part in (f"--{name}", value)]
+        self.process = subprocess.Popen(
+            [self._program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.connect(self.path)
+                    probe.sendall(b"PING\r\n")
+                    if not probe.recv(64).startswith(b"-LOADING"):
+                        return
+            except OSError:
+                pass
+            assert self.process.poll() is None, (self.folder / "redis.log").read_text()
+            assert time.monotonic() < deadline, "redis-server does not come up"
+            time.sleep(0.005)
+
+    def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
+        """End the server."""
+        if self.process is not None:
+            self.process.send_signal(with_signal)
+            self.process.wait(PATIENCE)
+            self.process = None
+
+    def client(self, **options: Any) -> "redis.Redis":
+        """Return a plain client."""
+        return redis.Redis(unix_socket_path=self.path, **options)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
