@@ -22,12 +22,16 @@ class Bell:
 
     def __init__(self) -> None:
         self.hints: queue.Queue[list[tuple[str, int]]] = queue.Queue()
+        self.declined: list[tuple[str, int]] = []
 
     def ring(self, name: str = "q", wake: int = START) -> None:
         self.hints.put([(name, wake)])
 
     def listen(self) -> list[tuple[str, int]]:
         return self.hints.get()
+
+    def decline(self, name: str, wake: int) -> None:
+        self.declined.append((name, wake))
 
     def close(self) -> None:
         self.hints.put([])

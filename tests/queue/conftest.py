@@ -26,8 +26,11 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "redis", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        fresh: Callable[[], str] = request.getfixturevalue("redis_url")
+        return fresh()
     if request.param == "memory":
         return f"memory://test{next(_numbers)}"
     return f"sqlite:///{tmp_path}/bide.db?durability=normal"

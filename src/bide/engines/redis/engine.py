@@ -10,7 +10,7 @@ from redis import exceptions as raised
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
 from bide.engines.redis.bell import ChannelBell
 from bide.engines.redis.faults import translate
-from bide.engines.redis.keys import QUEUES, SLOTS, meta_key, shard_keys
+from bide.engines.redis.keys import KEYS, QUEUES, SLOTS, meta_key, shard_keys
 from bide.engines.redis.link import Link, Lost, pack
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
@@ -132,7 +132,7 @@ class RedisEngine:
         lane = self._lane if self._bell is not None else ""
         moment = "" if now is None else now
         packed: bytes = pack(
-            ("EVALSHA", script.sha, 12, *keys[mark % SLOTS], moment, f"{again}{mark}", lane,
+            ("EVALSHA", script.sha, KEYS, *keys[mark % SLOTS], moment, f"{again}{mark}", lane,
              call.queue, *call.args)
         )  # fmt: skip
         return packed
@@ -154,9 +154,7 @@ class RedisEngine:
             deadline = time.monotonic() + self._settings.timeout
             answers = self._again(calls, marks, now, lost, lost.answers[skip:], deadline)
         missing = [
-            index
-            for index in range(len(calls))
-            if isinstance(answers[index], raised.NoScriptError)
+            index for index in range(len(calls)) if isinstance(answers[index], raised.NoScriptError)
         ]
         if missing:
             link = self._connected(deadline)
@@ -177,48 +175,33 @@ class RedisEngine:
     ) -> list[_Answer]:
         """After a connection was lost: send again what nothing was heard of.
 
-        A script that changes something has left its answer under the mark of its call, and finds it
-        there instead of doing it twice. A claim cannot be sent again: its messages are leased, if it
-        was carried out, and come back when the lease lapses.
+        A script that changes something has left its answer under the mark of its call, and finds
+        it there instead of doing it twice. A claim cannot be sent again: its messages are leased,
+        if it was carried out, and come back when the lease lapses.
         """
         answers = answers[: len(calls)]
-        first = True
+        scripts = [self._scripts[call.script] for call in calls]
         while True:
-            left = range(len(answers), len(calls))
             unsure = OutcomeUnknown(
                 f"{self._settings.shown}: the connection was lost after the command was sent, and "
                 f"it may have been carried out or not ({lost.cause})"
             )
+            left = range(len(answers), len(calls))
             try:
                 link = self._connected(deadline)
             except StoreError as error:
-                for index in left:
-                    writes = self._scripts[calls[index].script].writes
-                    answers.append(unsure if writes else error)
-                return answers
-            packed, sent = [], []
-            pending: dict[int, Any] = {}
-            for index in left:
-                if not self._scripts[calls[index].script].resend and first:
-                    pending[index] = unsure
-                elif not self._scripts[calls[index].script].resend:
-                    pending[index] = unsure
-                else:
-                    sent.append(index)
-                    packed.append(self._pack(calls[index], marks[index], now, again="?"))
-            first = False
+                return answers + [unsure if scripts[i].writes else error for i in left]
+            sent = [i for i in left if scripts[i].resend]
+            packed = [self._pack(calls[i], marks[i], now, again="?") for i in sent]
             try:
                 told = link.exchange(packed) if packed else []
             except Lost as again:
                 lost = again
-                if time.monotonic() > deadline:
-                    for index, answer in zip(sent, again.answers, strict=False):
-                        pending[index] = answer
-                    answers += [pending.get(index, unsure) for index in left]
-                    return answers
-                continue
-            pending.update(zip(sent, told, strict=True))
-            return [*answers, *(pending[index] for index in left)]
+                if time.monotonic() <= deadline:
+                    continue
+                told = again.answers
+            found = dict(zip(sent, told, strict=False))
+            return answers + [found.get(i, unsure) for i in left]
 
     def _connected(self, deadline: float | None) -> Link:
         """Return the connection, or a new one where it was lost, sought until the deadline."""

@@ -6,7 +6,7 @@ and one script may touch them all.
 
 from typing import Final
 
-__all__ = ["CHANNEL", "QUEUES", "SLOTS", "VERSION", "meta_key", "shard_keys"]
+__all__ = ["CHANNEL", "KEYS", "QUEUES", "SLOTS", "VERSION", "meta_key", "shard_keys"]
 
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
@@ -22,8 +22,12 @@ SLOTS: Final = 64
 
 _PARTS = (
     "meta", "records", "delayed", "ready", "leased", "dead", "acked", "expired", "held", "groups",
-    "waiters",
+    "waiters", "order",
 )  # fmt: skip
+
+
+KEYS: Final = len(_PARTS) + 1
+"""How many keys each script is given."""
 
 
 def _prefix(queue: str, shard: int) -> str:

@@ -7,7 +7,9 @@
 --   9 held     hash: id -> seq, token, holder of a lease
 --  10 groups   sorted set, all of score 0: group, \1, seq .. id
 --  11 waiters  sorted set: lanes that wait, by the moment since when
---  12 try      string: the mark and the reply of one of the last changes of this lane
+--  12 order    hash: seq / 16 -> the ids of sixteen messages as they were put, a line each: a
+--              digit that says how much of it is as in the first line, and the rest
+--  13 try      string: the mark and the reply of one of the last changes of this lane
 -- ARGV, the first ones of every verb:
 --   1 now      Unix milliseconds, or empty: the server's clock
 --   2 mark     of this call; with a ? before it when it is sent again; empty: reads only
@@ -19,7 +21,8 @@
 
 local META, RECORDS, DELAYED, READY, LEASED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ENDED = {dead = KEYS[6], acked = KEYS[7], expired = KEYS[8]}
-local HELD, GROUPS, WAITERS, TRY = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local HELD, GROUPS, WAITERS, ORDER, TRY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local CHUNK = 16
 local MARK, LANE, QUEUE = ARGV[2], ARGV[3], ARGV[4]
 local WEIGHT, SEQ, BEAT, FORGET, EXPIRED_KEEP = 4398046511104, 10, 50, 1000, 86400000
 local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
@@ -266,6 +269,96 @@ end
 
 -- Beginning and end of every change.
 
+-- The order of puts. Ids stay there after their messages have gone, until half of it is about
+-- nothing; then each deletion also looks into a few chunks, in turn, and drops what is over.
+
+local function in_order(base, ids)
+  local chunk = math.floor(base / CHUNK)
+  local fields, lines, first = {}, {}, nil
+  if base % CHUNK > 0 then
+    lines[1] = call('HGET', ORDER, chunk) or '0'
+    first = string.match(lines[1], '^0([^\n]*)')
+  end
+  for i, id in ipairs(ids) do
+    local line
+    if not first then
+      first, line = id, '0' .. id
+    elseif string.sub(id, 1, 24) == string.sub(first, 1, 24) then
+      line = '2' .. string.sub(id, 25)
+    elseif string.sub(id, 1, 8) == string.sub(first, 1, 8) then
+      line = '1' .. string.sub(id, 9)
+    else
+      line = '0' .. id
+    end
+    lines[#lines + 1] = line
+    if (base + i) % CHUNK == 0 then
+      fields[#fields + 1] = chunk
+      fields[#fields + 1] = table.concat(lines, '\n')
+      chunk, lines, first = chunk + 1, {}, nil
+    end
+  end
+  if #lines > 0 then
+    fields[#fields + 1] = chunk
+    fields[#fields + 1] = table.concat(lines, '\n')
+  end
+  call('HSET', ORDER, unpack(fields))
+end
+
+-- Returns the ids of a chunk, what seq each has, and the lines that tell of them.
+local function lines_of(chunk, text)
+  local ids, seqs, lines, first = {}, {}, {}, nil
+  local seq = chunk * CHUNK
+  for line in string.gmatch(text .. '\n', '(.-)\n') do
+    seq = seq + 1
+    local code, rest = string.sub(line, 1, 1), string.sub(line, 2)
+    if code == '2' then
+      rest = string.sub(first, 1, 24) .. rest
+    elseif code == '1' then
+      rest = string.sub(first, 1, 8) .. rest
+    end
+    first = first or rest
+    if rest ~= '' then
+      ids[#ids + 1] = rest
+      seqs[#seqs + 1] = string.format('%010x', seq)
+      lines[#lines + 1] = line
+    end
+  end
+  return ids, seqs, lines
+end
+
+local function tidy(deleted)
+  if call('HLEN', ORDER) * CHUNK <= 2 * call('HLEN', RECORDS) + 1024 then return end
+  local marks = call('HMGET', META, 'seq', 'swept', 'lowest')
+  local last = math.floor(tonumber(marks[1] or 0) / CHUNK)  -- it is still written to
+  local at, lowest = tonumber(marks[2] or 0), tonumber(marks[3] or 0)
+  for _ = 1, math.ceil(deleted / 8) do
+    if at >= last then at = lowest end
+    if at >= last then break end
+    local text = call('HGET', ORDER, at)
+    local left = 0
+    if text then
+      local ids, seqs, lines = lines_of(at, text)
+      local kept = {}
+      for i = 1, CHUNK do kept[i] = '' end
+      kept[1] = lines[1]  -- the others lean on it
+      for i, found in ipairs(each('HMGET', RECORDS, ids)) do
+        if found and string.sub(found, 1, SEQ) == seqs[i] then
+          kept[tonumber(seqs[i], 16) - at * CHUNK] = lines[i]
+          left = left + 1
+        end
+      end
+      if left == 0 then
+        call('HDEL', ORDER, at)
+      elseif left + 1 < #ids then
+        call('HSET', ORDER, at, table.concat(kept, '\n'))
+      end
+    end
+    if left == 0 and at == lowest then lowest = at + 1 end
+    at = at + 1
+  end
+  call('HSET', META, 'swept', at, 'lowest', lowest)
+end
+
 local function forget()
   if not meta[KEEPS] then return end
   local keep = tonumber(meta[KEEP] or 0)
@@ -283,6 +376,7 @@ local function forget()
       end
       call('ZREM', ENDED[state], unpack(members))
       call('HDEL', RECORDS, unpack(ids))
+      tidy(#ids)
     end
   end
 end

@@ -29,6 +29,7 @@ if plain then
   many('HDEL', HELD, ids)
   many('HDEL', RECORDS, ids)
   count('acked', #ids)
+  tidy(#ids)
   return answer({})
 end
 local outcomes = {}
@@ -50,4 +51,5 @@ for i, id in ipairs(ids) do
     end
   end
 end
+tidy(#ids)
 return answer(outcomes)

@@ -25,5 +25,6 @@ if #gone > 0 then
   many('HDEL', RECORDS, gone)
   many('ZREM', GROUPS, groups)
   count('cancelled', #gone)
+  tidy(#gone)
 end
 return answer(outcomes)

@@ -12,9 +12,14 @@ local ids = {}
 for i = 1, total do ids[i] = ARGV[base + (i - 1) * stride] end
 local known = each('HMGET', RECORDS, ids)
 local kept, ranks, texts, groups = {}, {}, {}, {}
-local seq = total > 0 and call('HINCRBY', META, 'seq', total) - total or 0
+local new = {}
+for i = 1, total do
+  if not known[i] then new[#new + 1] = ids[i] end
+end
+local stored = #new
+local seq = stored > 0 and call('HINCRBY', META, 'seq', stored) - stored or 0
+if stored > 0 then in_order(seq, new) end
 local earliest
-local stored = 0
 for i = 1, total do
   local id = ids[i]
   if known[i] then
@@ -46,7 +51,6 @@ for i = 1, total do
     end
     texts[#texts + 1] = id
     texts[#texts + 1] = order .. ' ' .. string.format('%.0f', due) .. ' ' .. ARGV[at + 3]
-    stored = stored + 1
   end
 end
 if stored > 0 then

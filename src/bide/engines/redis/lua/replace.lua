@@ -20,7 +20,9 @@ for at = 6, #ARGV, 4 do
       delete(old)
       seq = old.seq
     else
-      seq = string.format('%010x', call('HINCRBY', META, 'seq', 1))
+      local number = call('HINCRBY', META, 'seq', 1)
+      in_order(number - 1, {id})
+      seq = string.format('%010x', number)
       count('put')
     end
     local text = seq .. ' ' .. number(due) .. ' ' .. rest

@@ -2,8 +2,7 @@
 -- ARGV 5 which: all, group, ready, delayed, leased, dead, acked, expired
 --      6 of delayed ones: due or waiting, or empty for both
 --      7 after, 8 before, 9 group: what all must have in common, or empty
---      10 limit; 11 and 12 the place behind which to go on: rank and seq; for all: HSCAN's cursor
---      and seq
+--      10 limit; 11 and 12 the place behind which to go on: rank and seq, or empty
 -- Reply: [head, ids, records, leases]; head is JSON: [now, place or null], place as two texts
 local which, due = ARGV[5], ARGV[6]
 local after, before, group = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
@@ -28,30 +27,28 @@ local function add(id, text)
 end
 
 local function all()
-  local cursor, last, rounds = rank, seq, 0
-  while true do
-    local page = call('HSCAN', RECORDS, cursor, 'COUNT', limit < 200 and 1 or 100)
-    local following, found = page[1], {}
-    for i = 1, #page[2], 2 do
-      local order = string.sub(page[2][i + 1], 1, SEQ)
-      if order > last then found[#found + 1] = {order, page[2][i], page[2][i + 1]} end
-    end
-    table.sort(found, function(a, b) return a[1] < b[1] end)
-    for _, entry in ipairs(found) do
-      if #ids == limit then
-        place = {cursor, last}
-        return
-      end
-      add(entry[2], entry[3])
-      last = entry[1]
-    end
-    if following == '0' then return end
-    cursor, last, rounds = following, '', rounds + 1
-    if #ids + (limit < 200 and 8 or 150) > limit and #ids > 0 or rounds == 500 then
-      place = {cursor, ''}
+  local last = tonumber(call('HGET', META, 'seq') or 0)
+  local from = math.max(tonumber(seq, 16) or 0, tonumber(call('HGET', META, 'lowest') or 0) * CHUNK)
+  local chunk, most = math.floor(from / CHUNK), math.floor(last / CHUNK)
+  for _ = 1, 40 do
+    if chunk > most then
+      place = nil
       return
     end
+    local text = call('HGET', ORDER, chunk)
+    if text then
+      local found, seqs = lines_of(chunk, text)
+      for i, record in ipairs(each('HMGET', RECORDS, found)) do
+        if seqs[i] > seq and record and string.sub(record, 1, SEQ) == seqs[i] then
+          if #ids == limit then return end
+          add(found[i], record)
+          place = {'0', seqs[i]}
+        end
+      end
+    end
+    chunk = chunk + 1
   end
+  if #ids < limit then place = {'0', string.format('%010x', chunk * CHUNK)} end
 end
 
 local function of_group()

@@ -21,6 +21,7 @@ local function drop(members)
   many('HDEL', RECORDS, ids)
   many('ZREM', GROUPS, groups)
   if ARGV[11] ~= '' and #ids > 0 then count(ARGV[11], #ids) end
+  tidy(#ids)
 end
 
 local found = 0

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-
 from bide.engines.redis.verbs import change, claim, look, put, settle
 from bide.engines.redis.verbs.job import Call, Job
 from bide.model import commands as cmd
@@ -77,5 +76,3 @@ def check(commands: Sequence[cmd.Command]) -> None:
     for command in commands:
         if isinstance(command, cmd.Scan):
             look.check_cursor(command)
-
-

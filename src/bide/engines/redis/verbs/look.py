@@ -7,15 +7,13 @@ import msgspec
 
 from bide.engines.pages import PHASES, Phase, cursor_after, position
 from bide.engines.redis.records import as_message
-from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
+from bide.engines.redis.verbs.job import Call, Job, decode, parts
 from bide.model.commands import Count, Find, Forecast, Scan
-from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Counts, Flow, Forecasted, Found, Page, Sizes
 
 __all__ = ["check_cursor", "count", "find", "forecast", "scan"]
 
-_ALL = "all"
 _EDGES = 1_000
 _MOST = 500
 """How many messages one call of the script `scan` tells of at most."""
@@ -56,17 +54,8 @@ def check_cursor(command: Scan) -> tuple[int, str, str]:
     Raises:
         InvalidArgument: no scan made this cursor.
     """
-    if not _of_all(command):
-        phase, (rank, seq) = position(command.cursor)
-        return phase, *(("", "") if rank < 0 else (str(rank), f"{seq:010x}"))
-    if command.cursor is None:
-        return 0, "0", ""
-    parts = command.cursor.split(":")
-    if len(parts) != 3 or parts[0] != _ALL or not parts[1].isdecimal():
-        raise InvalidArgument(
-            f"cursor={command.cursor!r} comes from no scan of all; begin without one"
-        )
-    return 0, parts[1], parts[2]
+    phase, (rank, seq) = position(command.cursor)
+    return phase, *(("", "") if rank < 0 else (str(rank), f"{seq:010x}"))
 
 
 def scan(command: Scan) -> Job:
@@ -88,15 +77,11 @@ def scan(command: Scan) -> Job:
             if place is None:
                 break
             rank, seq = place
-            if len(messages) == command.limit or (whole and left < 200 and messages):
-                return [Page(messages, _cursor(index, rank, seq, whole=whole))]
+            if len(messages) == command.limit:
+                return [Page(messages, cursor_after(index, int(rank), int(seq, 16)))]
         if len(messages) == command.limit and index + 1 < len(phases):
             return [Page(messages, cursor_after(index + 1, 0, 0))]
     return [Page(messages, None)]
-
-
-def _cursor(phase: int, rank: str, seq: str, *, whole: bool) -> str:
-    return f"{_ALL}:{rank}:{seq}" if whole else cursor_after(phase, int(rank), int(seq, 16))
 
 
 def _which(command: Scan, phase: Phase, *, whole: bool) -> tuple[Any, ...]:

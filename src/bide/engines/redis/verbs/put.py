@@ -48,10 +48,10 @@ def put(run: Sequence[Put]) -> Job:
 def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
     """Split items by number and size, and so that no part has an id twice."""
     most = SLICE // 4 if replace else SLICE
-    if len(items) <= most and len({item.id for item in items}) == len(items):
-        if sum(len(item.data) for item in items) <= SIZE:
-            yield items
-            return
+    small = len(items) <= most and sum([len(item.data) for item in items]) <= SIZE
+    if small and (len(items) == 1 or len({item.id for item in items}) == len(items)):
+        yield items
+        return
     part: list[Item] = []
     ids: set[str] = set()
     size = 0
