@@ -44,9 +44,9 @@ if not now then
 end
 
 local meta = call('HMGET', META, 'token', 'keep', 'keeps', 'leader', 'lead_at', 'paused',
-  'weighted', 'grouped', 'expiring')
-local TOKEN, KEEP, KEEPS, LEADER, LEAD_AT, PAUSED, WEIGHTED, GROUPED, EXPIRING =
-  1, 2, 3, 4, 5, 6, 7, 8, 9
+  'weighted', 'grouped', 'expiring', 'waits')
+local TOKEN, KEEP, KEEPS, LEADER, LEAD_AT, PAUSED, WEIGHTED, GROUPED, EXPIRING, WAITS =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local exists = meta[TOKEN] ~= false
 
 local function flag(number, name)
@@ -83,191 +83,218 @@ local function each(command, key, list)
   return found
 end
 
--- Records.
-
-local function parse(id, text)
-  local r = {id = id}
-  local at, g, h, f
-  r.seq, r.due, r.priority, r.attempt, r.attempts, r.expires, r.aside, r.ended, r.kind, g, h, f, at =
-    string.match(text, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%a) (%d+) (%d+) (%d+)\n()')
-  r.member = r.seq .. id
-  r.due, r.priority = tonumber(r.due), tonumber(r.priority)
-  r.attempt, r.attempts = tonumber(r.attempt), tonumber(r.attempts)
-  r.expires, r.ended = tonumber(r.expires), tonumber(r.ended)
-  if r.aside == '-' then r.aside = nil end
-  r.group = string.sub(text, at, at + g - 1)
-  at = at + g
-  r.headers = string.sub(text, at, at + h - 1)
-  at = at + h
-  r.failures = string.sub(text, at, at + f - 1)
-  r.body = string.sub(text, at + f)
-  return r
-end
-
 local function number(value)
   return value and string.format('%.0f', value) or '-'
 end
 
-local function format(r)
-  return table.concat({r.seq, number(r.due), r.priority, r.attempt, r.attempts, number(r.expires),
-    r.aside or '-', number(r.ended), r.kind, #r.group, #r.headers, #r.failures}, ' ')
-    .. '\n' .. r.group .. r.headers .. r.failures .. r.body
-end
+-- Records. What not every call needs is made only when it is: R() are the functions for records.
 
-local function save(r)
-  call('HSET', RECORDS, r.id, format(r))
-end
-
-local function delayed_rank(r) return r.due * 256 + 255 - r.priority end
-local function ready_rank(r) return (255 - r.priority) * WEIGHT + r.due end
-
-local function to_delayed(r) call('ZADD', DELAYED, delayed_rank(r), r.member) end
-local function to_ready(r) call('ZADD', READY, ready_rank(r), r.member) end
-
-local function leave(r)
-  if r.aside then
-    call('ZREM', ENDED[r.aside], r.member)
-    r.aside, r.ended = nil, nil
-  elseif r.token then
-    call('ZREM', LEASED, r.member)
-    call('HDEL', HELD, r.id)
-    r.token, r.holder, r.until_ = nil, nil, nil
-  elseif call('ZREM', DELAYED, r.member) == 0 then
-    call('ZREM', READY, r.member)
+local function records()
+  local function parse(id, text)
+    local r = {id = id}
+    local at, g, h, f
+    r.seq, r.due, r.priority, r.attempt, r.attempts, r.expires, r.aside, r.ended, r.kind, g, h, f, at =
+      string.match(text, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%a) (%d+) (%d+) (%d+)\n()')
+    r.member = r.seq .. id
+    r.due, r.priority = tonumber(r.due), tonumber(r.priority)
+    r.attempt, r.attempts = tonumber(r.attempt), tonumber(r.attempts)
+    r.expires, r.ended = tonumber(r.expires), tonumber(r.ended)
+    if r.aside == '-' then r.aside = nil end
+    r.group = string.sub(text, at, at + g - 1)
+    at = at + g
+    r.headers = string.sub(text, at, at + h - 1)
+    at = at + h
+    r.failures = string.sub(text, at, at + f - 1)
+    r.body = string.sub(text, at + f)
+    return r
   end
-end
 
--- Sets aside a record that stands nowhere; the caller saves it.
-local function aside(r, state, moment)
-  r.aside, r.ended = state, moment
-  call('ZADD', ENDED[state], moment, r.member)
-  if state ~= 'dead' then flag(KEEPS, 'keeps') end
-end
-
-local function delete(r)
-  call('HDEL', RECORDS, r.id)
-  if r.group ~= '' then
-    call('ZREM', GROUPS, r.group .. '\1' .. r.member)
+  local function format(r)
+    return table.concat({r.seq, number(r.due), r.priority, r.attempt, r.attempts, number(r.expires),
+      r.aside or '-', number(r.ended), r.kind, #r.group, #r.headers, #r.failures}, ' ')
+      .. '\n' .. r.group .. r.headers .. r.failures .. r.body
   end
-end
 
--- Counts a failed attempt of a record that stands nowhere any more; true when another one is left.
-local function failed(r, holder, reason, moment, final)
-  r.attempt = r.attempt + 1
-  local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
-  failures[#failures + 1] = {r.attempt, moment, holder, reason}
-  while #failures > 20 do table.remove(failures, 1) end
-  r.failures = cjson.encode(failures)
-  if final or r.attempt >= r.attempts then
-    aside(r, 'dead', now)
-    count('died')
-    save(r)
-    return false
+  local function save(r)
+    call('HSET', RECORDS, r.id, format(r))
   end
-  return true
-end
 
-local function lapse(r)
-  local holder, moment = r.holder, r.until_
-  leave(r)
-  count('lapsed')
-  if failed(r, holder, LAPSED, moment) then
-    to_ready(r)
-    save(r)
-  end
-end
+  local function delayed_rank(r) return r.due * 256 + 255 - r.priority end
+  local function ready_rank(r) return (255 - r.priority) * WEIGHT + r.due end
 
--- Reads what `held` says of a lease.
-local function holding(r, held)
-  r.token, r.holder = string.match(string.sub(held, SEQ + 1), '^(%d+) (.*)$')
-  r.until_ = tonumber(call('ZSCORE', LEASED, r.member))
-end
+  local function to_delayed(r) call('ZADD', DELAYED, delayed_rank(r), r.member) end
+  local function to_ready(r) call('ZADD', READY, ready_rank(r), r.member) end
 
--- Returns the record of an id, a lease that is over taken back; nil when there is none.
-local function locate(id, text)
-  text = text or call('HGET', RECORDS, id)
-  if not text then return nil end
-  local r = parse(id, text)
-  if not r.aside then
-    local held = call('HGET', HELD, id)
-    if held then
-      holding(r, held)
-      if r.until_ <= now then lapse(r) end
+  local function leave(r)
+    if r.aside then
+      call('ZREM', ENDED[r.aside], r.member)
+      r.aside, r.ended = nil, nil
+    elseif r.token then
+      call('ZREM', LEASED, r.member)
+      call('HDEL', HELD, r.id)
+      r.token, r.holder, r.until_ = nil, nil, nil
+    elseif call('ZREM', DELAYED, r.member) == 0 then
+      call('ZREM', READY, r.member)
     end
   end
-  return r
+
+  -- Sets aside a record that stands nowhere; the caller saves it.
+  local function aside(r, state, moment)
+    r.aside, r.ended = state, moment
+    call('ZADD', ENDED[state], moment, r.member)
+    if state ~= 'dead' then flag(KEEPS, 'keeps') end
+  end
+
+  local function delete(r)
+    call('HDEL', RECORDS, r.id)
+    if r.group ~= '' then
+      call('ZREM', GROUPS, r.group .. '\1' .. r.member)
+    end
+  end
+
+  -- Counts a failed attempt of a record that stands nowhere any more; true when another one is left.
+  local function failed(r, holder, reason, moment, final)
+    r.attempt = r.attempt + 1
+    local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
+    failures[#failures + 1] = {r.attempt, moment, holder, reason}
+    while #failures > 20 do table.remove(failures, 1) end
+    r.failures = cjson.encode(failures)
+    if final or r.attempt >= r.attempts then
+      aside(r, 'dead', now)
+      count('died')
+      save(r)
+      return false
+    end
+    return true
+  end
+
+  local function lapse(r)
+    local holder, moment = r.holder, r.until_
+    leave(r)
+    count('lapsed')
+    if failed(r, holder, LAPSED, moment) then
+      to_ready(r)
+      save(r)
+    end
+  end
+
+  -- Reads what `held` says of a lease.
+  local function holding(r, held)
+    r.token, r.holder = string.match(string.sub(held, SEQ + 1), '^(%d+) (.*)$')
+    r.until_ = tonumber(call('ZSCORE', LEASED, r.member))
+  end
+
+  -- Returns the record of an id, a lease that is over taken back; nil when there is none.
+  local function locate(id, text)
+    text = text or call('HGET', RECORDS, id)
+    if not text then return nil end
+    local r = parse(id, text)
+    if not r.aside then
+      local held = call('HGET', HELD, id)
+      if held then
+        holding(r, held)
+        if r.until_ <= now then lapse(r) end
+      end
+    end
+    return r
+  end
+
+  local function seen(r)
+    return r.aside or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
+  end
+
+  -- One outcome: [done, state, due, until, holder], what is missing is null.
+  local function outcome(r, done)
+    if not r then return '[false]' end
+    return cjson.encode({done, seen(r), r.due, r.until_ or r.ended or null, r.holder or null})
+  end
+  return {parse = parse, save = save, to_delayed = to_delayed, to_ready = to_ready, leave = leave,
+    aside = aside, delete = delete, failed = failed, locate = locate, outcome = outcome}
 end
 
-local function seen(r)
-  return r.aside or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
-end
-
--- One outcome: [done, state, due, until, holder], what is missing is null.
-local function outcome(r, done)
-  if not r then return '[false]' end
-  return cjson.encode({done, seen(r), r.due, r.until_ or r.ended or null, r.holder or null})
+local made_records
+local function R()
+  made_records = made_records or records()
+  return made_records
 end
 
 -- Waking. Of all lanes that wait, one leads: it asks at the next moment. A second one asks a beat
 -- later, in case that the first has died. The others hear of a change when it is their turn.
 
-local function tell(lane, moment)
-  local hint = ARGV[1] == '' and 'in ' .. number(moment - now) or 'at ' .. number(moment)
-  return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' ' .. hint) > 0
-end
-
-local function lead(lane, moment)
-  meta[LEADER], meta[LEAD_AT] = lane, moment
-  call('HSET', META, 'leader', lane, 'lead_at', number(moment))
-end
-
-local function nobody_leads()
-  if meta[LEADER] then
-    meta[LEADER], meta[LEAD_AT] = false, false
-    call('HDEL', META, 'leader', 'lead_at')
+local function waking()
+  local function tell(lane, moment)
+    local hint = ARGV[1] == '' and 'in ' .. number(moment - now) or 'at ' .. number(moment)
+    return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' ' .. hint) > 0
   end
-end
 
-local function first_waiter()
-  return call('ZRANGE', WAITERS, 0, 0)[1]
-end
-
-local function deputize(moment)
-  local lane = first_waiter()
-  while lane and not tell(lane, moment + BEAT) do
-    call('ZREM', WAITERS, lane)
-    lane = first_waiter()
+  local function lead(lane, moment)
+    meta[LEADER], meta[LEAD_AT] = lane, moment
+    call('HSET', META, 'leader', lane, 'lead_at', number(moment))
   end
-end
 
-local function elect(moment)
-  local lane = first_waiter()
-  while lane do
-    call('ZREM', WAITERS, lane)
-    if tell(lane, moment) then
-      lead(lane, moment)
-      return deputize(moment)
+  local function nobody_leads()
+    if meta[LEADER] then
+      meta[LEADER], meta[LEAD_AT] = false, false
+      call('HDEL', META, 'leader', 'lead_at')
     end
-    lane = first_waiter()
   end
-  nobody_leads()
+
+  local function first_waiter()
+    return call('ZRANGE', WAITERS, 0, 0)[1]
+  end
+
+  local function deputize(moment)
+    local lane = first_waiter()
+    while lane and not tell(lane, moment + BEAT) do
+      call('ZREM', WAITERS, lane)
+      lane = first_waiter()
+    end
+  end
+
+  local function elect(moment)
+    local lane = first_waiter()
+    while lane do
+      call('ZREM', WAITERS, lane)
+      if tell(lane, moment) then
+        lead(lane, moment)
+        return deputize(moment)
+      end
+      lane = first_waiter()
+    end
+    nobody_leads()
+    if meta[WAITS] then
+      meta[WAITS] = false
+      call('HDEL', META, 'waits')
+    end
+  end
+
+  -- Something can be claimed from a moment on.
+  local function wake(moment)
+    if not moment then return end
+    local at = tonumber(meta[LEAD_AT] or nil)
+    if at and at + BEAT > now then
+      if at <= moment then return end
+      if tell(meta[LEADER], moment) then
+        lead(meta[LEADER], moment)
+        return deputize(moment)
+      end
+    end
+    elect(moment)
+  end
+  return {lead = lead, nobody_leads = nobody_leads, first_waiter = first_waiter,
+    deputize = deputize, elect = elect, wake = wake}
+end
+
+local made_waking
+local function W()
+  made_waking = made_waking or waking()
+  return made_waking
 end
 
 -- Something can be claimed from a moment on.
 local function wake(moment)
-  if not moment then return end
-  local at = tonumber(meta[LEAD_AT] or nil)
-  if at and at + BEAT > now then
-    if at <= moment then return end
-    if tell(meta[LEADER], moment) then
-      lead(meta[LEADER], moment)
-      return deputize(moment)
-    end
-  end
-  elect(moment)
+  if moment and (meta[LEADER] or meta[WAITS]) then W().wake(moment) end
 end
-
--- Beginning and end of every change.
 
 -- The order of puts. Ids stay there after their messages have gone, until half of it is about
 -- nothing; then each deletion also looks into a few chunks, in turn, and drops what is over.
@@ -326,8 +353,7 @@ local function lines_of(chunk, text)
   return ids, seqs, lines
 end
 
-local function tidy(deleted)
-  if call('HLEN', ORDER) * CHUNK <= 2 * call('HLEN', RECORDS) + 1024 then return end
+local function sweep_order(deleted)
   local marks = call('HMGET', META, 'seq', 'swept', 'lowest')
   local last = math.floor(tonumber(marks[1] or 0) / CHUNK)  -- it is still written to
   local at, lowest = tonumber(marks[2] or 0), tonumber(marks[3] or 0)
@@ -359,8 +385,11 @@ local function tidy(deleted)
   call('HSET', META, 'swept', at, 'lowest', lowest)
 end
 
-local function forget()
-  if not meta[KEEPS] then return end
+local function tidy(deleted)
+  if call('HLEN', ORDER) * CHUNK > 2 * call('HLEN', RECORDS) + 1024 then sweep_order(deleted) end
+end
+
+local function forget_some()
   local keep = tonumber(meta[KEEP] or 0)
   local ends = {acked = now - keep, expired = now - math.max(keep, EXPIRED_KEEP)}
   for state, before in pairs(ends) do
@@ -370,7 +399,7 @@ local function forget()
       for i, member in ipairs(members) do ids[i] = string.sub(member, SEQ + 1) end
       if meta[GROUPED] then
         for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
-          local r = parse(ids[i], text)
+          local r = R().parse(ids[i], text)
           if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
         end
       end
@@ -380,6 +409,12 @@ local function forget()
     end
   end
 end
+
+local function forget()
+  if meta[KEEPS] then forget_some() end
+end
+
+-- Beginning and end of every change.
 
 local made = 0
 local function make()

@@ -21,7 +21,7 @@ end
 if plain then
   if meta[GROUPED] then
     for i, text in ipairs(each('HMGET', RECORDS, ids)) do
-      local r = parse(ids[i], text)
+      local r = R().parse(ids[i], text)
       if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
     end
   end
@@ -34,20 +34,20 @@ if plain then
 end
 local outcomes = {}
 for i, id in ipairs(ids) do
-  local r = locate(id)
+  local r = R().locate(id)
   if not r or r.token ~= ARGV[4 + i * 2] then
-    outcomes[i] = outcome(r, false)
+    outcomes[i] = R().outcome(r, false)
   else
-    leave(r)
+    R().leave(r)
     count('acked')
     if keep == 0 then
-      delete(r)
+      R().delete(r)
       outcomes[i] = '[true]'
     else
       r.attempt = r.attempt + 1
-      aside(r, 'acked', now)
-      save(r)
-      outcomes[i] = outcome(r, true)
+      R().aside(r, 'acked', now)
+      R().save(r)
+      outcomes[i] = R().outcome(r, true)
     end
   end
 end

@@ -11,7 +11,7 @@ while sets[set] and left > 0 do
   for _, member in ipairs(members) do
     local id = string.sub(member, SEQ + 1)
     local text = call('HGET', RECORDS, id)
-    local r = text and parse(id, text)
+    local r = text and R().parse(id, text)
     local fine = r and r.member == member and r.aside == states[set]
       and (call('HEXISTS', HELD, id) == 1) == (set == 3)
     for other, key in ipairs(sets) do

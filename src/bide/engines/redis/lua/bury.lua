@@ -4,13 +4,13 @@
 forget()
 local outcomes = {}
 for i = 6, #ARGV, 2 do
-  local r = locate(ARGV[i])
+  local r = R().locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
   if done then
     local holder = r.holder
-    leave(r)
-    failed(r, holder, ARGV[5], now, true)
+    R().leave(r)
+    R().failed(r, holder, ARGV[5], now, true)
   end
-  outcomes[#outcomes + 1] = outcome(r, done)
+  outcomes[#outcomes + 1] = R().outcome(r, done)
 end
 return answer(outcomes)

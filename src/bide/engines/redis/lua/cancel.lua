@@ -10,14 +10,14 @@ local helds = exists and call('EXISTS', HELD) == 1 and each('HMGET', HELD, ids) 
 local outcomes, members, gone, groups = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local r
-  if texts[i] then r = helds[i] and locate(id, texts[i]) or parse(id, texts[i]) end
+  if texts[i] then r = helds[i] and R().locate(id, texts[i]) or R().parse(id, texts[i]) end
   if r and not r.token and not r.aside and (not if_due or if_due == r.due) then
     members[#members + 1] = r.member
     gone[#gone + 1] = id
     if r.group ~= '' then groups[#groups + 1] = r.group .. '\1' .. r.member end
     outcomes[i] = '[true,null,' .. number(r.due) .. ']'
   else
-    outcomes[i] = outcome(r, false)
+    outcomes[i] = R().outcome(r, false)
   end
 end
 if #gone > 0 then

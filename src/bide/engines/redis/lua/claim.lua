@@ -20,10 +20,15 @@ local function reply(next, more)
   return {head, ids, texts}
 end
 
+local function enroll()
+  call('ZADD', WAITERS, 'NX', now, LANE)
+  flag(WAITS, 'waits')
+end
+
 local function wait()
   if LANE == '' then return end
-  if meta[LEADER] == LANE then nobody_leads() end
-  call('ZADD', WAITERS, 'NX', now, LANE)
+  if meta[LEADER] == LANE then W().nobody_leads() end
+  enroll()
 end
 
 if not exists or meta[PAUSED] == '1' then
@@ -36,7 +41,7 @@ end
 if lapses > 0 then
   local limit = math.min(lapses, LAPSES)
   local members = call('ZRANGEBYSCORE', LEASED, '-inf', now, 'LIMIT', 0, limit)
-  for _, member in ipairs(members) do locate(string.sub(member, SEQ + 1)) end
+  for _, member in ipairs(members) do R().locate(string.sub(member, SEQ + 1)) end
   lapsed = #members
   if lapsed == LAPSES then return reply(nil, true) end
 end
@@ -75,12 +80,12 @@ local function take(set, members)
     local text = records[i]
     local late = false
     if meta[EXPIRING] then
-      local r = parse(id, text)
+      local r = R().parse(id, text)
       if r.expires and now > r.due + r.expires then
         late = true
-        aside(r, 'expired', now)
+        R().aside(r, 'expired', now)
         count('expired')
-        save(r)
+        R().save(r)
       end
     end
     if not late then
@@ -138,10 +143,10 @@ local function next_moment()
 end
 
 if #ids > 0 then
-  if LANE ~= '' then
+  if LANE ~= '' and (meta[LEADER] or meta[WAITS]) then
     call('ZREM', WAITERS, LANE)
-    if meta[LEADER] == LANE then nobody_leads() end
-    if first_waiter() then wake(next_moment()) end
+    if meta[LEADER] == LANE then W().nobody_leads() end
+    if W().first_waiter() then wake(next_moment()) end
   end
   return reply(nil, #ids == SLICE and wanted > SLICE)
 end
@@ -157,15 +162,15 @@ if meta[LEADER] and meta[LEADER] ~= LANE and at + BEAT > now then
     wake(moment)
     at = moment
   end
-  call('ZADD', WAITERS, 'NX', now, LANE)
+  enroll()
   if meta[LEADER] ~= LANE then
-    local second = first_waiter() == LANE
+    local second = W().first_waiter() == LANE
     return reply(second and math.max(at + BEAT - now, 0) or nil)
   end
 end
 call('ZREM', WAITERS, LANE)
 if meta[LEADER] ~= LANE or at ~= moment then
-  lead(LANE, moment)
-  deputize(moment)
+  W().lead(LANE, moment)
+  W().deputize(moment)
 end
 return reply(moment - now)

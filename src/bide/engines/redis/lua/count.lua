@@ -19,7 +19,7 @@ while ready > 0 do  -- the first of each weight is its oldest
 end
 local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
   + math.abs(call('HLEN', HELD) - leased)
-local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
+local counters = call('HMGET', META, 'seq', 'acked', 'cancelled', 'expired', 'purged', 'died',
   'revived', 'retried', 'lapsed')
 for i = 1, 9 do counters[i] = tonumber(counters[i] or 0) end
 return cjson.encode({delayed - due, ready + due, leased, dead, kept, meta[PAUSED] == '1',

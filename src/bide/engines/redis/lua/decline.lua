@@ -3,6 +3,6 @@
 call('ZREM', WAITERS, LANE)
 if meta[LEADER] == LANE then
   local at = tonumber(meta[LEAD_AT])
-  elect(at)
+  W().elect(at)
 end
 return false

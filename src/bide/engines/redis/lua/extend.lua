@@ -6,12 +6,12 @@ local outcomes = {}
 local moment = now + ARGV[5]
 local soonest
 for i = 6, #ARGV, 2 do
-  local r = locate(ARGV[i])
+  local r = R().locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
   if done then
     call('ZADD', LEASED, moment, r.member)
     r.until_ = moment
   end
-  outcomes[#outcomes + 1] = outcome(r, done)
+  outcomes[#outcomes + 1] = R().outcome(r, done)
 end
 return answer(outcomes)

@@ -23,7 +23,7 @@ local earliest
 for i = 1, total do
   local id = ids[i]
   if known[i] then
-    kept[#kept + 1] = '[' .. (i - 1) .. ',' .. outcome(locate(id, known[i]), false) .. ']'
+    kept[#kept + 1] = '[' .. (i - 1) .. ',' .. R().outcome(R().locate(id, known[i]), false) .. ']'
   else
     local at = base + (i - 1) * stride
     local when, mark = ARGV[at + 1], ARGV[at + 2]
@@ -57,7 +57,6 @@ if stored > 0 then
   many('ZADD', DELAYED, ranks)
   many('HSET', RECORDS, texts)
   many('ZADD', GROUPS, groups)
-  count('put', stored)
   local flags = ARGV[5]
   if flags ~= '' then
     if string.find(flags, 'w') then flag(WEIGHTED, 'weighted') end

@@ -7,26 +7,25 @@ local outcomes = {}
 local earliest
 for at = 6, #ARGV, 4 do
   local id, when, mark, rest = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local old = locate(id)
+  local old = R().locate(id)
   if old and (old.token or old.aside == 'acked' or old.aside == 'expired') then
-    outcomes[#outcomes + 1] = outcome(old, false)
+    outcomes[#outcomes + 1] = R().outcome(old, false)
   else
     local due = tonumber(when)
     if string.byte(when) == 43 then due = now + due end
     local seq
     if old then
       if old.aside == 'dead' then count('revived') end
-      leave(old)
-      delete(old)
+      R().leave(old)
+      R().delete(old)
       seq = old.seq
     else
       local number = call('HINCRBY', META, 'seq', 1)
       in_order(number - 1, {id})
       seq = string.format('%010x', number)
-      count('put')
     end
     local text = seq .. ' ' .. number(due) .. ' ' .. rest
-    local r = parse(id, text)
+    local r = R().parse(id, text)
     call('HSET', RECORDS, id, text)
     if r.group ~= '' then
       call('ZADD', GROUPS, 0, r.group .. '\1' .. r.member)
@@ -38,10 +37,10 @@ for at = 6, #ARGV, 4 do
       call('ZADD', ENDED.dead, r.ended, r.member)
       count('died')
     else
-      to_delayed(r)
+      R().to_delayed(r)
       if not earliest or due < earliest then earliest = due end
     end
-    outcomes[#outcomes + 1] = outcome(r, true)
+    outcomes[#outcomes + 1] = R().outcome(r, true)
   end
 end
 wake(earliest)

@@ -6,16 +6,16 @@ local due, if_due = tonumber(ARGV[5]), tonumber(ARGV[6])
 if string.byte(ARGV[5]) == 43 then due = now + due end
 local outcomes, moved = {}, false
 for i = 7, #ARGV do
-  local r = locate(ARGV[i])
+  local r = R().locate(ARGV[i])
   local done = false
   if r and not r.token and not r.aside and (not if_due or if_due == r.due) then
-    leave(r)
+    R().leave(r)
     r.due = due
-    to_delayed(r)
-    save(r)
+    R().to_delayed(r)
+    R().save(r)
     done, moved = true, true
   end
-  outcomes[#outcomes + 1] = outcome(r, done)
+  outcomes[#outcomes + 1] = R().outcome(r, done)
 end
 if moved then wake(due) end
 return answer(outcomes)

@@ -6,24 +6,24 @@ local due, release, reason = now + ARGV[5], ARGV[6] == '1', ARGV[7]
 local outcomes = {}
 local earliest
 for i = 8, #ARGV, 2 do
-  local r = locate(ARGV[i])
+  local r = R().locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
   if done then
     local holder = r.holder
-    leave(r)
+    R().leave(r)
     if release then
-      to_ready(r)
-    elseif failed(r, holder, reason, now) then
+      R().to_ready(r)
+    elseif R().failed(r, holder, reason, now) then
       count('retried')
       -- The moment from which on it is too late stays where it is.
       if r.expires then r.expires = r.expires - (due - r.due) end
       r.due = due
-      to_delayed(r)
-      save(r)
+      R().to_delayed(r)
+      R().save(r)
     end
     if not r.aside and (not earliest or r.due < earliest) then earliest = r.due end
   end
-  outcomes[#outcomes + 1] = outcome(r, done)
+  outcomes[#outcomes + 1] = R().outcome(r, done)
 end
 wake(earliest)
 return answer(outcomes)

@@ -5,17 +5,17 @@ forget()
 local due = now + ARGV[5]
 local outcomes, moved = {}, false
 for i = 6, #ARGV do
-  local r = locate(ARGV[i])
+  local r = R().locate(ARGV[i])
   local done = false
   if r and r.aside == 'dead' then
-    leave(r)
+    R().leave(r)
     r.due, r.attempt = due, 0
-    to_delayed(r)
-    save(r)
+    R().to_delayed(r)
+    R().save(r)
     count('revived')
     done, moved = true, true
   end
-  outcomes[#outcomes + 1] = outcome(r, done)
+  outcomes[#outcomes + 1] = R().outcome(r, done)
 end
 if moved then wake(due) end
 return answer(outcomes)

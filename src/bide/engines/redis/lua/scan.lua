@@ -13,7 +13,7 @@ local place
 
 local function fits(id, text)
   if not after and not before and group == '' then return true end
-  local r = parse(id, text)
+  local r = R().parse(id, text)
   return (not after or r.due >= after) and (not before or r.due < before)
     and (group == '' or r.group == group)
 end

@@ -14,7 +14,7 @@ local function drop(members)
   for i, member in ipairs(members) do ids[i] = string.sub(member, SEQ + 1) end
   if meta[GROUPED] then
     for i, text in ipairs(each('HMGET', RECORDS, ids)) do
-      local r = parse(ids[i], text)
+      local r = R().parse(ids[i], text)
       if r.group ~= '' then groups[#groups + 1] = r.group .. '\1' .. r.member end
     end
   end
@@ -62,7 +62,7 @@ if which == 'group' then
     if found >= limit then break end
     local member = string.sub(entry, #prefix + 1)
     local id = string.sub(member, SEQ + 1)
-    local r = parse(id, call('HGET', RECORDS, id))
+    local r = R().parse(id, call('HGET', RECORDS, id))
     if not r.aside and r.due >= after and r.due < before and call('HEXISTS', HELD, id) == 0 then
       found = found + 1
       chosen[found] = member
