@@ -27,18 +27,13 @@ _databases = itertools.count()
 @pytest.fixture(scope="session")
 def redis_url(redis_server: RedisServer) -> Iterator[Callable[[], str]]:
     """Provide URLs of databases that are empty when they are handed out."""
-    client = redis_server.client()
+    clients = [redis_server.client(db=number) for number in range(64)]
 
     def fresh() -> str:
         number = next(_databases) % 64
-        connection = client.connection_pool.get_connection()
-        try:
-            for command in (("SELECT", number), ("FLUSHDB",), ("SELECT", 0)):
-                connection.send_command(*command)
-                connection.read_response()
-        finally:
-            client.connection_pool.release(connection)
+        clients[number].flushdb()
         return f"{redis_server.url}?db={number}"
 
     yield fresh
-    client.close()
+    for client in clients:
+        client.close()

@@ -107,7 +107,8 @@ def test_a_hint_for_another_queue_costs_nothing(
     waiting(lane)
     before = claims(engine)
     store.bell.ring("other")
-    eventually(store.bell.hints.empty)
+    eventually(lambda: store.bell.declined)
+    assert store.bell.declined == [("other", START)]
     assert claims(engine) == before
 
 

@@ -75,7 +75,7 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("carrier://pigeon", "begins with none of memory://, sqlite://"),
+        ("carrier://pigeon", "begins with none of memory://, redis"),
         ("bide.db", "for a file write sqlite:///bide.db"),
         ("/var/lib/bide.db", "for a file write sqlite:////var/lib/bide.db"),
         ("sqlite://bide.db", "three slashes before a relative path.*sqlite:///bide.db"),
@@ -88,6 +88,12 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
         ("memory://name/path", "takes a name at most"),
         ("memory://?durability=full", "has no option"),
         ("redis://[half", "is no URL"),
+        ("redis://cache?wait_replicas=all", "wait_replicas='all' must be a number"),
+        ("redis://cache/orders", "db='orders' must be a number"),
+        ("redis://cache?ca=ca.pem", "the option 'ca' is for rediss://"),
+        ("rediss://cache?verify=maybe", "must be full or none"),
+        ("redis://cache?timeout=0", "timeout must be longer than nothing"),
+        ("unix://", "needs the path of a socket"),
     ],
 )
 def test_urls_that_name_no_store(face: Any, url: str, text: str) -> None:
@@ -103,8 +109,8 @@ def test_a_path_is_no_url(here: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://app:s3cret@cache:6379/0",
-        "redis://:s3cret@cache",
+        "redis://app:s3cret@cache:port/0",
+        "redis://:s3cret@cache:70000",
         "rediss://s3cret@[half",
         "app:s3cret@cache:6379/0",
         "carrier://cache?password=s3cret",
@@ -132,7 +138,7 @@ def test_engines_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) ->
     fake(monkeypatch, "fancy", "bide.engines.memory:from_url")
     with bide.Queue("orders", "fancy://x") as orders:
         assert orders.put(1)
-    with pytest.raises(InvalidArgument, match="begins with none of fancy://, memory://, sqlite://"):
+    with pytest.raises(InvalidArgument, match="begins with none of fancy://, memory://, redis"):
         bide.Queue("orders", "carrier://")
 
 

@@ -334,11 +334,7 @@ class Lane:
         self._executor.ring(queue, wake)
 
     def hint(self, queue: str, wake: int) -> bool:
-        """Something in a queue can be claimed from a moment on (Unix milliseconds).
-
-        Returns:
-            Whether anybody here waits for it.
-        """
+        """Hear that a queue can be claimed from (Unix ms); return whether anybody here waits."""
         if not self._parked.interested(queue):
             return False
         with self._changed:

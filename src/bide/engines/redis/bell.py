@@ -96,7 +96,7 @@ class ChannelBell:
         connection = self._settings.connection()
         try:
             connection.connect()
-            connection.send_packed_command([pack(("SUBSCRIBE", CHANNEL + self._lane))])
+            connection.send_packed_command([pack("SUBSCRIBE", CHANNEL + self._lane)])
             connection.read_response(disable_decoding=True)
         except (raised.RedisError, OSError) as error:
             connection.disconnect()
@@ -111,7 +111,14 @@ class ChannelBell:
         )
 
     def _ping(self) -> bool:
-        self._connection.send_packed_command([pack(("PING",))], check_health=False)
+        self._connection.send_packed_command(
+            [
+                pack(
+                    "PING",
+                )
+            ],
+            check_health=False,
+        )
         return True
 
     def _anew(self) -> list[tuple[str, int]]:

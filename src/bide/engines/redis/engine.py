@@ -111,12 +111,12 @@ class RedisEngine:
         marks = list(range(self._mark, self._mark + len(calls)))
         self._mark += len(calls)
         fresh = {call.queue for call in calls if call.script in _MAKES} - self._known
-        before = [pack(("ZADD", QUEUES, 0, queue)) for queue in fresh]
+        before = [pack("ZADD", QUEUES, 0, queue) for queue in fresh]
         packed = [self._pack(call, mark, now) for call, mark in zip(calls, marks, strict=True)]
         after: list[bytes] = []
         writes = any(self._scripts[call.script].writes for call in calls)
         if self._settings.wait_replicas and writes:
-            after = [pack(("WAIT", self._settings.wait_replicas, self._wait_ms()))]
+            after = [pack("WAIT", self._settings.wait_replicas, self._wait_ms())]
         answers = self._insist(calls, marks, now, [*before, *packed, *after], len(before))
         self._known |= fresh
         if after:
@@ -131,11 +131,10 @@ class RedisEngine:
             keys = self._keys[call.queue] = shard_keys(call.queue, self._lane)
         lane = self._lane if self._bell is not None else ""
         moment = "" if now is None else now
-        packed: bytes = pack(
-            ("EVALSHA", script.sha, KEYS, *keys[mark % SLOTS], moment, f"{again}{mark}", lane,
-             call.queue, *call.args)
+        return pack(
+            "EVALSHA", script.sha, KEYS, *keys[mark % SLOTS],
+            moment, f"{again}{mark}", lane, call.queue, *call.args,
         )  # fmt: skip
-        return packed
 
     def _insist(
         self,
@@ -148,8 +147,9 @@ class RedisEngine:
         """Exchange, and again what was lost on the way or has to be said differently."""
         deadline: float | None = None
         try:
-            answers = self._connected(None).exchange(packed)
-            answers = answers[skip:]
+            answers = self._connected(None).exchange(packed)[skip:]
+        except StoreError as error:  # nothing was sent
+            return [error for _ in calls]
         except Lost as lost:
             deadline = time.monotonic() + self._settings.timeout
             answers = self._again(calls, marks, now, lost, lost.answers[skip:], deadline)
@@ -176,8 +176,7 @@ class RedisEngine:
         """After a connection was lost: send again what nothing was heard of.
 
         A script that changes something has left its answer under the mark of its call, and finds
-        it there instead of doing it twice. A claim cannot be sent again: its messages are leased,
-        if it was carried out, and come back when the lease lapses.
+        it there instead of doing it twice.
         """
         answers = answers[: len(calls)]
         scripts = [self._scripts[call.script] for call in calls]
@@ -191,17 +190,14 @@ class RedisEngine:
                 link = self._connected(deadline)
             except StoreError as error:
                 return answers + [unsure if scripts[i].writes else error for i in left]
-            sent = [i for i in left if scripts[i].resend]
-            packed = [self._pack(calls[i], marks[i], now, again="?") for i in sent]
+            packed = [self._pack(calls[i], marks[i], now, again="?") for i in left]
             try:
-                told = link.exchange(packed) if packed else []
+                return answers + link.exchange(packed)
             except Lost as again:
                 lost = again
-                if time.monotonic() <= deadline:
-                    continue
-                told = again.answers
-            found = dict(zip(sent, told, strict=False))
-            return answers + [found.get(i, unsure) for i in left]
+                answers += again.answers
+                if time.monotonic() > deadline:
+                    return answers + [unsure] * (len(calls) - len(answers))
 
     def _connected(self, deadline: float | None) -> Link:
         """Return the connection, or a new one where it was lost, sought until the deadline."""

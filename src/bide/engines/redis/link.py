@@ -10,11 +10,12 @@ from redis import exceptions as raised
 
 from bide.engines.redis.faults import translate
 from bide.engines.redis.keys import VERSION
+from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
 
-__all__ = ["LAYOUT", "Link", "Lost"]
+__all__ = ["LAYOUT", "Link", "Lost", "pack"]
 
 LAYOUT = 1
 """The version of the layout of keys and records."""
@@ -24,7 +25,11 @@ OLDEST = (7, 0)
 _log = logging.getLogger("bide.redis")
 _warned: set[str] = set()
 
-pack = hiredis.pack_command
+
+def pack(*command: Arg) -> bytes:
+    """Return a command as it goes to the server."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    return packed
 
 
 class Lost(Exception):
@@ -62,7 +67,7 @@ class Link:
 
     def ask(self, *command: Any) -> Any:
         """Send one command and return what comes back, an error as a value."""
-        return self.exchange([pack(command)])[0]
+        return self.exchange([pack(*command)])[0]
 
     def exchange(self, packed: Sequence[bytes]) -> list[Any]:
         """Send commands in one go and return what comes back, errors as values.
@@ -92,7 +97,7 @@ class Link:
 
     def reload(self) -> None:
         """Load the scripts again, after somebody has had the server forget them."""
-        self.exchange([pack(("SCRIPT", "LOAD", script.text)) for script in load_all().values()])
+        self.exchange([pack("SCRIPT", "LOAD", script.text) for script in load_all().values()])
 
     def close(self) -> None:
         """Close the connection."""
@@ -115,8 +120,13 @@ class Link:
 
     def _examine(self) -> None:
         """See that the server can be what bide needs, and prepare it."""
-        packed = [pack(("INFO",)), pack(("GET", VERSION))]
-        packed += [pack(("SCRIPT", "LOAD", script.text)) for script in load_all().values()]
+        packed = [
+            pack(
+                "INFO",
+            ),
+            pack("GET", VERSION),
+        ]
+        packed += [pack("SCRIPT", "LOAD", script.text) for script in load_all().values()]
         answers = self._patiently(packed)
         info, version, *shas = answers
         for answer in (info, version):

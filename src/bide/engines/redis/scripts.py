@@ -26,6 +26,7 @@ _FLAGS: Final = {
     "retry": "allow-oom",
     "bury": "allow-oom",
     "decline": "allow-oom",
+    "recover": "no-writes",
     "find": "no-writes",
     "scan": "no-writes",
     "count": "no-writes",
@@ -41,8 +42,6 @@ class Script(NamedTuple):
     text: str
     sha: bytes
     writes: bool
-    resend: bool
-    """Whether it may be sent again after its reply was lost: it recognizes its own first try."""
 
 
 SCRIPTS: Final = tuple(_FLAGS)
@@ -59,5 +58,5 @@ def load_all() -> dict[str, Script]:
         verb = (folder / f"{name}.lua").read_text("utf-8")
         text = f"#!lua{f' flags={flags}' if flags else ''}\n{shared}\n{verb}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
-        found[name] = Script(name, text, sha, flags != "no-writes", resend=name != "claim")
+        found[name] = Script(name, text, sha, flags != "no-writes")
     return found

@@ -4,6 +4,7 @@
 --      before, or empty; how many may still be 9 taken back, 10 weighed, 11 examined
 -- Reply: [head, ids, records]; head is JSON:
 --   [now, token, next or null, weighted, taken back, weighed, examined, more slices to come]
+--   Sent again after it had leased something: JSON [token, until], to be given to `recover`.
 local SLICE, LAPSES, WEIGHED, PROMOTE = 500, 200, 1000, 1024
 local wanted, holder = tonumber(ARGV[5]), ARGV[7]
 local lapses, weigh, examine = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
@@ -15,6 +16,10 @@ local lapsed, weighed, examined = 0, 0, 0
 
 local function reply(next, more)
   for name, times in pairs(tally) do call('HINCRBY', META, name, times) end
+  if #ids > 0 then
+    local moment = number(now + ARGV[6])
+    call('SET', TRY, MARK .. ' [' .. token .. ',' .. moment .. ']', 'PX', 60000)
+  end
   local head = cjson.encode({now, tonumber(token) or 0, next or null, meta[WEIGHTED] and 1 or 0,
     lapsed, weighed, examined, more})
   return {head, ids, texts}

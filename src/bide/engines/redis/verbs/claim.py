@@ -25,11 +25,15 @@ def claim(command: Claim) -> Job:
     found: list[tuple[Message, bytes]] = []
     while True:
         args = (wanted, command.lease, holder, token or "", lapses, weigh, examine)
-        ((head, ids, records),) = yield [Call("claim", queue, args)]
-        now, given, following, weighs, lapsed, weighed, examined, more = decode(head) + [False] * (
-            8 - len(decode(head))
-        )
-        until = now + command.lease
+        (answer,) = yield [Call("claim", queue, args)]
+        until = None
+        if isinstance(answer, bytes):  # its reply was lost on the way, and this is the second try
+            recovered, until = decode(answer)
+            (answer,) = yield [Call("recover", queue, (recovered, until))]
+        head, ids, records = answer
+        now, given, following, weighs, lapsed, weighed, examined, *rest = decode(head)
+        more = bool(rest and rest[0])
+        until = until or now + command.lease
         for id, record in zip(ids, records, strict=True):
             message = as_message(queue, id.decode(), record, now, holder=holder, until=until)
             found.append((message, record[:10]))

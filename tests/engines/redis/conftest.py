@@ -1,0 +1,46 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from bide.engines.redis import RedisEngine, from_url
+from tests.servers import RedisServer
+
+Open = Callable[..., RedisEngine]
+
+
+@pytest.fixture
+def url(redis_url: Callable[[], str]) -> str:
+    return redis_url()
+
+
+@pytest.fixture
+def open_engine(url: str) -> Iterator[Open]:
+    """Opens engines on one store; all are closed at the end."""
+    opened: list[RedisEngine] = []
+
+    def open_engine(at: str = url) -> RedisEngine:
+        opened.append(from_url(urlsplit(at))())
+        return opened[-1]
+
+    yield open_engine
+    for engine in opened:
+        engine.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """Starts servers of the test's own; all are stopped at the end."""
+    servers: list[RedisServer] = []
+
+    def start(**options: Any) -> RedisServer:
+        folder = tmp_path / f"server{len(servers)}"
+        folder.mkdir()
+        servers.append(RedisServer(folder, **options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()

@@ -1,0 +1,130 @@
+"""A connection cut at any byte, a silent server, one that restarts: what was done is known."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from bide.engines.redis import RedisEngine, from_url
+from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put
+from bide.model.errors import OutcomeUnknown, StoreUnavailable
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Outcomes, Reply
+from tests.engines.redis.conftest import Open
+from tests.engines.redis.proxy import Proxy
+from tests.servers import RedisServer
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    proxy = Proxy(redis_server.path)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def far(proxy: Proxy, url: str, open_engine: Open) -> RedisEngine:
+    """An engine on the other side of the proxy."""
+    return open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?timeout=2s")
+
+
+def put(*ids: str) -> Put:
+    return Put("q", [Item(id, b'"' + b"x" * 40 + b'"') for id in ids])
+
+
+def ask(engine: RedisEngine, *commands: Command) -> list[Reply]:
+    return engine.execute(commands)
+
+
+def sound(engine: RedisEngine) -> Counts:
+    (counts,) = engine.execute([Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    assert counts.strays == 0
+    assert counts.flow.put == counts.flow.gone + counts.sizes.total
+    return counts
+
+
+# About 650 bytes go up for each of these commands, and a few dozen come down.
+UP = [*range(1, 2_600, 130), 2_600, 2_700]
+DOWN = [1, 2, 3, 4, 5, 9, 17, 25, 26, 27, 28, 29, 33, 41, 60, 80, 100, 140, 200, 260, 400, 600]
+
+
+@pytest.mark.parametrize(
+    ("side", "place"), [("cut_up", n) for n in UP] + [("cut_down", n) for n in DOWN]
+)
+def test_a_connection_cut_at_any_byte_changes_no_answer(
+    far: RedisEngine, proxy: Proxy, side: str, place: int
+) -> None:
+    ask(far, put("before"))
+    setattr(proxy, side, place)
+    first, claimed, third = ask(
+        far, put("a", "b"), Claim("q", 2, HOUR, "w"), Cancel("q", ["b", "nobody"])
+    )
+    assert isinstance(first, Outcomes)
+    assert [outcome.done for outcome in first.outcomes] == [True, True]
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["before", "a"]
+    assert isinstance(third, Outcomes)
+    assert [outcome.done for outcome in third.outcomes] == [True, False]
+    (acked,) = ask(
+        far, Ack("q", [Lease(message.id, claimed.token) for message in claimed.messages])
+    )
+    assert isinstance(acked, Outcomes)
+    assert all(acked.outcomes)
+    counts = sound(far)
+    assert (counts.flow.put, counts.flow.acked, counts.flow.cancelled) == (3, 2, 1)
+    assert counts.sizes.total == 0
+
+
+def test_a_claim_whose_reply_was_lost_gets_its_messages(far: RedisEngine, proxy: Proxy) -> None:
+    ask(far, put("a"))
+    proxy.cut_down = 0
+    (claimed,) = ask(far, Claim("q", 5, HOUR, "w"))
+    assert isinstance(claimed, Claimed)
+    (message,) = claimed.messages
+    assert (message.id, message.holder, message.attempt) == ("a", "w", 1)
+    assert message.until is not None
+    (acked,) = ask(far, Ack("q", [Lease("a", claimed.token)]))
+    assert isinstance(acked, Outcomes)
+    assert acked.outcomes[0]
+
+
+def test_a_server_that_falls_silent_is_left_for_a_new_connection(
+    proxy: Proxy, url: str, open_engine: Open
+) -> None:
+    engine = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?timeout=300ms")
+    ask(engine, put("a"))
+    proxy.silent = True
+    with pytest.raises(OutcomeUnknown, match="may have been carried out or not"):
+        ask(engine, put("b"))
+    proxy.silent = False
+    proxy.cut_all()
+    (reply,) = ask(engine, put("c"))
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0]
+    sound(engine)
+
+
+def test_who_was_cut_off_while_idle_notices_nothing(far: RedisEngine, proxy: Proxy) -> None:
+    ask(far, put("a"))
+    proxy.cut_all()
+    (reply,) = ask(far, put("b"))
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0]
+
+
+def test_a_server_that_is_gone_is_said_to_be_gone(proxy: Proxy, open_engine: Open) -> None:
+    engine = open_engine(f"{proxy.url}?timeout=200ms")
+    proxy.close()
+    with pytest.raises(OutcomeUnknown):
+        ask(engine, put("a"))
+    with pytest.raises(StoreUnavailable, match="is the server running") as raised:
+        ask(engine, put("a"))
+    assert not isinstance(raised.value, OutcomeUnknown)
+
+
+def test_an_address_where_nobody_listens_fails_at_once() -> None:
+    with pytest.raises(StoreUnavailable, match=r"redis://:\*\*\*@127.0.0.1:1"):
+        from_url(urlsplit("redis://:s3cret@127.0.0.1:1"))()

@@ -1,0 +1,233 @@
+"""Waking: a lane that waits hears of what others put, one lane a signal, without polling."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bide.engines.redis import RedisEngine
+from bide.engines.registry import opener
+from bide.lane.lane import Lane
+from bide.model.commands import Claim, Command, Configure, Put
+from bide.model.errors import Closed
+from bide.model.message import Item
+from bide.model.replies import Claimed
+from tests.engines.redis.conftest import Open
+from tests.servers import RedisServer
+
+PATIENCE = 20.0
+
+
+class Waiter:
+    """A lane of its own, as if in a process of its own, and a thread that waits there."""
+
+    def __init__(self, url: str) -> None:
+        self.lane = Lane(opener(url))
+        self.got: list[tuple[str, float]] = []
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        try:
+            reply = self.lane.call(Claim("q", 1, 60_000, "w"), wait=PATIENCE)
+        except Closed:  # by the end of the test
+            return
+        assert isinstance(reply, Claimed)
+        arrived = time.time()
+        self.got = [(m.id, arrived - m.due / 1000) for m in reply.messages]
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        self.lane.close()
+
+
+@pytest.fixture
+def waiters(url: str, redis_server: RedisServer) -> Iterator[Callable[[int], list[Waiter]]]:
+    made: list[Waiter] = []
+
+    def wait(count: int) -> list[Waiter]:
+        made.extend(Waiter(url) for _ in range(count))
+        client = redis_server.client(db=int(url.rpartition("=")[2]))
+        eventually(lambda: client.zcard("bide:{q#0}:waiters") == len(made))
+        client.close()
+        return made
+
+    yield wait
+    for waiter in made:
+        waiter.lane.close()
+
+
+def eventually(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def put(*ids: str, delay: int = 0) -> Put:
+    return Put("q", [Item(id, b"1", delay=delay) for id in ids])
+
+
+def scripts_run(server: RedisServer) -> int:
+    client = server.client()
+    calls: int = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    client.close()
+    return calls
+
+
+@pytest.mark.process
+def test_a_put_elsewhere_wakes_who_waits(
+    waiters: Callable[[int], list[Waiter]], open_engine: Open
+) -> None:
+    (waiter,) = waiters(1)
+    open_engine().execute([put("a", delay=100)])
+    waiter.join()
+    ((id, late),) = waiter.got
+    assert id == "a"
+    assert 0 <= late < 0.5
+
+
+@pytest.mark.process
+def test_each_of_many_puts_wakes_one_of_many_waiters(
+    waiters: Callable[[int], list[Waiter]], open_engine: Open
+) -> None:
+    crowd = waiters(8)
+    engine = open_engine()
+    for number in range(8):
+        engine.execute([put(f"m{number}")])
+    for waiter in crowd:
+        waiter.join()
+    assert sorted(id for waiter in crowd for id, _ in waiter.got) == [f"m{n}" for n in range(8)]
+    assert max(late for waiter in crowd for _, late in waiter.got) < 0.5
+
+
+@pytest.mark.process
+def test_a_burst_of_puts_does_not_wake_all_who_wait(
+    waiters: Callable[[int], list[Waiter]], open_engine: Open, redis_server: RedisServer
+) -> None:
+    waiters(20)
+    engine = open_engine()
+    before, begin = scripts_run(redis_server), time.monotonic()
+    for number in range(200):
+        engine.execute([put(f"m{number}", delay=60_000 - number)])
+    seconds = time.monotonic() - begin
+    # Each lane looks again once a second by itself; none does because of the puts.
+    assert scripts_run(redis_server) - before < 200 + 20 * (seconds + 1)
+
+
+@pytest.mark.process
+def test_resuming_wakes(waiters: Callable[[int], list[Waiter]], open_engine: Open) -> None:
+    engine = open_engine()
+    engine.execute([put("a"), Configure("q", paused=True)])
+    (waiter,) = waiters(1)
+    begin = time.monotonic()
+    engine.execute([Configure("q", paused=False)])
+    waiter.join()
+    assert [id for id, _ in waiter.got] == ["a"]
+    assert time.monotonic() - begin < 0.5
+
+
+def claim(engine: RedisEngine, now: int | None = None) -> Claimed:
+    (reply,) = engine.execute([Claim("q", 1, 60_000, "w")], now)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def hear(engine: RedisEngine) -> list[tuple[str, int]]:
+    bell = engine.doorbell()
+    assert bell is not None
+    return bell.listen()
+
+
+NOW = 1_700_000_000_000
+
+
+def commands(engine: RedisEngine, *asked: Command, now: int = NOW) -> None:
+    engine.execute(asked, now)
+
+
+def test_only_the_leader_is_told_and_a_second_one_a_beat_later(open_engine: Open) -> None:
+    first, second, third, putter = (open_engine() for _ in range(4))
+    for number, engine in enumerate((first, second, third)):
+        engine.doorbell()
+        assert claim(engine, NOW + number).next is None
+    commands(putter, put("a", delay=500), now=NOW + 3)
+    assert hear(first) == [("q", NOW + 503)]
+    assert hear(second) == [("q", NOW + 553)]
+    assert claim(third, NOW + 4).next is None
+    assert claim(second, NOW + 5).next == 548
+    assert claim(first, NOW + 6).next == 497
+
+
+def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(
+    open_engine: Open,
+) -> None:
+    leader, putter = open_engine(), open_engine()
+    leader.doorbell()
+    claim(leader, NOW)
+    commands(putter, put("a", delay=500))
+    commands(putter, put("late", delay=900))
+    commands(putter, put("soon", delay=100))
+    assert [hear(leader), hear(leader)] == [[("q", NOW + 500)], [("q", NOW + 100)]]
+
+
+def test_a_leader_that_got_something_hands_over(open_engine: Open) -> None:
+    first, second, putter = (open_engine() for _ in range(3))
+    for number, engine in enumerate((first, second)):
+        engine.doorbell()
+        claim(engine, NOW + number)
+    commands(putter, put("a", "b"), now=NOW + 2)
+    assert hear(first) == [("q", NOW + 2)]
+    assert len(claim(first, NOW + 3).messages) == 1
+    told = [hear(second)[0][1] for _ in range(2)]
+    assert told == [NOW + 52, NOW + 3]  # as the second at first, then as the one who leads
+
+
+def test_a_leader_that_hangs_delays_the_second_one_by_a_beat(open_engine: Open) -> None:
+    hanging, second, putter = (open_engine() for _ in range(3))
+    for number, engine in enumerate((hanging, second)):
+        engine.doorbell()
+        claim(engine, NOW + number)
+    commands(putter, put("a", delay=500), now=NOW + 2)
+    ((_, moment),) = hear(second)
+    assert moment - (NOW + 502) <= 100
+    assert len(claim(second, moment).messages) == 1
+
+
+def test_who_has_died_is_passed_over_at_once(open_engine: Open) -> None:
+    dead, second, putter = (open_engine() for _ in range(3))
+    for number, engine in enumerate((dead, second)):
+        engine.doorbell()
+        claim(engine, NOW + number)
+    dead.close()
+    commands(putter, put("a", delay=500), now=NOW + 2)
+    assert hear(second) == [("q", NOW + 502)]
+
+
+def test_who_declines_passes_the_hint_on(open_engine: Open) -> None:
+    first, second, putter = (open_engine() for _ in range(3))
+    for number, engine in enumerate((first, second)):
+        engine.doorbell()
+        claim(engine, NOW + number)
+    commands(putter, put("a", delay=500), now=NOW + 2)
+    ((queue, wake),) = hear(first)
+    assert hear(second) == [("q", NOW + 552)]
+    bell = first.doorbell()
+    assert bell is not None
+    bell.decline(queue, wake)
+    ((_, told),) = hear(second)  # by the server's clock now, at which it is long over
+    assert told <= time.time() * 1000
+
+
+def test_a_claim_of_somebody_who_does_not_wait_leads_nobody(
+    open_engine: Open, redis_server: RedisServer, url: str
+) -> None:
+    engine = open_engine()
+    engine.execute([put("a", delay=60_000)])
+    claim(engine)
+    client = redis_server.client(db=int(url.rpartition("=")[2]))
+    assert not client.exists("bide:{q#0}:waiters")
+    assert client.hget("bide:{q#0}:meta", "leader") is None
+    client.close()
