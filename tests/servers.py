@@ -24,7 +24,7 @@ class RedisServer:
         self.port = port
         self.path = str(folder / "redis.sock")
         self._config = {
-            "port": str(port), "unixsocket": self.path, "dir": str(folder), "save": "",
+            "port": str(port), "unixsocket": self.path, "dir": str(folder), "save": '""',
             "databases": "64", "loglevel": "warning", "logfile": str(folder / "redis.log"),
             "bind": "127.0.0.1", **config,
         }  # fmt: skip
@@ -36,19 +36,24 @@ class RedisServer:
         """A URL by way of the Unix socket."""
         return f"unix://{self.path}"
 
-    def start(self) -> None:
-        """Start the server, and wait until it answers."""
-        arguments = [part for name, value in self._config.items() for part in (f"--{name}", value)]
+    def start(self, *, wait_for_data: bool = True) -> None:
+        """Start the server, and wait until it answers, or even until it has loaded its data."""
+        lines = "".join(f"{name} {value}\n" for name, value in self._config.items())
         self.process = subprocess.Popen(
-            [self._program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            [self._program, "-"], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self.process.stdin is not None
+        self.process.stdin.write(lines.encode())
+        self.process.stdin.close()
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 with socket.socket(socket.AF_UNIX) as probe:
                     probe.connect(self.path)
                     probe.sendall(b"PING\r\n")
-                    if not probe.recv(64).startswith(b"-LOADING"):
+                    answer = probe.recv(64)
+                    if not (wait_for_data and answer.startswith(b"-LOADING")):
                         return
             except OSError:
                 pass
@@ -56,8 +61,8 @@ class RedisServer:
             assert time.monotonic() < deadline, "redis-server does not come up"
             time.sleep(0.005)
 
-    def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
-        """End the server."""
+    def stop(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
+        """End the server, with no chance to say goodbye."""
         if self.process is not None:
             self.process.send_signal(with_signal)
             self.process.wait(PATIENCE)

@@ -74,6 +74,8 @@ def _is(error: Exception, word: str) -> bool:
     if kind is not None and isinstance(error, kind):
         return True
     text = str(error)
+    if word == "NOPERM" and "The user executing the script" in text:
+        return True
     return (word == "NOAUTH" and "Authentication required" in text) or (
         word == "WRONGPASS" and "invalid username-password" in text
     )

@@ -1,0 +1,226 @@
+"""What a server may answer instead: each has its own error, with the cause and the mend."""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide.engines.port import PartlyDone
+from bide.engines.redis import RedisEngine
+from bide.engines.redis.link import LAYOUT
+from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put, Queues, Scan
+from bide.model.errors import (
+    NotAStore,
+    SchemaTooNew,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Names, Outcomes
+from tests.engines.redis.conftest import Open
+from tests.engines.redis.proxy import Proxy
+from tests.servers import RedisServer, free_port
+
+Start = Callable[..., RedisServer]
+HOUR = 3_600_000
+
+ACL = (
+    "~bide:* &bide:* +@connection +evalsha +script|load +info +get +set +hget +hset +hmget +hdel "
+    "+hlen +hexists +hincrby +zadd +zrem +zrange +zrangebyscore +zrangebylex +zremrangebyrank "
+    "+zscore +zcount +zcard +exists +publish +subscribe +time +wait"
+)
+
+
+def put(*ids: str, size: int = 1) -> Put:
+    return Put("q", [Item(id, b"x" * size, json=False) for id in ids])
+
+
+def ask(engine: RedisEngine, *commands: Any) -> Any:
+    return engine.execute(commands)[0]
+
+
+def test_scripts_that_were_forgotten_are_loaded_again(open_engine: Open, start: Start) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    ask(engine, put("a"))
+    server.client().script_flush()
+    replies = engine.execute([put("b"), Claim("q", 5, HOUR, "w"), Cancel("q", ["b"])])
+    assert [message.id for message in replies[1].messages] == ["a", "b"]  # type: ignore[union-attr]
+
+
+def test_a_full_server_refuses_puts_and_lets_the_queues_drain(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    ask(engine, put("a", "b", size=100))
+    server.client().config_set("maxmemory", "1mb")
+    with pytest.raises(StoreFull, match=r"at its maxmemory.*workers drain"):
+        ask(engine, put("c"))
+    claimed = ask(engine, Claim("q", 1, HOUR, "w"))
+    assert ask(engine, Ack("q", [Lease("a", claimed.token)])).outcomes[0]
+    assert ask(engine, Cancel("q", ["b"])).outcomes[0]
+    counts = ask(engine, Count("q", recount=True))
+    assert (counts.sizes.total, counts.strays) == (0, 0)
+
+
+def test_of_a_batch_only_the_guilty_hears_of_it(open_engine: Open, start: Start) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    ask(engine, put("a"))
+    server.client().config_set("maxmemory", "1mb")
+    with pytest.raises(PartlyDone) as raised:
+        engine.execute([Claim("q", 1, HOUR, "w"), put("b"), Count("q")])
+    claimed, error, counts = raised.value.outcomes
+    assert isinstance(claimed, Claimed)
+    assert claimed.messages
+    assert isinstance(error, StoreFull)
+    assert isinstance(counts, Counts)
+    assert counts.sizes.leased == 1
+
+
+def test_a_server_whose_disk_fails_says_so(open_engine: Open, start: Start, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    server = start(save="3600 1000000", dir=str(data))
+    engine = open_engine(server.url)
+    ask(engine, put("a"))
+    client = server.client()
+    shutil.rmtree(data)
+    client.bgsave()
+    deadline = time.monotonic() + 20
+    while client.info("persistence")["rdb_last_bgsave_status"] == "ok":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(StoreReadOnly, match="cannot write its snapshot"):
+        ask(engine, put("b"))
+
+
+def test_a_replica_is_no_place_to_put(open_engine: Open, start: Start) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    ask(engine, put("a"))
+    server.client().replicaof("127.0.0.1", "1")
+    with pytest.raises(StoreReadOnly, match="this server is a replica: name the master"):
+        ask(engine, put("b"))
+
+
+def test_a_password_is_needed_and_never_shown(open_engine: Open, start: Start) -> None:
+    server = start(requirepass="s3cret")
+    with pytest.raises(StoreUnavailable, match="wants a password"):
+        open_engine(server.url)
+    with pytest.raises(StoreUnavailable, match="is wrong") as raised:
+        open_engine(f"unix://default:wr0ng@{server.path}")
+    assert "wr0ng" not in str(raised.value)
+    engine = open_engine(f"unix://default:s3cret@{server.path}")
+    assert ask(engine, put("a")).outcomes[0]
+
+
+def test_the_acl_of_the_documentation_is_just_enough(open_engine: Open, start: Start) -> None:
+    server = start()
+    admin = server.client()
+    admin.execute_command("ACL", "SETUSER", "bide", "on", ">s3cret", "resetkeys", "resetchannels",
+                          "-@all", *ACL.split())  # fmt: skip
+    engine = open_engine(f"unix://bide:s3cret@{server.path}")
+    bell = engine.doorbell()
+    ask(engine, Put("q", [Item("a", b"1", group="g", priority=3, expires=0, at=5)]))
+    ask(engine, put("b"))
+    claimed = ask(engine, Claim("q", 5, HOUR, "w"))
+    ask(engine, Ack("q", [Lease("b", claimed.token)]))
+    ask(engine, Scan("q"))
+    ask(engine, Count("q", recount=True))
+    assert ask(engine, Queues("")) == Names(["q"])
+    assert bell is not None
+    admin.execute_command("ACL", "SETUSER", "bide", "-zadd")
+    with pytest.raises(StoreError, match="its ACL needs"):
+        ask(engine, put("c"))
+
+
+def test_a_key_that_is_somebody_elses_is_left_alone(open_engine: Open, start: Start) -> None:
+    server = start()
+    server.client().set("bide:{q#0}:delayed", "mine")
+    engine = open_engine(server.url)
+    with pytest.raises(NotAStore, match="something that bide did not store"):
+        ask(engine, put("a"))
+    assert server.client().get("bide:{q#0}:delayed") == b"mine"
+
+
+def test_a_store_of_a_newer_bide_is_refused(open_engine: Open, start: Start) -> None:
+    server = start()
+    server.client().set("bide:version", LAYOUT + 1)
+    with pytest.raises(SchemaTooNew, match="upgrade bide"):
+        open_engine(server.url)
+
+
+def test_a_server_too_old_is_refused(open_engine: Open, start: Start) -> None:
+    proxy = Proxy(start().path)
+    proxy.rewrite = lambda data: data.replace(b"redis_version:7.", b"redis_version:6.")
+    with pytest.raises(StoreUnavailable, match=r"this is Redis 6\..*needs 7.0"):
+        open_engine(proxy.url)
+    proxy.close()
+
+
+def test_a_server_that_loads_is_waited_for(open_engine: Open, start: Start) -> None:
+    server = start(appendonly="yes", **{"key-load-delay": "2000"})
+    engine = open_engine(server.url)
+    for number in range(100):
+        ask(engine, put(f"m{number}"))
+    server.stop()
+    server.start(wait_for_data=False)
+    again = open_engine(server.url)
+    assert ask(again, Count("q")).sizes.total == 100
+    assert ask(engine, put("more")).outcomes[0]
+
+
+def test_a_store_that_was_wiped_is_used_again(open_engine: Open, start: Start) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    ask(engine, put("a"))
+    server.client().flushall()
+    reply = ask(engine, put("a"))
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0]
+    assert ask(engine, Queues("")) == Names(["q"])
+
+
+def test_a_bad_place_for_messages_is_warned_of_once(
+    open_engine: Open, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(**{"maxmemory-policy": "allkeys-lru"})
+    with caplog.at_level(logging.WARNING, "bide.redis"):
+        open_engine(server.url)
+        open_engine(server.url)
+    evicts, loses = [record.getMessage() for record in caplog.records]
+    assert "maxmemory-policy is allkeys-lru" in evicts
+    assert "set it to noeviction" in evicts
+    assert "a restart loses every message; set appendonly yes" in loses
+
+
+def test_a_good_place_for_messages_is_not(
+    open_engine: Open, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(appendonly="yes")
+    with caplog.at_level(logging.WARNING, "bide.redis"):
+        open_engine(server.url)
+    assert caplog.records == []
+
+
+def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: Start) -> None:
+    master = start(port=free_port())
+    engine = open_engine(f"{master.url}?wait_replicas=1&timeout=300ms")
+    with pytest.raises(StoreError, match="only 0 of the 1 replicas"):
+        ask(engine, put("a"))
+    replica = start(replicaof=f"127.0.0.1 {master.port}")
+    deadline = time.monotonic() + 20
+    while replica.client().info("replication")["master_link_status"] != "up":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    slow = open_engine(f"{master.url}?wait_replicas=1&timeout=10s")
+    assert ask(slow, put("b")).outcomes[0]
+    assert replica.client().hexists("bide:{q#0}:records", "b")
