@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-all lint types docs bench mutants fmt clean
+.PHONY: help demo examples test servers test-all lint types docs bench mutants fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,9 +27,12 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 s)
 	$(BIN)/bide demo
 
-test: $(VENV)/.dev lint types docs ## Run every check: lint, types, docs, tests
+test: $(VENV)/.dev servers lint types docs ## Run every check: lint, types, docs, tests
 	$(BIN)/python -m pytest --numprocesses auto
 	$(BIN)/python -m pytest --numprocesses auto examples
+
+servers:
+	@tools/servers
 
 test-all: ## Run every check on Python 3.11, 3.12 and 3.13
 	@for version in 3.11 3.12 3.13; do \
@@ -53,8 +56,9 @@ types: $(VENV)/.dev ## Check types (mypy, strict)
 docs: $(VENV)/.dev ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build
 
-bench: $(VENV)/.dev ## Measure bide against the raw limits of this machine
+bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machine
 	$(BIN)/python -m benchmarks core
+	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks timing
 
 mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
