@@ -106,9 +106,9 @@ class ChannelBell:
         self._connection = connection
 
     def _read(self, seconds: float) -> Any:
-        return self._connection.read_response(
-            disable_decoding=True, timeout=seconds, disconnect_on_error=False
-        )
+        if not self._connection.can_read(timeout=seconds):
+            raise raised.TimeoutError
+        return self._connection.read_response(disable_decoding=True)
 
     def _ping(self) -> bool:
         self._connection.send_packed_command(
