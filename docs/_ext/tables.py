@@ -9,10 +9,15 @@ from sphinx.util.docutils import SphinxDirective
 
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Capabilities
+from bide.engines.redis import RedisEngine
 from bide.engines.sqlite import SqliteEngine
 from bide.model import lifecycle
 
-ENGINES = {"memory://": MemoryEngine.capabilities, "sqlite://": SqliteEngine.capabilities}
+ENGINES = {
+    "memory://": MemoryEngine.capabilities,
+    "sqlite://": SqliteEngine.capabilities,
+    "redis://": RedisEngine.capabilities,
+}
 
 MEANING = {
     "durable": "survives the death of every process",
@@ -21,12 +26,16 @@ MEANING = {
     "random_access": "get, scan, cancel, reschedule",
     "priorities": "priorities",
     "precision_ms": "precision of its moments, in ms",
+    "resends": "finds out after a lost connection what was done",
 }
 
 
 def capabilities() -> str:
     """Return what each engine can do, as a table."""
-    lines = [f"| | {' | '.join(f'`{name}`' for name in ENGINES)} |", "|---" * 3 + "|"]
+    lines = [
+        f"| | {' | '.join(f'`{name}`' for name in ENGINES)} |",
+        "|---" * (len(ENGINES) + 1) + "|",
+    ]
     for name in Capabilities.__struct_fields__:
         cells = [_cell(msgspec.structs.asdict(can)[name]) for can in ENGINES.values()]
         lines.append(f"| {MEANING[name]} | {' | '.join(cells)} |")

@@ -22,6 +22,12 @@ class OnSqlite:
         return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db?durability=normal"
 
 
+class OnRedis:
+    @pytest.fixture
+    def make_url(self, redis_url: Callable[[], str]) -> Callable[[], str]:
+        return redis_url
+
+
 class TestQueueOnMemory(OnMemory, QueueConformance):
     pass
 
@@ -30,9 +36,17 @@ class TestQueueOnSqlite(OnSqlite, QueueConformance):
     pass
 
 
+class TestQueueOnRedis(OnRedis, QueueConformance):
+    pass
+
+
 class TestAsyncQueueOnMemory(OnMemory, AsyncQueueConformance):
     pass
 
 
 class TestAsyncQueueOnSqlite(OnSqlite, AsyncQueueConformance):
+    pass
+
+
+class TestAsyncQueueOnRedis(OnRedis, AsyncQueueConformance):
     pass

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from bide.cli import main as bide
+from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
@@ -31,12 +32,17 @@ PAGES = [
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 
 REAL_TIME = "<!-- real time -->"
+
+REDIS = "redis://localhost:6379/"
+"""On a page: a server that is started for it."""
 """A page with this comment runs by the system's clock, its programs as processes of their own."""
 
 NOT_RUN = re.compile(r"python not-run: \S.*")
 """How a block is marked that does not run: with the reason."""
 
-PROGRAMS = {"bide", "cp", "docker", "export", "git", "make", "pip", "python", "sqlite3"}
+PROGRAMS = {
+    "bide", "cp", "docker", "export", "git", "make", "pip", "python", "sqlite3",
+}  # fmt: skip
 """What a line of a shell block may begin with."""
 
 FENCE = re.compile(
@@ -108,6 +114,12 @@ def test_page_runs(name: str, tmp_path: Path) -> None:
     found = list(steps(page))
     if not found:
         return
+    server = None
+    if REDIS in page:
+        (tmp_path / "redis").mkdir()
+        server = RedisServer(tmp_path / "redis", appendonly="yes")
+        for step in found:
+            step["text"] = step["text"].replace(REDIS, f"{server.url}?db=")
     plan = {"path": name, "blocks": found, "real_time": REAL_TIME in page}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
     done = subprocess.run(
@@ -119,6 +131,8 @@ def test_page_runs(name: str, tmp_path: Path) -> None:
         env=environment,
         timeout=60,
     )
+    if server is not None:
+        server.stop()
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -12,8 +12,6 @@ from bide.model.moments import milliseconds
 
 __all__ = ["Settings", "read_url"]
 
-_OPTIONS = ("timeout", "wait_replicas", "db", "ca", "cert", "cert_key", "verify")
-
 
 class Settings(msgspec.Struct, frozen=True):
     """Where the server is, and how to talk to it."""
@@ -37,7 +35,7 @@ def read_url(parts: SplitResult) -> Settings:
     Raises:
         InvalidArgument: it is of another form.
     """
-    chosen = options(parts, *_OPTIONS)
+    chosen = options(parts, "timeout", "wait_replicas", "db", "ca", "cert", "cert_key", "verify")
     try:
         timeout = milliseconds(_number(chosen.get("timeout", "5s")), "timeout") / 1000
         port = parts.port
