@@ -53,15 +53,18 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> 
                 victim.join()
                 living.append(bear())
         assert all(process.is_alive() for process in living), "nobody hears of a restart"
+        for process in living:
+            process.kill()
+            process.join()
+        drain(url, tmp_path)
+        with bide.Queue("orders", url) as orders:
+            audit = orders.audit()
     finally:
         for process in living:
             process.kill()
             process.join()
-    drain(url, tmp_path)
+        server.stop()
     journals = [list(read(path)) for path in tmp_path.glob("*.journal")]
-    with bide.Queue("orders", url) as orders:
-        audit = orders.audit()
-    server.stop()
     assert check(journals) == []
     assert check_counts(journals, audit.counts) == []
     assert audit, audit.problems

@@ -11,7 +11,7 @@ from bide.engines.port import Capabilities, Doorbell, PartlyDone
 from bide.engines.redis.bell import ChannelBell
 from bide.engines.redis.faults import translate
 from bide.engines.redis.keys import KEYS, QUEUES, SLOTS, meta_key, shard_keys
-from bide.engines.redis.link import Link, Lost, pack
+from bide.engines.redis.link import Link, Lost, is_away, pack
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs import Call, Work, check, plan
@@ -23,6 +23,9 @@ __all__ = ["RedisEngine"]
 
 _MAKES = ("put", "replace", "configure")
 """The scripts that may make a queue."""
+
+FIRST = 2.0
+"""For how many seconds a server is sought at most that has not answered yet: it may be starting."""
 
 _Answer = Any
 
@@ -48,7 +51,8 @@ class RedisEngine:
         self._mark = 0
         self._bell: ChannelBell | None = None
         self._closed = False
-        self._link: Link | None = Link(settings)
+        self._link: Link | None = None
+        self._link = self._connected(time.monotonic() + min(settings.timeout, FIRST))
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in order, as few pipelines as they allow."""
@@ -207,8 +211,9 @@ class RedisEngine:
                 return self._link
             try:
                 self._link = Link(self._settings)
-            except StoreUnavailable:
-                if deadline is None or time.monotonic() + pause > deadline:
+            except StoreUnavailable as error:
+                late = deadline is None or time.monotonic() + pause > deadline
+                if late or not is_away(error):
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)

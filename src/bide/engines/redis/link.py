@@ -15,7 +15,7 @@ from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
 
-__all__ = ["LAYOUT", "Link", "Lost", "pack"]
+__all__ = ["LAYOUT", "Link", "Lost", "is_away", "pack"]
 
 LAYOUT = 1
 """The version of the layout of keys and records."""
@@ -30,6 +30,13 @@ def pack(*command: Arg) -> bytes:
     """Return a command as it goes to the server."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
     return packed
+
+
+def is_away(error: StoreError) -> bool:
+    """Tell whether nobody answered, so that it may help to try again soon."""
+    kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
+    refused = (raised.AuthenticationError, raised.ResponseError)
+    return isinstance(error.__cause__, kinds) and not isinstance(error.__cause__, refused)
 
 
 class Lost(Exception):
