@@ -301,27 +301,31 @@ end
 
 local function in_order(base, ids)
   local chunk = math.floor(base / CHUNK)
-  local fields, lines, first = {}, {}, nil
+  local fields, lines, n, first = {}, {}, 0, nil
+  local sub, long, short = string.sub, nil, nil
   if base % CHUNK > 0 then
     lines[1] = call('HGET', ORDER, chunk) or '0'
-    first = string.match(lines[1], '^0([^\n]*)')
+    n, first = 1, string.match(lines[1], '^0([^\n]*)')
+    long, short = sub(first, 1, 24), sub(first, 1, 8)
   end
-  for i, id in ipairs(ids) do
-    local line
+  local left = CHUNK - base % CHUNK
+  for _, id in ipairs(ids) do
+    n = n + 1
     if not first then
-      first, line = id, '0' .. id
-    elseif string.sub(id, 1, 24) == string.sub(first, 1, 24) then
-      line = '2' .. string.sub(id, 25)
-    elseif string.sub(id, 1, 8) == string.sub(first, 1, 8) then
-      line = '1' .. string.sub(id, 9)
+      first, long, short = id, sub(id, 1, 24), sub(id, 1, 8)
+      lines[n] = '0' .. id
+    elseif sub(id, 1, 24) == long then
+      lines[n] = '2' .. sub(id, 25)
+    elseif sub(id, 1, 8) == short then
+      lines[n] = '1' .. sub(id, 9)
     else
-      line = '0' .. id
+      lines[n] = '0' .. id
     end
-    lines[#lines + 1] = line
-    if (base + i) % CHUNK == 0 then
+    left = left - 1
+    if left == 0 then
       fields[#fields + 1] = chunk
       fields[#fields + 1] = table.concat(lines, '\n')
-      chunk, lines, first = chunk + 1, {}, nil
+      chunk, lines, n, first, left = chunk + 1, {}, 0, nil, CHUNK
     end
   end
   if #lines > 0 then

@@ -6,20 +6,29 @@
 -- Reply: [now, made, [[index, outcome...] of each that was there]]
 make()
 forget()
+local byte, find = string.byte, string.find
+local HEX = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'}
 local base, stride = 6, 4
 local total = (#ARGV - base + 1) / stride
 local ids = {}
 for i = 1, total do ids[i] = ARGV[base + (i - 1) * stride] end
 local known = each('HMGET', RECORDS, ids)
-local kept, ranks, texts, groups = {}, {}, {}, {}
-local new = {}
+local new, stored = {}, 0
 for i = 1, total do
-  if not known[i] then new[#new + 1] = ids[i] end
+  if not known[i] then
+    stored = stored + 1
+    new[stored] = ids[i]
+  end
 end
-local stored = #new
-local seq = stored > 0 and call('HINCRBY', META, 'seq', stored) - stored or 0
-if stored > 0 then in_order(seq, new) end
+local seq = 0
+if stored > 0 then
+  seq = call('HINCRBY', META, 'seq', stored) - stored
+  in_order(seq, new)
+end
+local kept, ranks, texts, groups = {}, {}, {}, {}
+local r, t = 0, 0
 local earliest
+local digits, due_before, due_text  -- most of these are as they were for the message before
 for i = 1, total do
   local id = ids[i]
   if known[i] then
@@ -28,9 +37,11 @@ for i = 1, total do
     local at = base + (i - 1) * stride
     local when, mark = ARGV[at + 1], ARGV[at + 2]
     local due = tonumber(when)
-    if string.byte(when) == 43 then due = now + due end
+    if byte(when) == 43 then due = now + due end
     seq = seq + 1
-    local order = string.format('%010x', seq)
+    local last = seq % 16
+    if last == 0 or not digits then digits = string.format('%09x', (seq - last) / 16) end
+    local order = digits .. HEX[last]
     local member = order .. id
     local priority, died, group = tonumber(mark), nil, nil
     if not priority then
@@ -45,12 +56,13 @@ for i = 1, total do
       call('ZADD', ENDED.dead, died, member)
       count('died')
     else
-      ranks[#ranks + 1] = due * 256 + 255 - priority
-      ranks[#ranks + 1] = member
+      ranks[r + 1], ranks[r + 2] = due * 256 + 255 - priority, member
+      r = r + 2
       if not earliest or due < earliest then earliest = due end
     end
-    texts[#texts + 1] = id
-    texts[#texts + 1] = order .. ' ' .. string.format('%.0f', due) .. ' ' .. ARGV[at + 3]
+    if due ~= due_before then due_before, due_text = due, string.format(' %.0f ', due) end
+    texts[t + 1], texts[t + 2] = id, order .. due_text .. ARGV[at + 3]
+    t = t + 2
   end
 end
 if stored > 0 then
@@ -59,9 +71,9 @@ if stored > 0 then
   many('ZADD', GROUPS, groups)
   local flags = ARGV[5]
   if flags ~= '' then
-    if string.find(flags, 'w') then flag(WEIGHTED, 'weighted') end
-    if string.find(flags, 'g') then flag(GROUPED, 'grouped') end
-    if string.find(flags, 'e') then flag(EXPIRING, 'expiring') end
+    if find(flags, 'w') then flag(WEIGHTED, 'weighted') end
+    if find(flags, 'g') then flag(GROUPED, 'grouped') end
+    if find(flags, 'e') then flag(EXPIRING, 'expiring') end
   end
   wake(earliest)
 end
