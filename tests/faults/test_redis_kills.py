@@ -69,5 +69,5 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> 
     assert check_counts(journals, audit.counts) == []
     assert audit, audit.problems
     # It was worth it: much was done, and the server died often while it was at it.
-    assert server_killed > 8
-    assert audit.counts.flow.acked > 100
+    assert server_killed >= 4
+    assert audit.counts.flow.acked > 50
