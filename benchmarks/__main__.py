@@ -13,6 +13,7 @@ from benchmarks.figure import Figure
 
 SETS = {
     "core": "the queue on SQLite and in memory",
+    "redis": "the queue on a Redis server",
     "worker": "handlers in one worker process, on SQLite",
     "timing": "the timers of one process",
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
