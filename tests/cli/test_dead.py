@@ -1,6 +1,8 @@
-"""Dead letters are chosen by their error and by when they died."""
+"""Dead letters are listed, shown, revived and purged by id, by error, and by when they died."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -8,6 +10,7 @@ from click.testing import Result
 import bide
 
 Bide = Callable[..., Result]
+Terminal = Callable[..., tuple[str, int]]
 
 
 @pytest.fixture
@@ -15,34 +18,109 @@ def letters(orders: bide.Queue) -> bide.Queue:
     for id, reason in (("a", "ValueError: no"), ("b", "OSError: gone"), ("c", "ValueError: odd")):
         orders.put(1, id=id)
         orders.claim()[0].bury(reason)
+    orders.put(1, id="alive", delay=60)
     return orders
 
 
-def ids(result: Result) -> list[str]:
-    assert result.exit_code == 0, result.output
-    return [line.partition("\t")[0] for line in result.stdout.splitlines()]
+def left(queue: bide.Queue) -> str:
+    return "".join(letter.id for letter in queue.dead())
 
 
-def test_list_by_error(run: Bide, letters: bide.Queue) -> None:
-    assert ids(run("dead", "list", "orders")) == ["a", "b", "c"]
-    assert ids(run("dead", "list", "orders", "--error", "ValueError")) == ["a", "c"]
-    assert ids(run("dead", "list", "orders", "--error", "KeyError")) == []
-    assert ids(run("dead", "orders", "--error", "ValueError", "--limit", "1")) == ["a"]
+CHOICES = [
+    (["--error", "ValueError"], "ac"),
+    (["--error", "KeyError"], ""),
+    (["--after", "2020-01-01T00:00Z"], "abc"),
+    (["--before", "2020-01-01T00:00Z"], ""),
+    (["b"], "b"),
+    (["c", "a", "c"], "ca"),
+    (["a", "b", "--error", "OSError"], "b"),
+    (["--error", "ValueError", "--before", "2090-01-01T00:00Z"], "ac"),
+]
+choices = pytest.mark.parametrize(("options", "chosen"), CHOICES)
 
 
-def test_list_by_time(run: Bide, letters: bide.Queue) -> None:
-    assert ids(run("dead", "list", "orders", "--after", "2020-01-01T00:00Z")) == ["a", "b", "c"]
-    assert ids(run("dead", "list", "orders", "--before", "2020-01-01T00:00Z")) == []
+@choices
+def test_list(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -> None:
+    result = run("dead", "list", "orders", *options)
+    assert result.exit_code == 0
+    assert "".join(line.partition("\t")[0] for line in result.stdout.splitlines()) == chosen
 
 
-def test_revive_by_error(run: Bide, letters: bide.Queue) -> None:
-    result = run("revive", "orders", "--all", "--error", "ValueError")
-    assert result.stdout == "revived\t2\n"
-    assert [letter.id for letter in letters.dead()] == ["b"]
+@choices
+def test_show(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -> None:
+    result = run("dead", "show", "orders", "--json", *options)
+    assert result.exit_code == (0 if chosen else 1)
+    assert "".join(json.loads(line)["id"] for line in result.stdout.splitlines()) == chosen
 
 
-def test_a_choice_does_not_go_with_ids(run: Bide, letters: bide.Queue) -> None:
-    result = run("revive", "orders", "a", "--error", "OSError")
+@choices
+def test_revive(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -> None:
+    found = run("revive", "orders", "--dry-run", *options)
+    assert found.stdout == f"found\t{len(chosen)}\nrevived\t0\n"
+    assert left(letters) == "abc"
+    result = run("revive", "orders", *options)
+    assert result.exit_code == found.exit_code == (0 if chosen else 1)
+    assert left(letters) == "".join(id for id in "abc" if id not in chosen)
+
+
+@choices
+def test_purge(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -> None:
+    found = run("dead", "purge", "orders", "--dry-run", *options)
+    assert found.stdout == f"found\t{len(chosen)}\npurged\t0\n"
+    assert left(letters) == "abc"
+    result = run("dead", "purge", "orders", "--yes", *options)
+    assert result.stdout == f"purged\t{len(chosen)}\n"
+    assert left(letters) == "".join(id for id in "abc" if id not in chosen)
+    assert letters.counts().flow.purged == len(chosen)
+    assert letters.audit()
+
+
+def test_a_living_message_is_no_dead_letter(run: Bide, letters: bide.Queue) -> None:
+    assert run("dead", "purge", "orders", "alive", "--yes").exit_code == 1
+    assert run("dead", "list", "orders", "alive").stdout == ""
+    result = run("dead", "show", "orders", "a", "alive", "none")
+    assert result.exit_code == 1
+    assert "alive is no dead letter of orders: it is delayed" in result.stderr
+    assert "none is no dead letter of orders: it is not there" in result.stderr
+    assert result.stdout.startswith("a\t")
+    assert letters.counts().sizes.delayed == 1
+
+
+def test_list_so_many(run: Bide, letters: bide.Queue) -> None:
+    result = run("dead", "orders", "--error", "ValueError", "--limit", "1")
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_revive_all_of_an_error(run: Bide, letters: bide.Queue) -> None:
+    assert run("revive", "orders", "--all", "--error", "ValueError").stdout == "revived\t2\n"
+    assert run("revive", "orders", "--all").stdout == "revived\t1\n"
+
+
+@pytest.mark.parametrize("options", [[], ["a", "--all"]])
+def test_revive_wants_to_know_which(run: Bide, letters: bide.Queue, options: list[str]) -> None:
+    result = run("revive", "orders", *options)
     assert result.exit_code == 2
-    assert "they go with --all" in result.stderr
-    assert letters.counts().sizes.dead == 3
+    assert "revive takes ids" in result.stderr
+    assert left(letters) == "abc"
+
+
+def test_show_wants_to_know_which(run: Bide, letters: bide.Queue) -> None:
+    result = run("dead", "show", "orders")
+    assert result.exit_code == 2
+    assert "show takes ids, --error, --after or --before" in result.stderr
+
+
+def test_purge_wants_a_yes(run: Bide, letters: bide.Queue) -> None:
+    for options in ([], ["a"], ["--error", "ValueError"]):
+        assert run("dead", "purge", "orders", *options).exit_code == 2
+    assert left(letters) == "abc"
+
+
+@pytest.mark.process
+def test_purge_asks_on_a_terminal(terminal: Terminal, letters: bide.Queue, tmp_path: Path) -> None:
+    screen, code = terminal("dead", "purge", "orders", "--error", "ValueError", typed="n\n")
+    assert "Delete 2 dead letters of orders for good?" in screen
+    assert (code, left(letters)) == (1, "abc")
+    screen, code = terminal("dead", "purge", "orders", "--error", "ValueError", typed="y\n")
+    assert "2 dead letters purged" in screen
+    assert (code, left(letters)) == (0, "b")

@@ -1,55 +1,27 @@
 """`bide dead` and `bide revive`: the dead letters."""
 
-import functools
-from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
 
 import click
 
 from bide.cli.exits import warn
+from bide.cli.letters import Letters, letters_options
 from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet, print_table
 from bide.cli.moments import iso, local, now_ms, relative
-from bide.cli.options import DURATION, MOMENT, on_store, queue_argument
+from bide.cli.options import DURATION, on_store, queue_argument
 from bide.cli.output import Output, printable
 from bide.cli.progress import Bar
-from bide.cli.steer import confirmed_purge
+from bide.cli.steer import confirm, confirmed_purge
 from bide.cli.store import Store
+from bide.model.commands import Purge
+from bide.model.errors import Unsupported
 from bide.model.message import Message
+from bide.model.replies import Affected
+from bide.queue.answers import in_parts
 
 __all__ = ["dead", "revive"]
 
 SCREEN = 100
-Meant = Callable[[Message], bool] | None
-"""Tells which dead letters are meant; `None`: all are."""
-
-
-def _filter_options(function: Callable[..., bool | None]) -> Callable[..., bool | None]:
-    """Take which dead letters are meant: `--error`, `--after`, `--before`."""
-
-    @click.option(
-        "--error", metavar="TYPE", help="Only those whose last error begins so, as ValueError does."
-    )
-    @click.option("--after", type=MOMENT, metavar="MOMENT", help="Only those that died since then.")
-    @click.option(
-        "--before", type=MOMENT, metavar="MOMENT", help="Only those that died before then."
-    )
-    @functools.wraps(function)
-    def run(
-        *args: Any, error: str | None, after: float | None, before: float | None, **rest: Any
-    ) -> bool | None:
-        def meant(letter: Message) -> bool:
-            died = (letter.ended or letter.due) / 1000
-            return (
-                (error is None or (letter.error or "").startswith(error))
-                and (after is None or died >= after)
-                and (before is None or died < before)
-            )
-
-        anything = (error, after, before) == (None, None, None)
-        return function(*args, meant=None if anything else meant, **rest)
-
-    return run
 
 
 class _Group(click.Group):
@@ -89,8 +61,8 @@ def dead(ctx: click.Context) -> None:
     help=f"How many at most; on a terminal {SCREEN}, in a pipe all.",
 )
 @on_store
-@_filter_options
-def list_(store: Store, out: Output, queue: str, limit: int | None, meant: Meant) -> None:
+@letters_options
+def list_(store: Store, out: Output, queue: str, limit: int | None, letters: Letters) -> None:
     """List the dead letters, oldest first.
 
     In a pipe a line is: id, when it died, attempts, the last error.
@@ -100,16 +72,16 @@ def list_(store: Store, out: Output, queue: str, limit: int | None, meant: Meant
       bide dead list orders
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
-    letters = filter(meant, store.standing(queue).dead())
+    found = letters.of(store.standing(queue))
     if out.as_json:
-        print_messages(out, islice(letters, limit))
+        print_messages(out, islice(found, limit))
     elif not out.terminal:
-        for message in islice(letters, limit):
+        for message in islice(found, limit):
             out.row(message.id, iso(message.ended), message.attempt, _first_line(message))
     else:
-        listed = list(islice(letters, limit or SCREEN))
+        listed = list(islice(found, limit or SCREEN))
         _table(out, queue, listed)
-        if limit is None and next(letters, None) is not None:
+        if limit is None and next(found, None) is not None:
             warn("... and more: --limit N shows N, a pipe shows all")
 
 
@@ -138,22 +110,37 @@ def _first_line(message: Message) -> str:
 
 @dead.command()
 @queue_argument
-@click.argument("id")
 @on_store
-def show(store: Store, out: Output, queue: str, id: str) -> bool:
-    """Show one dead letter with all its failures.
+@letters_options
+def show(store: Store, out: Output, queue: str, letters: Letters) -> bool:
+    """Show dead letters with all their failures, by id or by what they have in common.
 
-    Exit code 1 when there is no dead letter of this id.
+    Exit code 1 when one of the ids is of no dead letter, or when none was found.
 
     \b
     Example:
       bide dead show orders order-42
+      bide dead show orders --error ConnectionError
     """
-    message = store.standing(queue).get(id)
-    if message is None or message.state != "dead":
-        where = "is not there" if message is None else f"is {message.state}"
-        warn(f"{id} is no dead letter of {queue}: it {where}")
-        return False
+    if letters.everything:
+        raise click.UsageError(
+            "show takes ids, --error, --after or --before", click.get_current_context()
+        )
+    orders = store.standing(queue)
+    shown, missing = 0, False
+    for id in letters.ids:
+        message = orders.get(id)
+        if message is None or message.state != "dead":
+            where = "is not there" if message is None else f"is {message.state}"
+            warn(f"{id} is no dead letter of {queue}: it {where}")
+            missing = True
+    for message in letters.of(orders):
+        _show(out, message)
+        shown += 1
+    return shown > 0 and not missing
+
+
+def _show(out: Output, message: Message) -> None:
     if out.terminal:
         print_sheet(out, message)
     elif out.as_json:
@@ -162,41 +149,44 @@ def show(store: Store, out: Output, queue: str, id: str) -> bool:
         for failure in message.failures:
             reason = printable(failure.reason)
             out.row(message.id, iso(failure.moment), failure.attempt, failure.holder, reason)
-    return True
 
 
-@_filter_options
+@letters_options
 def _revive(
-    store: Store, out: Output, queue: str, ids: tuple[str, ...], everything: bool, delay: float,
-    meant: Meant,
+    store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
+    letters: Letters,
 ) -> bool:  # fmt: skip
-    if everything == bool(ids):
+    if (everything and letters.ids) or (letters.everything and not everything):
         raise click.UsageError(
-            "revive takes ids, or --all for all dead letters", click.get_current_context()
-        )
-    if ids and meant is not None:
-        raise click.UsageError(
-            "--error, --after and --before choose among all dead letters: they go with --all",
+            "revive takes ids, --error, --after and --before, or --all for all dead letters",
             click.get_current_context(),
         )
     orders = store.standing(queue)
-    if ids:
-        return print_outcomes(out, orders.revive(ids, delay=delay), "revived")
+    if letters.ids and not letters.filtered and not dry_run:
+        return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
+    # Read before it is changed: what is revived and dies again is not revived twice.
+    chosen = [message.id for message in letters.of(orders)]
+    if dry_run:
+        return _would(out, queue, len(chosen), "revived")
     revived = 0
-    with Bar(f"reviving in {queue}", orders.counts().sizes.dead) as bar:
-        # Read before it is changed: what is revived and dies again is not revived twice.
-        for part in _parts([message.id for message in filter(meant, orders.dead())]):
+    with Bar(f"reviving in {queue}", len(chosen)) as bar:
+        for part in in_parts(chosen):
             outcomes = orders.revive(part, delay=delay)
             revived += sum(outcome.done for outcome in outcomes)
             bar.advance(len(outcomes))
-    what = f"{revived:,} dead letter{'' if revived == 1 else 's'} of {queue} revived"
+    what = f"{_many(revived)} of {queue} revived"
     out.report({"revived": revived}, ("✓ ", "green") if revived else ("= ", "dim"), what)
     return revived > 0
 
 
-def _parts(ids: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(ids), 1_000):
-        yield ids[start : start + 1_000]
+def _would(out: Output, queue: str, count: int, verb: str) -> bool:
+    what = f"{_many(count)} of {queue} would be {verb}"
+    out.report({"found": count, verb: 0}, ("= ", "dim"), what)
+    return count > 0
+
+
+def _many(count: int) -> str:
+    return f"{count:,} dead letter{'' if count == 1 else 's'}"
 
 
 _REVIVE_HELP = """Have dead letters delivered again, with all their attempts before them.
@@ -208,7 +198,7 @@ Example:
   bide revive orders order-42
   bide dead revive orders order-42      # the same
   bide revive orders --all --delay 5m
-  bide revive orders --all --error ConnectionError
+  bide revive orders --error ConnectionError --dry-run
 """
 
 
@@ -218,7 +208,7 @@ def _revive_command() -> click.Command:
         click.option("--delay", type=DURATION, default=0, metavar="TIME",
                      help="How long from now until they are due; at once by default."),
         click.option("--all", "everything", is_flag=True, help="All dead letters."),
-        click.argument("ids", nargs=-1, metavar="[ID]..."),
+        click.option("--dry-run", is_flag=True, help="Only count them."),
         queue_argument,
     )  # fmt: skip
     for option in options:
@@ -232,14 +222,39 @@ dead.add_command(revive)
 
 @dead.command()
 @queue_argument
-@click.option("--before", type=MOMENT, metavar="MOMENT", help="Only those that died before then.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @on_store
-def purge(store: Store, out: Output, queue: str, before: float | None, yes: bool) -> None:
+@letters_options
+def purge(
+    store: Store, out: Output, queue: str, dry_run: bool, yes: bool, letters: Letters
+) -> bool:
     """Delete dead letters for good; asks first on a terminal, elsewhere it wants --yes.
+
+    Exit code 1 when ids, --error or --after find none.
 
     \b
     Example:
       bide dead purge orders --before 2026-11-01T00:00Z --yes
+      bide dead purge orders --error ValueError --dry-run
+      bide dead purge orders order-42 --yes
     """
-    confirmed_purge(store, out, queue, "dead", before, yes)
+    if letters.by_time_alone and not dry_run:
+        confirmed_purge(store, out, queue, "dead", letters.before, yes)
+        return True
+    chosen = [message.id for message in letters.of(store.standing(queue))]
+    if dry_run:
+        return _would(out, queue, len(chosen), "purged")
+    if not store.capabilities.purge_by_id:
+        raise Unsupported(
+            f"{store.shown} cannot purge by id or error; use --before, or revive and cancel them"
+        )
+    confirm(f"Delete {_many(len(chosen))} of {queue} for good?", yes)
+    count = 0
+    with Bar(f"purging {queue}", len(chosen)) as bar:
+        for part in in_parts(chosen):
+            count += store.ask(Affected, Purge(queue, "dead", ids=list(part))).count
+            bar.advance(len(part))
+    out.report({"purged": count}, ("✓ ", "green") if count else ("= ", "dim"),
+               f"{_many(count)} purged")  # fmt: skip
+    return count > 0

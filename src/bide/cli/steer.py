@@ -13,7 +13,7 @@ from bide.model.message import State
 from bide.model.replies import Affected, Counts
 from bide.queue.arguments import Arguments
 
-__all__ = ["confirmed_purge", "pause", "purge", "resume"]
+__all__ = ["confirm", "confirmed_purge", "pause", "purge", "resume"]
 
 PURGEABLE = click.Choice(["delayed", "ready", "dead", "acked", "expired"])
 
@@ -83,16 +83,9 @@ def confirmed_purge(
     """Ask, then delete a thousand messages at a time."""
     sizes = store.standing(queue).counts()
     total = None if before is not None else _size(sizes, state)
-    if not yes:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError(
-                "purge deletes messages for good; say --yes", click.get_current_context()
-            )
-        many = "all" if total is None else f"{total:,}"
-        span = " from before that moment" if before is not None else ""
-        question = f"Delete {many} {state} messages of {queue}{span} for good?"
-        if not click.confirm(question, err=True):
-            click.get_current_context().exit(1)
+    many = "all" if total is None else f"{total:,}"
+    span = " from before that moment" if before is not None else ""
+    confirm(f"Delete {many} {state} messages of {queue}{span} for good?", yes)
     command = Arguments(queue, bodies.MAX_BODY).purge(state, before)
     count, more = 0, True
     with Bar(f"purging {queue}", total) as bar:
@@ -102,6 +95,18 @@ def confirmed_purge(
             bar.advance(reply.count)
     what = f"{count:,} {state} message{'' if count == 1 else 's'} purged"
     out.report({"purged": count}, ("✓ ", "green"), what)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal, unless yes was said already; elsewhere it has to be."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(
+            "purge deletes messages for good; say --yes", click.get_current_context()
+        )
+    if not click.confirm(question, err=True):
+        click.get_current_context().exit(1)
 
 
 def _size(found: Counts, state: State) -> int | None:

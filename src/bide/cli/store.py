@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from bide.engines.port import Capabilities
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -57,12 +58,20 @@ class Store:
 
     def ask(self, kind: type[R], command: Command) -> R:
         """Have a command carried out, and return its reply."""
+        reply = self._opened().call(command)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this kind of store can do."""
+        return self._opened().capabilities
+
+    def _opened(self) -> Lane:
         if self._lane is None:
             self._lane = open_lane(self.url)
             self._stack.callback(close_lane, self._lane)
-        reply = self._lane.call(command)
-        assert isinstance(reply, kind), f"a store answered {reply!r}"
-        return reply
+        return self._lane
 
     def __enter__(self) -> Self:
         return self

@@ -266,11 +266,13 @@ class Purge(_Command, frozen=True, tag="purge"):
     state: State
     before: int | None = None
     """Only those that came into this state (delayed, ready: fall due) before this moment."""
+    ids: list[str] | None = None
+    """Only these; not every engine can: see `Capabilities.purge_by_id`."""
 
     @property
     def weight(self) -> int:
         """As many as it may delete."""
-        return BULK
+        return BULK if self.ids is None else len(self.ids)
 
 
 class Queues(_Command, frozen=True, tag="queues"):

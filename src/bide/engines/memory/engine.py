@@ -36,7 +36,7 @@ __all__ = ["MemoryEngine"]
 class MemoryEngine:
     """Executes commands on queues that live in this process."""
 
-    capabilities = Capabilities(durable=False, shared=False)
+    capabilities = Capabilities(durable=False, shared=False, purge_by_id=True)
 
     def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}
@@ -281,7 +281,7 @@ class MemoryEngine:
 
     def _purge(self, command: cmd.Purge, now: int) -> Affected:
         shelf = self._shelf(command.queue, now)
-        found = shelf.purgeable(command.state, command.before, now, cmd.BULK + 1)
+        found = shelf.purgeable(command.state, command.before, now, cmd.BULK + 1, command.ids)
         for record in found[: cmd.BULK]:
             if record.state not in ("acked", "expired"):
                 shelf.tally["purged"] += 1

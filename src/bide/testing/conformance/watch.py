@@ -139,6 +139,6 @@ def _cause(command: Command, state: State | None) -> str:
 def _distinct(command: Command) -> bool:
     """Whether it names no message twice: only then each change can be told from the next."""
     named = [item.id for item in getattr(command, "items", ())]
-    named += getattr(command, "ids", ())
+    named += getattr(command, "ids", None) or ()
     named += [lease.id for lease in getattr(command, "leases", ())]
     return len(set(named)) == len(named)

@@ -6,6 +6,7 @@ from typing import Any
 from bide.engines.redis.records import Arg, as_outcome, when
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
 from bide.model.commands import BULK, Cancel, Configure, Purge, Reschedule, Revive, Where
+from bide.model.errors import Unsupported
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
 __all__ = ["cancel", "cancel_where", "configure", "purge", "reschedule", "revive"]
@@ -106,7 +107,13 @@ def cancel_where(command: Cancel) -> Job:
 
 
 def purge(command: Purge) -> Job:
-    """Delete messages of a state."""
+    """Delete messages of a state.
+
+    Raises:
+        Unsupported: ids were named.
+    """
+    if command.ids is not None:
+        raise Unsupported("Redis cannot purge by id; name a state, and a moment with before")
     if command.state == "leased":  # somebody holds those
         return [Affected(0)]
     which = "due" if command.state == "ready" else command.state
