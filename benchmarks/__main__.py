@@ -15,6 +15,7 @@ SETS = {
     "core": "the queue on SQLite and in memory",
     "redis": "the queue on a Redis server",
     "worker": "handlers in one worker process, on SQLite",
+    "server": "the service over HTTP, with a load program beside it",
     "timing": "the timers of one process",
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }

@@ -64,6 +64,10 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
         Entry("revive", "dead:revive", "Have dead letters delivered again."),
     ),
+    "Service": (
+        Entry("serve", "serve:serve", "Offer the queue over HTTP."),
+        Entry("token", "token:token", "Make, list or revoke the service's tokens."),
+    ),
     "Try it": (Entry("demo", "demo:demo", "Watch orders time out on time, and see it proved."),),
 }
 

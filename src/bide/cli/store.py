@@ -58,16 +58,18 @@ class Store:
 
     def ask(self, kind: type[R], command: Command) -> R:
         """Have a command carried out, and return its reply."""
-        reply = self._opened().call(command)
+        reply = self.lane.call(command)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
     @property
     def capabilities(self) -> Capabilities:
         """What this kind of store can do."""
-        return self._opened().capabilities
+        return self.lane.capabilities
 
-    def _opened(self) -> Lane:
+    @property
+    def lane(self) -> Lane:
+        """The way to the store itself."""
         if self._lane is None:
             self._lane = open_lane(self.url)
             self._stack.callback(close_lane, self._lane)

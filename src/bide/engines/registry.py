@@ -16,6 +16,8 @@ ENTRY_POINTS = "bide.engines"
 """The group of entry points in which other packages offer engines: scheme = "module:function"."""
 
 _BUILT_IN = {
+    "http": "bide.engines.http:from_url",
+    "https": "bide.engines.http:from_url",
     "memory": "bide.engines.memory:from_url",
     "sqlite": "bide.engines.sqlite:from_url",
     "redis": "bide.engines.redis:from_url",

@@ -2,9 +2,9 @@
 
 Threads and tasks hand in commands; one thread of the lane's takes what has gathered (it never
 lingers to gather more), has the engine execute it as one batch, and settles all callers together.
-So a hundred callers share one commit, and an event loop is woken once a batch. A caller who is
-alone executes in its own thread, without the hop. (Group commit, as in DeWitt et al.,
-"Implementation Techniques for Main Memory Database Systems", 1984.)
+A hundred callers share one commit, and an event loop is woken once a batch. A caller who is alone
+executes in its own thread. (Group commit, as in DeWitt et al., "Implementation Techniques for Main
+Memory Database Systems", 1984.)
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from bide.lane.executor import CLOSED, Executor, own
 from bide.lane.forks import follow
 from bide.lane.inbox import Inbox, call_on
 from bide.lane.parked import Parked
-from bide.lane.ticket import AsyncTicket, Ticket, Unattended, claimed_by
+from bide.lane.ticket import AsyncTicket, Ticket, giving_back, wakes_of
 from bide.lane.wakeups import Wakeups
-from bide.model.commands import Command, Lease, Retry
+from bide.model.commands import Command
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
@@ -70,6 +70,7 @@ class Lane:
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
         self._reads: Lane | None = None
+        self._listeners: tuple[Callable[[str, int], None], ...] = ()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -97,7 +98,7 @@ class Lane:
         if not self._inbox and (reply := self._executor.alone(command)) is not None:
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 self._tell(command.queue, reply.wake)
-            if wait is None or not self._would_wait(reply, wait):
+            if not wait or not isinstance(reply, Claimed) or reply.messages:
                 return reply
         ticket = Ticket(command, owner, self._deadline(wait))
         with self._changed:
@@ -107,16 +108,22 @@ class Lane:
         return self._await(ticket)
 
     async def acall(
-        self, command: Command, owner: object = None, wait: float | None = None
+        self,
+        command: Command,
+        owner: object = None,
+        wait: float | None = None,
+        *,
+        in_order: bool = False,
     ) -> Reply:
         """Have a command carried out; the async form of `call`.
 
+        With `in_order` even a command that only reads takes its turn behind those handed in before.
         Cancelling the caller takes no command back that is on its way, but what a claim brings then
         goes back to the queue at once.
         """
         if self._closing:
             raise Closed(CLOSED)
-        if command.only_reads and not self._only_reads:
+        if command.only_reads and not self._only_reads and not in_order:
             if self._reads is None:
                 await asyncio.to_thread(self._reader)  # it opens a file
             if self._reads not in (None, self):
@@ -144,6 +151,11 @@ class Lane:
             self._released.add(owner)
             tickets = self._parked.owned(owner, self._clock.monotonic())
         self._fail(tickets, Closed(WAITED))
+
+    def listen(self, listener: Callable[[str, int], None]) -> None:
+        """Call `listener` with every hint, of this process and of others, in whatever thread."""
+        self._listeners = (*self._listeners, listener)
+        self._listen()
 
     def close(self) -> None:
         """Refuse new commands, carry out those handed in, settle what waits, close the store."""
@@ -212,9 +224,6 @@ class Lane:
 
     def _deadline(self, wait: float | None) -> float | None:
         return None if wait is None else self._clock.monotonic() + wait
-
-    def _would_wait(self, reply: Reply, wait: float) -> bool:
-        return wait > 0 and isinstance(reply, Claimed) and not reply.messages
 
     def _reader(self) -> "Lane | None":
         """Return the lane beside this one on which reads do not wait for writers."""
@@ -290,14 +299,16 @@ class Lane:
     def _listen(self) -> None:
         """Begin to hear of other processes, before the claim that is going to wait looks."""
         # A store that cannot be opened is reported by the command itself; hints can be missed.
-        with suppress(Exception):
-            self._wakeups = Wakeups(self._executor.doorbell(), self.hint)
+        with self._reads_lock, suppress(Exception):
+            if self._wakeups is None:
+                self._wakeups = Wakeups(self._executor.doorbell(), self.hint)
 
     # Settling.
 
     def _after(self, batch: Sequence[Ticket]) -> None:
         """Tell who waits of what has changed, park the claims that got nothing, settle the rest."""
-        self._announce([ticket.command for ticket in batch], [ticket.reply for ticket in batch])
+        for queue, moment in wakes_of(batch).items():
+            self._tell(queue, moment)
         settled: list[Ticket] = []
         with self._changed:
             now = self._clock.monotonic()
@@ -319,22 +330,15 @@ class Lane:
                 settled.append(ticket)
         self._settle(settled)
 
-    def _announce(self, commands: Sequence[Command], replies: Sequence[Reply | None]) -> None:
-        """Let everybody know who waits for what these commands have made claimable."""
-        wakes: dict[str, int] = {}
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
-                wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
-        for queue, wake in wakes.items():
-            self._tell(queue, wake)
-
     def _tell(self, queue: str, wake: int) -> None:
-        if self._parked.interested(queue):
+        if self._listeners or self._parked.interested(queue):
             self.hint(queue, wake)
         self._executor.ring(queue, wake)
 
     def hint(self, queue: str, wake: int) -> bool:
         """Hear that a queue can be claimed from (Unix ms); return whether anybody here waits."""
+        for listener in self._listeners:
+            listener(queue, wake)
         if not self._parked.interested(queue):
             return False
         with self._changed:
@@ -367,11 +371,9 @@ class Lane:
 
     def _give_back(self, ticket: Ticket) -> None:
         """Hand back at once what a claim brought for somebody who has gone."""
-        claimed = claimed_by(ticket)
-        if claimed is None:
+        back = giving_back(ticket)
+        if back is None:
             return
-        leases = [Lease(message.id, claimed.token) for message in claimed.messages]
-        back = Unattended(Retry(ticket.command.queue, leases, release=True))
         ticket.reply = None
         with self._changed:
             if not self._ended:  # else nobody is left to do it, and they lapse

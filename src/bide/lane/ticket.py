@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
-from bide.model.commands import Claim, Command
-from bide.model.replies import Claimed, Reply
+from bide.model.commands import Claim, Command, Lease, Retry
+from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
-__all__ = ["AsyncTicket", "Ticket", "Unattended", "claimed_by"]
+__all__ = ["AsyncTicket", "Ticket", "Unattended", "giving_back", "wakes_of"]
 
 
 HEAR_INTERRUPTS = 1.0
@@ -100,9 +101,21 @@ class AsyncTicket(Ticket):
         return True
 
 
-def claimed_by(ticket: Ticket) -> Claimed | None:
-    """Return what a ticket's claim brought, if it brought messages."""
+def giving_back(ticket: Ticket) -> Unattended | None:
+    """Return what gives back the messages that a ticket's claim brought, if it brought any."""
     reply = ticket.reply
-    if isinstance(ticket.command, Claim) and isinstance(reply, Claimed) and reply.messages:
-        return reply
-    return None
+    if not isinstance(ticket.command, Claim) or not isinstance(reply, Claimed):
+        return None
+    leases = [Lease(message.id, reply.token) for message in reply.messages]
+    back = Unattended(Retry(ticket.command.queue, leases, release=True))
+    return back if leases else None
+
+
+def wakes_of(tickets: Sequence[Ticket]) -> dict[str, int]:
+    """Return from when on something can be claimed that could not before, by queue."""
+    wakes: dict[str, int] = {}
+    for ticket in tickets:
+        reply, queue = ticket.reply, ticket.command.queue
+        if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+            wakes[queue] = min(reply.wake, wakes.get(queue, reply.wake))
+    return wakes

@@ -49,7 +49,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     elif isinstance(duration, timedelta):
         ms = duration // timedelta(milliseconds=1)
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        if not math.isfinite(duration):
+        if not math.isfinite(duration * 1000):
             raise InvalidArgument(f"{what}={duration} is not a finite number of seconds")
         ms = round(duration * 1000)
     else:
@@ -95,7 +95,7 @@ def unix(moment: Moment, what: str = "at") -> int:
             )
         ms = (moment - _EPOCH) // timedelta(milliseconds=1)
     elif isinstance(moment, (int, float)) and not isinstance(moment, bool):
-        if not math.isfinite(moment):
+        if not math.isfinite(moment * 1000):
             raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
         ms = round(moment * 1000)
     else:

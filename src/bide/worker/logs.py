@@ -11,6 +11,7 @@ __all__ = ["configure"]
 FIELDS = (
     "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "reason", "counts",
     "running",
+    "method", "path", "status", "operation", "client", "namespace", "token",
 )  # fmt: skip
 
 

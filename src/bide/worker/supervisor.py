@@ -68,6 +68,7 @@ class Supervisor:
         health_file: there while all is well.
         health_port: answers HTTP: 200 while all is well.
         metrics: at which address and port to serve Prometheus metrics.
+        pass_fds: descriptors that the processes are to have as well.
 
     Raises:
         InvalidArgument: metrics are wanted, and prometheus_client is not installed.
@@ -83,8 +84,10 @@ class Supervisor:
         health_file: Path | None = None,
         health_port: int | None = None,
         metrics: tuple[str, int] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self._command_of = command_of
+        self._pass_fds = tuple(pass_fds)
         self._grace = grace
         self._folder = reload
         self._file = HealthFile(health_file) if health_file is not None else None
@@ -188,7 +191,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             place.process = process = await asyncio.create_subprocess_exec(
-                *self._command_of(theirs.fileno()), pass_fds=(theirs.fileno(),),
+                *self._command_of(theirs.fileno()), pass_fds=(*self._pass_fds, theirs.fileno()),
                 process_group=0,  # so that Ctrl-C comes here alone
             )  # fmt: skip
         if self._stopping:

@@ -1,0 +1,130 @@
+"""`bide token`: who may use the service."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bide.cli.moments import iso
+from bide.cli.options import DURATION, on_store
+from bide.cli.output import Output, printable
+from bide.cli.store import Store
+
+if TYPE_CHECKING:
+    from bide.server.access import Token, Tokens
+
+__all__ = ["token"]
+
+
+@click.group()
+def token() -> None:
+    """Make, list or revoke the service's tokens.
+
+    They are kept in the store, as hashes, and hold for every server on it. A token is for the
+    queues of one namespace, or for the whole store.
+
+    \b
+    Example:
+      bide token create --namespace shop --scope produce
+      bide token list
+    """  # fmt: skip
+
+
+@token.command()
+@click.option(
+    "--namespace",
+    metavar="NAME",
+    help="Whose queues it is for; without it, those of the whole store.",
+)
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=click.Choice(["produce", "consume", "read", "admin"]),
+    help="What it allows; may be given several times. admin allows everything.",
+)
+@click.option(
+    "--expires", type=DURATION, metavar="TIME", help="For how long it is good; for ever by default."
+)
+@click.option("--name", default="", metavar="TEXT", help="What it is used for.")
+@on_store
+def create(
+    store: Store,
+    out: Output,
+    namespace: str | None,
+    scopes: tuple[str, ...],
+    expires: float | None,
+    name: str,
+) -> None:
+    """Make a token, and show it: this once.
+
+    \b
+    Example:
+      bide token create --namespace shop --scope produce --name "shop backend"
+      bide token create --namespace shop --scope consume --scope read --expires 90d
+    """  # fmt: skip
+    expires_ms = None if expires is None else round(expires * 1000)
+    text, made = _tokens(store).create(namespace, scopes, expires_ms=expires_ms, name=name)
+    if out.as_json:
+        out.json({"token": text, **_shown(made)})
+    else:
+        out.row(text)
+
+
+@token.command(name="list")
+@on_store
+def list_(store: Store, out: Output) -> None:
+    """List the tokens: who they are for and what they allow, not the tokens themselves.
+
+    \b
+    Example:
+      bide token list
+    """
+    store.names("")
+    for one in _tokens(store).listed():
+        shown = _shown(one)
+        if out.as_json:
+            out.json(shown)
+        else:
+            out.row(
+                one.id, one.namespace or "-", ",".join(one.scopes), iso(one.created),
+                iso(one.expires) if one.expires is not None else "-", printable(one.name),
+            )  # fmt: skip
+
+
+@token.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@on_store
+def revoke(store: Store, out: Output, ids: tuple[str, ...]) -> bool:
+    """Refuse tokens from now on; ID is what list shows.
+
+    \b
+    Example:
+      bide token revoke 4be0643f1d98
+    """
+    store.names("")
+    tokens = _tokens(store)
+    gone = {id: tokens.revoke(id) for id in ids}
+    for id, done in gone.items():
+        if out.as_json:
+            out.json({"id": id, "revoked": done})
+        else:
+            out.row(f"{id} is {'revoked' if done else 'no token'}")
+    return all(gone.values())
+
+
+def _tokens(store: Store) -> "Tokens":
+    from bide.server.access import Tokens
+
+    return Tokens(store.lane)
+
+
+def _shown(token: "Token") -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "namespace": token.namespace,
+        "scopes": list(token.scopes),
+        "name": token.name,
+        "created": token.created,
+        "expires": token.expires,
+    }

@@ -1,0 +1,117 @@
+"""A connection to a server that is kept, and what goes wrong with it."""
+
+import select
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import NamedTuple
+
+from bide.model.errors import OutcomeUnknown, StoreUnavailable
+
+__all__ = ["Address", "Connection"]
+
+
+class Address(NamedTuple):
+    """Where a server is, and what it asks for."""
+
+    tls: bool
+    host: str
+    port: int | None
+    path: str
+    """What stands before /v1, behind a proxy."""
+    token: str
+
+    def __repr__(self) -> str:  # the token is nobody's business
+        return f"<{self.shown}>"
+
+    @property
+    def shown(self) -> str:
+        """The URL, fit to be shown."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = f":{self.port}" if self.port is not None else ""
+        return f"http{'s' * self.tls}://{host}{port}{self.path}"
+
+
+class Connection:
+    """Sends requests one after the other.
+
+    Args:
+        address: of the server.
+        timeout: seconds to wait for a connection, and for each piece of an answer.
+    """
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        kind = HTTPSConnection if address.tls else HTTPConnection
+        self._http = kind(address.host, address.port, timeout=timeout)
+        self._address = address
+        self._timeout = timeout
+
+    def ask(self, method: str, path: str, data: bytes | None, kind: str) -> tuple[int, bytes]:
+        """Send a request; return the status and the body of the answer.
+
+        Raises:
+            StoreUnavailable: nothing was sent.
+            OutcomeUnknown: it was sent, and no answer came.
+        """
+        self._send(method, path, data, kind)
+        try:
+            answer = self._http.getresponse()
+            return answer.status, answer.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
+            raise OutcomeUnknown(
+                f"{self._address.shown} did not answer ({why}); it may have done what was asked"
+            ) from error
+
+    def stream(self, path: str, kind: str) -> HTTPResponse:
+        """Send a request whose answer does not end; return it when it has begun.
+
+        Raises:
+            StoreUnavailable: there is no answer.
+        """
+        self._send("GET", path, None, kind)
+        try:
+            return self._http.getresponse()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise StoreUnavailable(f"{self._address.shown}: {_words(error)}") from error
+
+    def shutdown(self) -> None:
+        """Have whoever reads in another thread read the end."""
+        sock = self._http.sock
+        if sock is not None:
+            try:
+                sock.shutdown(2)
+            except OSError:
+                pass  # it has ended already
+
+    def close(self) -> None:
+        """Close it; the next request opens another."""
+        self._http.close()
+
+    def _send(self, method: str, path: str, data: bytes | None, kind: str) -> None:
+        headers = {"accept": kind, "content-type": kind}
+        if self._address.token:
+            headers["authorization"] = f"Bearer {self._address.token}"
+        if self._http.sock is not None and _has_ended(self._http.sock.fileno()):
+            self.close()  # the server has closed it meanwhile: nothing is lost by another one
+        try:
+            if self._http.sock is None:
+                self._http.connect()
+            self._http.request(method, self._address.path + path, data, headers)
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise StoreUnavailable(
+                f"{self._address.shown} cannot be reached: {_words(error)}; is bide serve running "
+                "there?"
+            ) from error
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Tell whether a connection on which nothing is to be read has something: its end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

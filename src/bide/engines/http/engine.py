@@ -1,0 +1,170 @@
+"""The HTTP engine: commands to a server, replies from it."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bide.engines.http.bell import HttpBell
+from bide.engines.http.connection import Address, Connection
+from bide.engines.port import Capabilities, Doorbell, PartlyDone
+from bide.model import errors
+from bide.model.commands import Command
+from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
+from bide.model.replies import Outcomes, Reply, Settings
+
+__all__ = ["HttpEngine"]
+
+MSGPACK = "application/msgpack"
+
+SAME_TIME = 50
+"""Clocks that differ by no more than so many milliseconds are taken for one."""
+
+
+class _Batch(msgspec.Struct, omit_defaults=True):
+    commands: Sequence[Command]
+    now: int | None = None
+
+
+class _Failed(msgspec.Struct, tag="failed"):
+    error: str
+    detail: str
+
+
+class _Replies(msgspec.Struct):
+    replies: list[Reply | _Failed]
+    now: int
+
+
+class _About(msgspec.Struct):
+    capabilities: Capabilities
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    type: str = ""
+    error: str | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Replies).decode
+
+
+class HttpEngine:
+    """Has a server carry out the commands.
+
+    Args:
+        address: of the server.
+        timeout: seconds to wait for an answer.
+
+    Raises:
+        StoreUnavailable: nobody answers there.
+        StoreError: whoever answers is no server of bide's, or refuses the token.
+    """
+
+    def __init__(self, address: Address, timeout: float = 30.0) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._connection: Connection | None = Connection(address, timeout)
+        self._bell: HttpBell | None = None
+        data = self._ask("GET", "/v1", None, "application/json")
+        try:
+            self.capabilities = msgspec.json.decode(data, type=_About).capabilities
+        except msgspec.DecodeError:
+            raise errors.NotAStore(f"{address.shown} answers, but is no server of bide's") from None
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        """Have the commands carried out in one request."""
+        began = time.time_ns()
+        data = self._ask("POST", "/v1/batch", _encode(_Batch(commands, now)), MSGPACK)
+        try:
+            answer = _decode(data)
+        except msgspec.DecodeError as error:
+            raise OutcomeUnknown(
+                f"{self._address.shown} answered what this bide does not understand: {error}"
+            ) from None
+        middle = (began + time.time_ns()) // 2_000_000
+        ahead = middle - answer.now if now is None else 0
+        replies: list[Reply] = []
+        failures: dict[int, BideError] = {}
+        for number, reply in enumerate(answer.replies):
+            if isinstance(reply, _Failed):
+                failures[number] = _error(reply.error)(reply.detail)
+            else:
+                replies.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
+        if failures and not replies:
+            raise failures[0]
+        if failures:
+            told = iter(replies)
+            raise PartlyDone(
+                [
+                    _of_store(failures[number]) if number in failures else next(told)
+                    for number in range(len(answer.replies))
+                ]
+            )
+        return replies
+
+    def reader(self) -> "HttpEngine":
+        """Return an engine with a connection of its own."""
+        return HttpEngine(self._address, self._timeout)
+
+    def doorbell(self) -> Doorbell | None:
+        """Listen to the server's events."""
+        if self._bell is None:
+            self._bell = HttpBell(self._address, self._timeout)
+        return self._bell
+
+    def ring(self, queue: str, wake: int) -> None:
+        """Do nothing: the server tells the others."""
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, method: str, path: str, data: bytes | None, kind: str) -> bytes:
+        if self._connection is None:
+            raise Closed("this engine was closed")
+        status, answer = self._connection.ask(method, path, data, kind)
+        if status != 200:
+            raise _refusal(self._address, status, answer)
+        return answer
+
+
+def _shifted(reply: Reply, ahead: int) -> Reply:
+    """Return a reply whose moment to wake up is one of this machine's clock."""
+    if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+        return msgspec.structs.replace(reply, wake=reply.wake + ahead)
+    return reply
+
+
+def _of_store(error: BideError) -> StoreError:
+    return error if isinstance(error, StoreError) else StoreError(str(error))
+
+
+def _error(name: str | None) -> type[BideError]:
+    found: Any = getattr(errors, name, None) if name in errors.__all__ else None
+    return found or StoreError
+
+
+_OF_STATUS: dict[int, type[BideError]] = {
+    429: StoreUnavailable, 502: OutcomeUnknown, 503: StoreUnavailable, 504: OutcomeUnknown,
+    507: errors.StoreFull, 413: errors.InvalidArgument,
+}  # fmt: skip
+
+
+def _refusal(address: Address, status: int, answer: bytes) -> BideError:
+    """Return what a problem document stands for."""
+    try:
+        problem = msgspec.json.decode(answer, type=_Problem)
+    except msgspec.DecodeError:
+        problem = _Problem()
+    detail = problem.detail or f"it answered with status {status}"
+    if problem.error in errors.__all__:
+        return _error(problem.error)(f"{address.shown}: {detail}")
+    return _OF_STATUS.get(status, StoreError)(f"{address.shown}: {detail}")

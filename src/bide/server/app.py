@@ -1,0 +1,236 @@
+"""The application: routes made of the operations, and what is the same for every request."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+
+from bide.model.errors import BideError
+from bide.server.operation import Call, Operation, Scope, Send, send_whole
+from bide.server.problem import Problem, as_json, of_bide
+from bide.server.receiving import Gone, Receive
+from bide.server.routes import OPERATIONS
+from bide.server.service import Service, SettableClock
+from bide.server.settings import Settings
+
+__all__ = ["App", "create_app"]
+
+_log = logging.getLogger("bide.server")
+_access = logging.getLogger("bide.access")
+
+
+class Path:
+    """All operations of one path.
+
+    Args:
+        service: who answers.
+        operations: one a method.
+    """
+
+    def __init__(self, service: Service, operations: list[Operation]) -> None:
+        self._service = service
+        self._by_method = {operation.method: operation for operation in operations}
+        if "GET" in self._by_method:
+            self._by_method["HEAD"] = self._by_method["GET"]
+        self._allow = ", ".join(sorted(self._by_method))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        began = time.perf_counter()
+        method: str = scope["method"]
+        operation = self._by_method.get(method)
+        if operation is None:
+            problem = Problem(
+                "method-not-allowed", f"{method} cannot be done here; {self._allow} can",
+                headers={"allow": self._allow},
+            )  # fmt: skip
+            await _refuse(problem, send)
+            return
+        call = Call(self._service, operation, scope, receive, send)
+        status = 0
+        try:
+            call.caller = await self._admitted(call)
+            answer = await operation.handle(call)
+            if answer is not None:
+                await call.answer(answer)
+                status = answer.status
+            else:
+                status = 200
+        except Gone:
+            status = 499  # nobody is there to hear it; the log says so as nginx does
+        except Problem as problem:
+            status = await _refuse(problem, send)
+        except BideError as error:
+            status = await _refuse(of_bide(error), send)
+        except Exception:  # noqa: BLE001  (it is logged, and nobody else's request suffers)
+            status = 500
+            _log.exception("%s %s failed", method, operation.path)
+            text = "the server made a mistake; its log tells more. Please report it"
+            await _refuse(Problem("internal", text), send)
+        finally:
+            took = self._service.note(operation.name, status, began)
+            if _access.isEnabledFor(logging.INFO):
+                _note(call, status, took)
+
+    async def _admitted(self, call: Call) -> Any:
+        service, needed = self._service, call.operation.scope
+        if not service.asks_for_tokens:
+            _refuse_strangers(call)
+        caller = await service.authorised(call.token) if needed is not None else call.caller
+        if needed and not caller.may(needed):
+            raise Problem(
+                "forbidden",
+                f"the token has no scope {needed!r}, which this needs; bide token create --scope "
+                f"{needed} makes one that has",
+            )
+        return caller
+
+
+def _refuse_strangers(call: Call) -> None:
+    """Without tokens, whoever can reach the server may do anything; a web page shall not.
+
+    A page of another site can send requests to this machine from the browser of somebody who uses
+    it. Its origin gives it away; a name of its own that leads here (DNS rebinding), the host.
+    """
+    if call.scope.get("server") is None or call.scope["server"][1] is None:
+        return  # a Unix socket: no browser gets there
+    host = call.headers.get("host", "")
+    if not _is_local(f"//{host}"):
+        raise Problem(
+            "cross-origin",
+            f"host is {host!r}, and without tokens only localhost is served; make a token "
+            "(bide token create), or ask for 127.0.0.1",
+            field="host",
+        )
+    origin = call.headers.get("origin")
+    if origin is not None and not _is_local(origin):
+        raise Problem(
+            "cross-origin", "without tokens no page of another site is served", field="origin"
+        )
+
+
+@lru_cache(maxsize=256)
+def _is_local(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    if host in ("localhost", ""):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _refuse(problem: Problem, send: Send) -> int:
+    status, data, headers = as_json(problem)
+    await send_whole(send, status, data, headers)
+    return status
+
+
+def _note(call: Call, status: int, took: float) -> None:
+    """Log a request: never its query, its body or its token, which may hold what is secret."""
+    client = call.scope.get("client")
+    _access.info(
+        "%s %s %d %.1f ms", call.scope["method"], call.scope["path"], status, took * 1000,
+        extra={
+            "method": call.scope["method"], "path": call.scope["path"], "status": status,
+            "duration": round(took, 6), "operation": call.operation.name,
+            "client": client[0] if client else "", "namespace": call.caller.namespace or "",
+            "token": call.caller.token or "",
+        },
+    )  # fmt: skip
+
+
+class App:
+    """The ASGI application, and the service behind it.
+
+    Args:
+        settings: what the server is told.
+        test_clock: by which the store goes instead of its own; see `bide.testing.FakeClock`.
+        ready: called once requests can be answered.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        test_clock: SettableClock | None = None,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.service = Service(settings, test_clock)
+        self._ready = ready
+        by_path: dict[str, list[Operation]] = {}
+        for operation in OPERATIONS:
+            by_path.setdefault(operation.path, []).append(operation)
+        self._paths = {_shape(path): Path(self.service, found) for path, found in by_path.items()}
+        self._rest = Starlette(lifespan=self._lifespan, exception_handlers={404: _not_found})
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        await self.service.begin()
+        self._ready()
+        yield
+        self.service.stop()
+        await asyncio.to_thread(self.service.close)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; ASGI calls this."""
+        if scope["type"] == "http":
+            # The path as it came: an id may have an encoded slash in it.
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            path = raw.partition(b"?")[0].decode("latin-1")
+            if (found := self._paths.get(_shape(path))) is not None:
+                parts = path.split("/")
+                named = {name: parts[at] for name, at in _NAMED if at < len(parts)}
+                await found({**scope, "path": path, "path_params": named}, receive, send)
+                return
+        await self._rest(scope, receive, send)  # type: ignore[arg-type]
+
+
+_NAMED = (("queue", 3), ("id", 5))
+"""Which parts of a path are names. They stand at the same place in all paths, so that a request
+finds its operations in a dictionary and not by trying one expression after the other."""
+
+
+def _shape(path: str) -> tuple[str, ...]:
+    """Return a path without its names.
+
+    Example:
+        >>> _shape("/v1/queues/orders/messages/42/body")
+        ('', 'v1', 'queues', '', 'messages', '', 'body')
+    """
+    parts = path.split("/")
+    for _, at in _NAMED:
+        if at < len(parts) and parts[at]:
+            parts[at] = ""
+        elif at < len(parts):
+            parts[at] = "/"  # nothing stands where a name should
+    return tuple(parts)
+
+
+def _not_found(request: Any, error: Exception) -> Any:
+    from starlette.responses import Response
+
+    problem = Problem("not-found", "there is nothing at this path; /docs tells what there is")
+    status, data, headers = as_json(problem)
+    return Response(data, status, headers)
+
+
+def create_app(settings: Settings | None = None) -> App:
+    """Return the service as an ASGI application, for a server of your own.
+
+    Args:
+        settings: what it is told; the defaults otherwise.
+
+    Raises:
+        InvalidArgument: the settings cannot work together.
+    """
+    return App(settings or Settings())

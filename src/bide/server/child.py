@@ -1,0 +1,157 @@
+"""A process of the server: started by the supervisor, it answers until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bide.model.errors import BideError, InvalidArgument
+from bide.server.app import App
+from bide.server.settings import Settings
+from bide.worker.child import BEAT, FAILED, WRONG_USAGE, loop_factory
+from bide.worker.line import Line, Report
+from bide.worker.logs import configure
+
+__all__ = ["SETTINGS", "Server", "config", "main"]
+
+SETTINGS = "BIDE_SERVE_SETTINGS"
+"""The environment's variable in which a process finds what it is told: other users of the machine
+can see its arguments, and the store's URL may have a password in it."""
+
+KEEP_ALIVE = 75
+"""For how many seconds a connection without requests is kept."""
+
+_log = logging.getLogger("bide.server")
+
+
+class Protocol(HttpToolsProtocol):
+    """Closes connections on which the head of a request does not arrive in time."""
+
+    patience = 30.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a first request."""
+        super().connection_made(transport)
+        self._expect()
+
+    def on_message_begin(self) -> None:
+        """Begin to wait for the rest of a head."""
+        self._expect()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Wait no longer; who reads the body has a patience of their own."""
+        self._calm()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is left to wait for."""
+        self._calm()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.patience, self.transport.close)
+
+    def _calm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def config(app: App) -> uvicorn.Config:
+    """Return how uvicorn is to serve an application."""
+    settings = app.service.settings
+    patient = type("PatientProtocol", (Protocol,), {"patience": settings.request_timeout})
+    return uvicorn.Config(
+        app, http=patient, ws="none", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE, backlog=2_048,
+        timeout_graceful_shutdown=max(1, round(settings.grace)),
+    )  # fmt: skip
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, told by somebody else when to stop.
+
+    Args:
+        app: what it serves.
+    """
+
+    def __init__(self, app: App) -> None:
+        super().__init__(config(app))
+        self._app = app
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: whoever runs this hears them."""
+        yield
+
+    def stop(self) -> None:
+        """Answer who waits, finish what is under way; at the second call break it off."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        self._app.service.stop()
+
+
+def main(arguments: list[str]) -> int:
+    """Serve on an inherited socket; return the exit code."""
+    line_fd, socket_fd = map(int, arguments)
+    settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
+    configure(as_json=settings.log_json, level=settings.log_level)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as loop:
+            loop.run(_serve(settings, line_fd, socket_fd))
+    except BideError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
+    return 0
+
+
+async def _serve(settings: Settings, line_fd: int, socket_fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    report = Report()
+    app = App(settings, ready=lambda: _ready(line, report))
+    line = Line(line_fd, lambda: _orphaned(server))
+    await app.service.begin()
+    server = Server(app)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    await line.open()
+    beats = asyncio.create_task(_beat(line, report))
+    try:
+        await server.serve([socket.socket(fileno=socket_fd)])
+    finally:
+        beats.cancel()
+        await line.close(report)
+
+
+def _orphaned(server: Server) -> None:
+    _log.error("the supervisor has died; stopping")
+    server.stop()
+
+
+def _ready(line: Line, report: Report) -> None:
+    report.ready = True
+    line.tell(report)
+
+
+async def _beat(line: Line, report: Report) -> None:
+    while True:
+        await asyncio.sleep(BEAT)
+        line.tell(report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

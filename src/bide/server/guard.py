@@ -1,0 +1,181 @@
+"""The guard of the batch endpoint: commands from outside are checked as strictly as arguments are.
+
+A command that comes from a `Queue` of this process was made by `bide.queue.arguments`; one that
+comes over the wire may have been made by anybody.
+"""
+
+import msgspec
+
+from bide.engines.pages import position
+from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, check_queue
+from bide.model.message import MAX_ATTEMPTS, Item
+from bide.model.moments import LATEST
+from bide.server.access import Caller
+
+__all__ = ["check", "needs"]
+
+MOST = 100_000
+"""How many messages a command may name, and how many a claim or a page may ask for."""
+
+_KEPT = 100
+"""How many failures a message may bring along."""
+
+_CONSUME = (cmd.Claim, cmd.Ack, cmd.Retry, cmd.Bury, cmd.Extend)
+
+
+def needs(command: cmd.Command) -> str:
+    """Return the scope that a command needs, the same as that of its route."""
+    if command.only_reads:
+        return "read"
+    if isinstance(command, _CONSUME):
+        return "consume"
+    if isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)):
+        return "produce"
+    return "admin"
+
+
+def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
+    """Look whether a command can be carried out.
+
+    Raises:
+        InvalidArgument: one of its values cannot be.
+    """
+    if isinstance(command, cmd.Queues):
+        _text(command.queue, "prefix")
+    else:
+        check_queue(caller.full(command.queue))
+    match command:
+        case cmd.Put():
+            _few(command.items)
+            for item in command.items:
+                _item(item, max_body)
+        case cmd.Cancel():
+            _ids(command.ids)
+            _moment(command.if_due, "if_due")
+            _where(command.where)
+        case cmd.Reschedule():
+            _ids(command.ids)
+            _moment(command.at, "at")
+            _moment(command.if_due, "if_due")
+            _span(command.delay, "delay")
+        case cmd.Claim():
+            _within(command.count, "count", 0, MOST)
+            _within(command.lease, "lease", 0, LATEST)
+            check_name(command.holder, "holder")
+        case cmd.Ack() | cmd.Retry() | cmd.Bury() | cmd.Extend():
+            _few(command.leases)
+            for lease in command.leases:
+                check_name(lease.id)
+                _within(lease.token, "token", -1, 1 << 53)
+            if isinstance(command, cmd.Retry):
+                _span(command.delay, "delay")
+            if isinstance(command, cmd.Extend):
+                _span(command.lease, "lease")
+            if isinstance(command, (cmd.Retry, cmd.Bury)):
+                _text(command.reason, "reason")
+        case cmd.Revive():
+            _ids(command.ids)
+            _span(command.delay, "delay")
+        case cmd.Find():
+            _ids(command.ids)
+        case cmd.Scan():
+            _where(command.where)
+            _within(command.limit, "limit", 1, MOST)
+            _cursor(command)
+        case cmd.Forecast():
+            _within(command.bucket, "bucket", 1, LATEST)
+            _within(command.buckets, "buckets", 0, 10_000)
+        case cmd.Configure():
+            if command.keep is not None:
+                _span(command.keep, "keep")
+        case cmd.Purge():
+            _moment(command.before, "before")
+
+
+def _item(item: Item, max_body: int) -> None:
+    check_name(item.id)
+    if len(item.data) > max_body:
+        raise InvalidArgument(
+            f"body of {item.id!r} takes {len(item.data):,} bytes, the server takes {max_body:,}"
+        )
+    if item.json:
+        try:
+            msgspec.json.decode(item.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidArgument(f"body of {item.id!r} is no JSON: {error}") from None
+    _moment(item.at, "at")
+    _span(item.delay, "delay")
+    _within(item.priority, "priority", 0, 255)
+    _within(item.attempts, "attempts", 1, MAX_ATTEMPTS)
+    _within(item.attempt, "attempt", 0, 1 << 31)
+    if item.expires is not None:
+        _span(item.expires, "expires")
+    if item.group is not None:
+        check_name(item.group, "group")
+    for name, value in (item.headers or {}).items():
+        _text(name, "headers")
+        _text(value, "headers")
+    if len(item.failures) > _KEPT:
+        raise InvalidArgument(f"failures of {item.id!r} are more than {_KEPT}")
+    for failure in item.failures:
+        _within(failure.attempt, "failures", 0, 1 << 31)
+        _moment(failure.moment, "failures")
+        _text(failure.holder, "failures")
+        _text(failure.reason, "failures")
+    _moment(item.died, "died")
+
+
+def _few(named: list[Item] | list[cmd.Lease] | list[str]) -> None:
+    if len(named) > MOST:
+        raise InvalidArgument(f"a command names {len(named):,} messages; {MOST:,} is the most")
+
+
+def _ids(ids: list[str]) -> None:
+    _few(ids)
+    for id in ids:
+        check_name(id)
+
+
+def _where(where: cmd.Where | None) -> None:
+    if where is not None:
+        if where.group is not None:
+            check_name(where.group, "group")
+        _moment(where.after, "after")
+        _moment(where.before, "before")
+
+
+def _cursor(command: cmd.Scan) -> None:
+    """A cursor that cannot be must not undo a batch of which the rest has been carried out."""
+    cursor = command.cursor
+    by_id = command.state is None and (command.where is None or command.where.group is None)
+    if cursor is None:
+        return
+    if cursor.startswith("id:"):
+        check_name(cursor[3:], "cursor")
+        return
+    phase, _ = position(cursor)
+    if by_id and phase:
+        raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
+
+
+def _moment(value: int | None, name: str) -> None:
+    if value is not None:
+        _within(value, name, 0, 2 * LATEST)
+
+
+def _span(value: int, name: str) -> None:
+    _within(value, name, 0, LATEST)
+
+
+def _within(value: float, name: str, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name}={value} must be between {least:,} and {most:,}")
+
+
+def _text(value: str, name: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} is no valid Unicode text: {value!r}") from None

@@ -1,0 +1,221 @@
+"""An operation of the API: what it takes, what it answers, and who may call it.
+
+The routes, the checks and the OpenAPI description are all made of these.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.queue.arguments import Arguments
+from bide.server.access import OPEN, Caller
+from bide.server.problem import Problem, of_validation
+from bide.server.receiving import Receive, read_body
+from bide.server.service import Service
+
+__all__ = ["JSON", "Answer", "Call", "Operation", "Scope", "Send"]
+
+Scope = dict[str, Any]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+JSON = "application/json"
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer(NamedTuple):
+    """What is sent back."""
+
+    status: int
+    content: Any = None
+    """A value that becomes JSON, or bytes."""
+    headers: Mapping[str, str] = {}
+    kind: str = JSON
+
+    @property
+    def data(self) -> bytes:
+        """The content as it is sent."""
+        return self.content if isinstance(self.content, bytes) else _encode(self.content)
+
+
+class Operation(NamedTuple):
+    """One method of one path."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    scope: str | None
+    """What a token must allow; `None`: nothing, everybody may."""
+    handle: "Callable[[Call], Awaitable[Answer | None]]"
+    """Answers a call; `None`: it has sent the answer itself."""
+    answers: dict[int, Any]
+    """By status: the type of the content, `bytes`, or `None` for no content."""
+    takes: Any = None
+    """The type of the request's body."""
+    takes_bytes: bool = False
+    """Whether a body of any other content type is taken as it is."""
+    query: Any = None
+    """A struct of the query's parameters."""
+    headers: Mapping[str, str] = {}
+    """Headers of the request that matter, and what they do."""
+    problems: Sequence[int] = ()
+    """Statuses of problems beside those that every operation has."""
+    description: str = ""
+    tag: str = "messages"
+    kind: str = JSON
+    """The content type of what it answers."""
+
+
+class Call:
+    """One request to one operation.
+
+    Args:
+        service: who answers it.
+        operation: what is asked for.
+        scope: what ASGI says of the request.
+        receive: from where its body comes.
+        send: where the answer goes.
+    """
+
+    def __init__(
+        self, service: Service, operation: Operation, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.service = service
+        self.operation = operation
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.caller: Caller = OPEN
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The request's headers by their names in small letters; the last of equals counts."""
+        return {name.decode("latin-1"): v.decode("latin-1") for name, v in self.scope["headers"]}
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token, if there is one."""
+        kind, _, text = self.headers.get("authorization", "").partition(" ")
+        return text.strip() if kind.lower() == "bearer" else None
+
+    def part(self, name: str) -> str:
+        """Return a part of the path, decoded.
+
+        Raises:
+            Problem: it is no UTF-8.
+        """
+        try:
+            return unquote_to_bytes(self.scope["path_params"][name]).decode()
+        except UnicodeDecodeError:
+            raise Problem(
+                "invalid-argument", f"{name} in the path is no UTF-8; encode it so", field=name
+            ) from None
+
+    @cached_property
+    def queue(self) -> str:
+        """The queue's name as the caller knows it."""
+        return self.part("queue")
+
+    @property
+    def full(self) -> str:
+        """The queue's name in the store."""
+        return self.caller.full(self.queue)
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """What makes commands for the queue."""
+        self_queue = self.queue
+        try:
+            return Arguments(self.caller.full(self_queue), self.service.settings.max_body)
+        except InvalidArgument as error:
+            raise InvalidArgument(str(error).replace(self.full, self_queue, 1)) from None
+
+    async def bytes(self) -> bytes:
+        """Return the request's body."""
+        settings = self.service.settings
+        return await read_body(
+            self.receive, self.headers, settings.max_request, settings.request_timeout
+        )
+
+    async def read(self, kind: type[T]) -> T:
+        """Return the request's body as a struct; of one that is not there, its defaults.
+
+        Raises:
+            Problem: it does not fit.
+        """
+        data = await self.bytes()
+        content_type = self.content_type
+        if data and content_type not in ("", JSON) and not content_type.endswith("+json"):
+            raise Problem(
+                "malformed",
+                f"content-type is {content_type!r}; this takes application/json",
+                field="content-type",
+            )
+        return decode(data or b"{}", kind)
+
+    @property
+    def content_type(self) -> str:
+        """The content type without its parameters, in small letters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def query(self, kind: type[T]) -> T:
+        """Return the query's parameters as a struct.
+
+        Raises:
+            Problem: they do not fit.
+        """
+        try:
+            text = self.scope["query_string"].decode("ascii")
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50)
+        except (UnicodeDecodeError, ValueError) as error:
+            raise Problem("malformed", f"the query cannot be read: {error}") from None
+        try:
+            return msgspec.convert(dict(pairs), kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise of_validation(error, "The query") from None
+
+    async def answer(self, answer: Answer) -> None:
+        """Send an answer."""
+        await send_whole(
+            self.send, answer.status, answer.data, {"content-type": answer.kind, **answer.headers}
+        )
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Return JSON as a struct.
+
+    Raises:
+        Problem: it is no JSON, nested too deeply, or does not fit.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise of_validation(error) from None
+    except UnicodeDecodeError as error:
+        raise Problem("malformed", f"The body is no UTF-8: {error}") from None
+    except RecursionError:
+        raise Problem(
+            "malformed", "The body is nested too deeply; about 1000 levels are possible"
+        ) from None
+
+
+async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:
+    """Send an answer in one piece."""
+    empty = status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+    fields = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers.items()
+        if not (empty and name == "content-type")
+    ]
+    if not empty:
+        fields.append((b"content-length", b"%d" % len(data)))
+    await send({"type": "http.response.start", "status": int(status), "headers": fields})
+    await send({"type": "http.response.body", "body": b"" if empty else data})

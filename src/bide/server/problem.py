@@ -1,0 +1,171 @@
+"""Problems: every error as an RFC 9457 document that names the field and the mend."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.model import errors
+from bide.model.errors import BideError
+from bide.model.replies import Outcome
+
+__all__ = ["KINDS", "Kind", "Problem", "ProblemDocument", "of_bide", "of_validation"]
+
+
+class Kind(NamedTuple):
+    """A kind of problem: its name in the URI of its type, its status, and its title."""
+
+    name: str
+    status: int
+    title: str
+    error: str | None = None
+    """The class of bide's that it stands for, so that a client in Python can raise it."""
+    retry_after: int | None = None
+    """Seconds after which trying again may help."""
+
+
+def _of(
+    error: type[BideError], name: str, status: int, title: str, again: int | None = None
+) -> Kind:
+    return Kind(name, status, title, error.__name__, again)
+
+
+_OF_BIDE = {
+    errors.InvalidArgument: _of(
+        errors.InvalidArgument, "invalid-argument", 400, "A value cannot be"
+    ),
+    errors.AlreadyExists: _of(errors.AlreadyExists, "already-exists", 409, "The id is taken"),
+    errors.LeaseLost: _of(errors.LeaseLost, "lease-lost", 409, "The lease is over"),
+    errors.Empty: _of(errors.Empty, "empty", 404, "Nothing fell due"),
+    errors.WrongContext: _of(errors.WrongContext, "internal", 500, "A mistake in the server"),
+    errors.Closed: _of(errors.Closed, "stopping", 503, "The server is stopping", 1),
+    errors.Unsupported: _of(errors.Unsupported, "unsupported", 501, "The store cannot do this"),
+    errors.StoreUnavailable: _of(
+        errors.StoreUnavailable, "store-unavailable", 503, "The store cannot be reached", 1
+    ),
+    errors.StoreBusy: _of(errors.StoreBusy, "store-busy", 503, "The store is locked", 1),
+    errors.OutcomeUnknown: _of(
+        errors.OutcomeUnknown, "outcome-unknown", 504, "It is not known whether it was done"
+    ),
+    errors.StoreFull: _of(errors.StoreFull, "store-full", 507, "The store is full"),
+    errors.StoreReadOnly: _of(
+        errors.StoreReadOnly, "store-read-only", 503, "The store cannot be written"
+    ),
+    errors.StoreCorrupt: _of(errors.StoreCorrupt, "store-corrupt", 500, "The store is damaged"),
+    errors.NotAStore: _of(errors.NotAStore, "not-a-store", 500, "That is no store of bide's"),
+    errors.SchemaTooNew: _of(errors.SchemaTooNew, "schema-too-new", 500, "A newer bide is needed"),
+    errors.StoreError: _of(errors.StoreError, "store-error", 500, "The store failed"),
+    errors.BideError: _of(errors.BideError, "internal", 500, "A mistake in the server"),
+}  # fmt: skip
+
+_OWN = (
+    Kind("malformed", 400, "The request cannot be read"),
+    Kind("cross-origin", 403, "A page of another site asks"),
+    Kind("unauthorized", 401, "A token is needed"),
+    Kind("forbidden", 403, "The token does not allow this"),
+    Kind("not-found", 404, "There is no such thing"),
+    Kind("method-not-allowed", 405, "The method is not allowed here"),
+    Kind("timeout", 408, "The request did not arrive in time"),
+    Kind("conflict", 409, "It is too late for that"),
+    Kind("precondition-failed", 412, "Somebody else was faster"),
+    Kind("too-large", 413, "That is too large"),
+    Kind("rate-limited", 429, "Too many messages a second", None, 1),
+    Kind("quota-exceeded", 507, "The namespace is full"),
+    Kind("overloaded", 503, "Too much is under way", None, 1),
+    Kind("internal", 500, "A mistake in the server"),
+)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*_OF_BIDE.values(), *_OWN)}
+"""Every kind of problem there is, by name."""
+
+
+class ProblemDocument(msgspec.Struct, omit_defaults=True):
+    """What went wrong, as RFC 9457 has it."""
+
+    type: str
+    """A URI that names the kind of problem; the page at /docs tells of each."""
+    title: str
+    status: int
+    detail: str
+    """The cause, and what mends it."""
+    field: str | None = None
+    """What part of the request is meant."""
+    error: str | None = None
+    """The name of the exception that bide raises for this in Python."""
+    outcomes: list[Outcome] | None = None
+    """Where the messages stand that the request named."""
+
+
+class Problem(Exception):
+    """Ends a request with a problem document.
+
+    Args:
+        kind: the name of one of `KINDS`.
+        detail: the cause, and what mends it.
+        field: what part of the request is meant.
+        outcomes: where the messages stand that the request named.
+        headers: headers of the answer.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        field: str | None = None,
+        outcomes: list[Outcome] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = KINDS[kind]
+        self.field = field
+        self.outcomes = outcomes
+        self.headers = dict(headers or {})
+        if self.kind.retry_after is not None:
+            self.headers.setdefault("retry-after", str(self.kind.retry_after))
+
+    @property
+    def document(self) -> ProblemDocument:
+        """What is sent."""
+        kind = self.kind
+        return ProblemDocument(
+            f"/docs#problem-{kind.name}", kind.title, kind.status, str(self), self.field,
+            kind.error, self.outcomes,
+        )  # fmt: skip
+
+
+_FIELD = re.compile(
+    r"(after|at|attempts|before|body|bucket|count|cursor|delay|expires|group|headers|id|if_due|"
+    r"lease|limit|on_conflict|page|priority|queue|state|wait)(?=[= \[])"
+)
+
+
+def of_bide(error: BideError) -> Problem:
+    """Return an error of bide's as a problem; its texts begin with the name of the argument."""
+    kind = next(_OF_BIDE[cls] for cls in type(error).__mro__ if cls in _OF_BIDE)
+    found = _FIELD.match(str(error)) if isinstance(error, errors.InvalidArgument) else None
+    return Problem(kind.name, str(error), field=found[1] if found else None)
+
+
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+
+
+def of_validation(error: msgspec.DecodeError, what: str = "The body") -> Problem:
+    """Return what msgspec did not like about a request as a problem."""
+    text = str(error)
+    if isinstance(error, msgspec.ValidationError):
+        place = _PLACE.search(text)
+        unknown = re.search(r"unknown field `([^`]*)`", text)
+        missing = re.search(r"missing required field `([^`]*)`", text)
+        named = unknown or missing
+        parts = [place[1] if place else "", named[1] if named else ""]
+        field = ".".join(part for part in parts if part) or None
+        return Problem("invalid-argument", f"{what} does not fit: {text}", field=field)
+    return Problem("malformed", f"{what} is no JSON: {text}")
+
+
+def as_json(problem: Problem) -> tuple[int, bytes, dict[str, Any]]:
+    """Return the status, the body and the headers of the answer."""
+    headers = {"content-type": "application/problem+json", **problem.headers}
+    return problem.kind.status, msgspec.json.encode(problem.document), headers

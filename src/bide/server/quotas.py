@@ -1,0 +1,126 @@
+"""Quotas: how much a namespace may put, and how much it may have waiting."""
+
+import time
+from collections.abc import Sequence
+
+from bide.lane.lane import Lane
+from bide.model.commands import Count, Queues
+from bide.model.message import Item
+from bide.model.replies import Counts, Names
+from bide.server.access import Caller
+from bide.server.problem import Problem
+from bide.server.settings import Settings
+
+__all__ = ["Quotas"]
+
+COUNT_EVERY = 1.0
+"""How often, in seconds, the messages of a namespace are counted at most."""
+
+
+class _Use:
+    """What a namespace has used."""
+
+    def __init__(self) -> None:
+        self.allowance = 0.0
+        self.at = 0.0
+        self.pending = 0
+        self.counted = float("-inf")
+
+
+class Quotas:
+    """Lets puts through, or says why not.
+
+    Args:
+        settings: what each namespace may use.
+        lane: where its messages are counted.
+    """
+
+    def __init__(self, settings: Settings, lane: Lane) -> None:
+        self._settings = settings
+        self._lane = lane
+        self._uses: dict[str | None, _Use] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is limited at all."""
+        return bool(self._settings.quotas)
+
+    async def admit(self, caller: Caller, items: Sequence[Item], now: int) -> None:
+        """Let messages through.
+
+        Raises:
+            Problem: they are too many, too large, or too far ahead.
+        """
+        self.bound(caller, items, now)
+        quota = self._settings.quota(caller.namespace)
+        use = self._uses.setdefault(caller.namespace, _Use())
+        if quota.pending is not None:
+            await self._room(caller, use, quota.pending, len(items))
+        if quota.rate is not None:
+            self._pace(use, quota.rate / self._settings.workers, len(items))
+        use.pending += len(items)
+
+    def bound(self, caller: Caller, items: Sequence[Item], now: int) -> None:
+        """Look at messages alone, however many there are.
+
+        Raises:
+            Problem: one is too large, or too far ahead.
+        """
+        quota = self._settings.quota(caller.namespace)
+        for item in items:
+            if quota.max_body is not None and len(item.data) > quota.max_body:
+                raise Problem(
+                    "too-large",
+                    f"body takes {len(item.data):,} bytes, the namespace may use "
+                    f"{quota.max_body:,}; store it elsewhere and put a reference",
+                    field="body",
+                )
+            ahead = item.delay if item.at is None else item.at - now
+            if ahead > quota.longest_ms:
+                raise Problem(
+                    "invalid-argument",
+                    f"the namespace may put messages up to {quota.longest_delay} ahead; put "
+                    f"{item.id!r} later, or ask for a larger quota",
+                    field="delay" if item.at is None else "at",
+                )
+
+    def _pace(self, use: _Use, rate: float, count: int) -> None:
+        """A bucket that fills by `rate` a second and holds a second's worth."""
+        moment = time.monotonic()
+        full = max(rate, 1.0)
+        use.allowance = min(full, use.allowance + (moment - use.at) * rate)
+        use.at = moment
+        # A batch larger than the bucket goes when the bucket is full, and is paid for afterwards.
+        if use.allowance < min(count, full):
+            wait = (min(count, full) - use.allowance) / rate
+            raise Problem(
+                "rate-limited",
+                f"the namespace may put {rate * self._settings.workers:g} messages a second; try "
+                f"again in {wait:.1f} s",
+                headers={"retry-after": str(max(1, round(wait)))},
+            )
+        use.allowance -= count
+
+    async def _room(self, caller: Caller, use: _Use, most: int, count: int) -> None:
+        moment = time.monotonic()
+        if moment - use.counted > COUNT_EVERY:
+            use.counted = moment
+            use.pending = await self._pending(caller)
+        if use.pending + count > most:
+            raise Problem(
+                "quota-exceeded",
+                f"the namespace may have {most:,} messages waiting and has {use.pending:,}; let "
+                "some be consumed, cancel some, or ask for a larger quota",
+            )
+
+    async def _pending(self, caller: Caller) -> int:
+        names = await self._lane.acall(Queues(caller.full("")))
+        assert isinstance(names, Names)
+        total = 0
+        for name in names.names:
+            if caller.own(name) is None:
+                continue
+            counts = await self._lane.acall(Count(name))
+            assert isinstance(counts, Counts)
+            total += counts.sizes.total
+        return total

@@ -1,0 +1,17 @@
+"""The operations of the API, one file a noun."""
+
+from bide.server.operation import Operation
+from bide.server.routes.batch import BATCH
+from bide.server.routes.dead import DEAD
+from bide.server.routes.deliveries import DELIVERIES
+from bide.server.routes.events import EVENTS
+from bide.server.routes.messages import MESSAGES
+from bide.server.routes.queues import QUEUES
+from bide.server.routes.service import SERVICE
+
+__all__ = ["OPERATIONS"]
+
+OPERATIONS: tuple[Operation, ...] = (
+    *MESSAGES, *DELIVERIES, *QUEUES, *DEAD, *BATCH, *EVENTS, *SERVICE,
+)  # fmt: skip
+"""All of them, in the order in which they are described."""

@@ -1,0 +1,54 @@
+"""Dead letters: what nobody could handle."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bide.model.commands import Scan
+from bide.model.replies import Outcomes, Page
+from bide.server import wire
+from bide.server.operation import Answer, Call, Operation
+
+__all__ = ["DEAD"]
+
+
+class DeadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which page of dead letters."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    cursor: str | None = None
+
+
+async def list_dead(call: Call) -> Answer:
+    """List dead letters, the oldest first, with what went wrong."""
+    query = call.query(DeadQuery)
+    scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
+    page = await call.service.ask(Page, scan)
+    found = [wire.shown(message, call.queue) for message in page.messages]
+    return Answer(200, wire.Messages(found, page.cursor))
+
+
+async def revive(call: Call) -> Answer:
+    """Have dead letters delivered again, with all their attempts before them."""
+    asked = await call.read(wire.ReviveRequest)
+    ids = asked.ids
+    if ids is None:
+        page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=1_000))
+        ids = [message.id for message in page.messages]
+    command = call.arguments.revive(ids, asked.delay, call.service.clock.now())
+    return Answer(200, wire.OutcomesOut((await call.service.ask(Outcomes, command)).outcomes))
+
+
+_QUEUE = "/v1/queues/{queue}"
+
+DEAD = (
+    Operation(
+        "listDead", "GET", f"{_QUEUE}/dead", "List dead letters", "read", list_dead,
+        {200: wire.Messages}, query=DeadQuery, tag="dead letters",
+    ),
+    Operation(
+        "revive", "POST", f"{_QUEUE}/revive", "Have dead letters delivered again", "admin", revive,
+        {200: wire.OutcomesOut}, takes=wire.ReviveRequest, tag="dead letters",
+    ),
+)  # fmt: skip

@@ -1,0 +1,137 @@
+"""Deliveries: claim what is due, and say what became of it."""
+
+from collections.abc import Sequence
+
+from bide.model.commands import Claim, Lease
+from bide.model.errors import Closed
+from bide.model.identity import check_name
+from bide.model.moments import milliseconds
+from bide.model.replies import Claimed, Outcome, Outcomes
+from bide.server import wire
+from bide.server.operation import Answer, Call, Operation
+from bide.server.problem import Problem
+from bide.server.receiving import unless_gone
+
+__all__ = ["DELIVERIES"]
+
+
+async def claim(call: Call) -> Answer:
+    """Claim due messages; wait for them if asked to."""
+    asked = await call.read(wire.Deliver)
+    holder = None if asked.holder is None else check_name(asked.holder, "holder")
+    command = call.arguments.claim(asked.count, asked.lease, holder or _holder(call))
+    wait = milliseconds(asked.wait, "wait") / 1000
+    if not wait:
+        reply = await call.service.ask(Claimed, command)
+    else:
+        try:
+            reply = await unless_gone(
+                call.receive,
+                call.service.claim(command, wait),
+                lambda reply: _give_back(call, command, reply),
+            )
+        except Closed:  # the server stops, and whoever waits is to ask another one
+            empty = wire.ClaimedOut([], call.service.clock.now())
+            return Answer(200, empty, {"connection": "close"})
+    messages = [wire.shown(message, call.queue, reply.token) for message in reply.messages]
+    return Answer(200, wire.ClaimedOut(messages, reply.now, reply.next))
+
+
+def _holder(call: Call) -> str:
+    client = call.scope.get("client")
+    return call.caller.token or (client[0] if client else "local")
+
+
+async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
+    if reply.messages:
+        leases = [Lease(message.id, reply.token) for message in reply.messages]
+        await call.service.ask(Outcomes, call.arguments.release(leases))
+
+
+async def ack(call: Call) -> Answer:
+    """Say that messages are done."""
+    said = await call.read(wire.AckRequest)
+    return await _settle(call, call.arguments.ack(_leases(said.leases)), "acked")
+
+
+async def retry(call: Call) -> Answer:
+    """Give messages back, to be tried again later."""
+    said = await call.read(wire.RetryRequest)
+    now = call.service.clock.now()
+    command = call.arguments.retry(_leases(said.leases), said.delay, said.reason, now)
+    return await _settle(call, command, "retried")
+
+
+async def extend(call: Call) -> Answer:
+    """Hold messages for longer."""
+    said = await call.read(wire.ExtendRequest)
+    return await _settle(call, call.arguments.extend(_leases(said.leases), said.lease), "extended")
+
+
+async def bury(call: Call) -> Answer:
+    """Set messages aside as dead letters."""
+    said = await call.read(wire.BuryRequest)
+    return await _settle(call, call.arguments.bury(_leases(said.leases), said.reason), "buried")
+
+
+async def release(call: Call) -> Answer:
+    """Hand messages back untouched."""
+    said = await call.read(wire.ReleaseRequest)
+    return await _settle(call, call.arguments.release(_leases(said.leases)), "released")
+
+
+def _leases(leases: Sequence[wire.LeaseOf]) -> list[Lease]:
+    return [Lease(check_name(lease.id), lease.token) for lease in leases]
+
+
+async def _settle(call: Call, command: object, verb: str) -> Answer:
+    outcomes: list[Outcome] = (await call.service.ask(Outcomes, command)).outcomes  # type: ignore[arg-type]
+    if not any(outcome.done for outcome in outcomes):
+        told = "; ".join(str(outcome) for outcome in outcomes[:3])
+        raise Problem(
+            "lease-lost",
+            f"nothing could be {verb}, the leases are over: {told}. Take a longer lease, or extend "
+            "it while you work",
+            outcomes=outcomes,
+        )
+    return Answer(200, wire.OutcomesOut(outcomes))
+
+
+_QUEUE = "/v1/queues/{queue}"
+_SOME = (
+    "Answers what became of each; 409 when none could be settled. Sending it twice does no harm."
+)
+
+DELIVERIES = (
+    Operation(
+        "claim", "POST", f"{_QUEUE}/claim", "Claim due messages", "consume", claim,
+        {200: wire.ClaimedOut}, takes=wire.Deliver, tag="deliveries",
+        description="With `wait` the answer comes as soon as a message is due. Whoever closes the "
+        "connection meanwhile has claimed nothing.",
+    ),
+    Operation(
+        "ack", "POST", f"{_QUEUE}/ack", "Say that messages are done", "consume", ack,
+        {200: wire.OutcomesOut}, takes=wire.AckRequest, problems=(409,), tag="deliveries",
+        description=_SOME,
+    ),
+    Operation(
+        "retry", "POST", f"{_QUEUE}/retry", "Have messages tried again", "consume", retry,
+        {200: wire.OutcomesOut}, takes=wire.RetryRequest, problems=(409,), tag="deliveries",
+        description=_SOME,
+    ),
+    Operation(
+        "extend", "POST", f"{_QUEUE}/extend", "Hold messages for longer", "consume", extend,
+        {200: wire.OutcomesOut}, takes=wire.ExtendRequest, problems=(409,), tag="deliveries",
+        description=_SOME,
+    ),
+    Operation(
+        "bury", "POST", f"{_QUEUE}/bury", "Make messages dead letters", "consume", bury,
+        {200: wire.OutcomesOut}, takes=wire.BuryRequest, problems=(409,), tag="deliveries",
+        description=_SOME,
+    ),
+    Operation(
+        "release", "POST", f"{_QUEUE}/release", "Hand messages back untouched", "consume", release,
+        {200: wire.OutcomesOut}, takes=wire.ReleaseRequest, problems=(409,), tag="deliveries",
+        description=_SOME,
+    ),
+)  # fmt: skip

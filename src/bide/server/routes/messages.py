@@ -1,0 +1,329 @@
+"""Messages: put, look at, move, take back."""
+
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from bide.model.commands import Put
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, new_id
+from bide.model.message import ATTEMPTS, Item, State
+from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
+from bide.queue.answers import stored
+from bide.server import wire
+from bide.server.operation import JSON, Answer, Call, Operation
+from bide.server.problem import Problem
+
+__all__ = ["MESSAGES"]
+
+HEADER_TYPE = "content-type"
+"""The header of a message that tells what its bytes are."""
+
+
+class PutQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a put may say beside the body; with a body of bytes, all that it says."""
+
+    delay: wire.Span | None = None
+    at: wire.When | None = None
+    priority: Annotated[int, Meta(ge=0, le=255)] = 0
+    expires: wire.Span | None = None
+    attempts: Annotated[int, Meta(ge=1, le=10_000)] = ATTEMPTS
+    group: wire.Id | None = None
+    on_conflict: Literal["keep", "replace", "raise"] = "keep"
+
+
+class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages to list."""
+
+    state: State | Literal["next"] | None = None
+    """"next": what goes out next."""
+    group: wire.Id | None = None
+    after: wire.When | None = None
+    before: wire.When | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    cursor: str | None = None
+
+
+class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages to take back; all that is given must hold."""
+
+    group: wire.Id | None = None
+    after: wire.When | None = None
+    before: wire.When | None = None
+    dry_run: bool = False
+    """Only count."""
+
+
+async def put_one(call: Call) -> Answer:
+    """Store one message under an id that is made up, or the one that it names."""
+    item, on_conflict = await _item(call, None)
+    outcome = await _put(call, [item], on_conflict)
+    return _stored(call, stored(outcome[0], on_conflict))
+
+
+async def put_named(call: Call) -> Answer:
+    """Store one message under an id; doing so again changes nothing."""
+    item, on_conflict = await _item(call, check_name(call.part("id")))
+    if "if-match" in call.headers:
+        raise Problem(
+            "invalid-argument",
+            "if-match is for PATCH and DELETE; a PUT takes if-none-match: * (only if there is no "
+            "message of this id) or on_conflict=replace",
+            field="if-match",
+        )
+    fresh = call.headers.get("if-none-match")
+    if fresh not in (None, "*"):
+        raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
+    (outcome,) = await _put(call, [item], on_conflict)
+    if fresh and not outcome.done:
+        raise Problem("precondition-failed", f"{outcome}; nothing was stored", outcomes=[outcome])
+    return _stored(call, stored(outcome, on_conflict))
+
+
+async def put_many(call: Call) -> Answer:
+    """Store several messages in one transaction."""
+    many = await call.read(wire.PutMany)
+    items = [_to_item(call, given, f"messages[{n}]") for n, given in enumerate(many.messages)]
+    return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
+
+
+async def get(call: Call) -> Answer:
+    """Look at a message."""
+    message = await _find(call)
+    tag = _tag(message.due)
+    if call.headers.get("if-none-match") == tag:
+        return Answer(304, b"", {"etag": tag})
+    return Answer(200, wire.shown(message, call.queue), {"etag": tag})
+
+
+async def get_body(call: Call) -> Answer:
+    """Look at a message's body alone, as it is stored."""
+    message = await _find(call)
+    kind = JSON if message.json else "application/octet-stream"
+    safe = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
+    if not message.json:
+        kind = (message.headers or {}).get(HEADER_TYPE, kind)
+        kind = kind if kind.isascii() and kind.isprintable() else "application/octet-stream"
+    return Answer(200, message.data, {"etag": _tag(message.due), **safe}, kind)
+
+
+async def list_messages(call: Call) -> Answer:
+    """List messages, a page at a time."""
+    query = call.query(ListQuery)
+    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
+    scan = call.arguments.scan(query.state, query.group, after, before, query.limit)
+    page = await call.service.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
+    found = [wire.shown(message, call.queue) for message in page.messages]
+    return Answer(200, wire.Messages(found, page.cursor))
+
+
+async def reschedule(call: Call) -> Answer:
+    """Move a message that nobody holds to another moment."""
+    changed = await call.read(wire.Changed)
+    id, at = check_name(call.part("id")), wire.moment(changed.at, "at")
+    command = call.arguments.reschedule([id], changed.delay, at, None, call.service.clock.now())
+    command = msgspec.structs.replace(command, if_due=_if_due(call))
+    if call.service.quotas.any:  # a message may not be put far ahead by way of a second moment
+        moved = Item(id, b"", at=command.at, delay=command.delay)
+        call.service.quotas.bound(call.caller, [moved], call.service.clock.now())
+    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    return _changed(outcome, command.if_due)
+
+
+async def cancel(call: Call) -> Answer:
+    """Take a message back before somebody holds it."""
+    command = call.arguments.cancel([check_name(call.part("id"))], None)
+    command = msgspec.structs.replace(command, if_due=_if_due(call))
+    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    return _changed(outcome, command.if_due)
+
+
+async def cancel_where(call: Call) -> Answer:
+    """Take back all messages of a group, or of a range of time, that nobody holds."""
+    query = call.query(CancelQuery)
+    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
+    command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
+    found = await call.service.ask(Affected, command)
+    return Answer(200, wire.AffectedOut(found.count, found.more))
+
+
+async def _item(call: Call, id: str | None) -> tuple[Item, str]:
+    query = call.query(PutQuery)
+    query.delay = None if query.delay is None else wire.span(query.delay)
+    query.expires = None if query.expires is None else wire.span(query.expires)
+    content_type = call.content_type
+    if content_type in ("", JSON):
+        given = await call.read(wire.Given)
+        if id is not None:
+            if given.id not in (None, id):
+                raise Problem("invalid-argument", "id differs from the one in the path", field="id")
+            given.id = id
+        said = {name: value for name, value in _said(query) if name != "on_conflict"}
+        both = [name for name in said if getattr(given, name) != _DEFAULTS[name]]
+        if both:
+            raise Problem(
+                "invalid-argument",
+                f"{both[0]} is given in the body and in the query; give it once",
+                field=both[0],
+            )
+        for name, value in said.items():
+            setattr(given, name, value)
+    else:
+        data = await call.bytes()
+        given = wire.Given(
+            raw=data, id=id, delay=query.delay, at=query.at, priority=query.priority,
+            expires=query.expires, attempts=query.attempts, group=query.group,
+            headers={HEADER_TYPE: call.headers["content-type"]},
+        )  # fmt: skip
+    return _to_item(call, given), query.on_conflict
+
+
+_DEFAULTS = {field: getattr(wire.Given(), field) for field in wire.Given.__struct_fields__}
+
+
+def _said(query: PutQuery) -> list[tuple[str, Any]]:
+    if query == _NOTHING_SAID:
+        return []
+    fields = msgspec.structs.asdict(query).items()
+    return [(name, value) for name, value in fields if value != getattr(_NOTHING_SAID, name)]
+
+
+_NOTHING_SAID = PutQuery()
+
+
+def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
+    """Return a message of a request as the store takes it; errors tell its place."""
+    if (given.body is UNSET) == (given.raw is UNSET):
+        told = "both are" if given.body is not UNSET else "neither is"
+        raise Problem(
+            "invalid-argument",
+            f"a message has a body (JSON) or bytes (base64), and {told} given",
+            field=f"{place}.body" if place else "body",
+        )
+    try:
+        return call.arguments.item(
+            given.raw if given.body is UNSET else given.body,
+            given.delay,
+            wire.moment(given.at, "at"),
+            new_id() if given.id is None else check_name(given.id),
+            given.priority, given.expires, given.attempts, given.group, given.headers,
+            call.service.clock.now(),
+        )  # fmt: skip
+    except InvalidArgument as error:
+        if not place:
+            raise
+        raise Problem("invalid-argument", f"{place}: {error}", field=place) from None
+
+
+async def _put(call: Call, items: list[Item], on_conflict: str) -> list[Outcome]:
+    service = call.service
+    if service.quotas.any:
+        await service.quotas.admit(call.caller, items, service.clock.now())
+    policy: Any = "replace" if on_conflict == "replace" else "keep"
+    return (await service.ask(Outcomes, Put(call.arguments.queue, items, policy))).outcomes
+
+
+def _stored(call: Call, outcome: Outcome) -> Answer:
+    messages = f"/v1/queues/{call.scope['path_params']['queue']}/messages/"
+    headers = {"location": messages + quote(outcome.id, safe="")}
+    if outcome.due is not None:
+        headers["etag"] = _tag(outcome.due)
+    return Answer(201 if outcome.done else 200, outcome, headers)
+
+
+async def _find(call: Call) -> Any:
+    (message,) = (await call.service.ask(Found, call.arguments.find(call.part("id")))).messages
+    if message is None:
+        raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
+    return message
+
+
+def _changed(outcome: Outcome, if_due: int | None) -> Answer:
+    if outcome.done:
+        headers = {"etag": _tag(outcome.due)} if outcome.due is not None else {}
+        return Answer(200, outcome, headers)
+    if outcome.state is None:
+        raise Problem("not-found", f"{outcome}", outcomes=[outcome])
+    if if_due is not None and outcome.state in ("delayed", "ready"):
+        raise Problem(
+            "precondition-failed",
+            f"{outcome}: it was moved since you looked; look again",
+            outcomes=[outcome],
+            headers={"etag": _tag(outcome.due)} if outcome.due is not None else {},
+        )
+    raise Problem("conflict", f"{outcome}; nothing was changed", outcomes=[outcome])
+
+
+def _tag(due: int) -> str:
+    return f'"{due}"'
+
+
+def _if_due(call: Call) -> int | None:
+    tag = call.headers.get("if-match")
+    if tag in (None, "*"):
+        return None
+    text = tag.strip('"')
+    if not (tag[:1] == tag[-1:] == '"' and text.isdecimal() and text.isascii() and len(text) < 16):
+        raise Problem(
+            "precondition-failed",
+            "if-match names no version that there was; send the etag as a GET told it",
+            field="if-match",
+        )
+    return int(text)
+
+
+_QUEUE = "/v1/queues/{queue}"
+_ONE = f"{_QUEUE}/messages/{{id}}"
+_IF_MATCH = {"if-match": "The etag that a GET told: only if the message was not moved since."}
+
+MESSAGES = (
+    Operation(
+        "putNamed", "PUT", _ONE, "Store a message under an id of your own", "produce", put_named,
+        {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
+        headers={"if-none-match": "*: only if there is no message of this id."},
+        problems=(409, 412, 429, 507),
+        description="Doing so again changes nothing: 201 tells that it was stored, 200 that it was "
+        "there already. A body of another content type than JSON is stored as it is; the options "
+        "then stand in the query.",
+    ),
+    Operation(
+        "put", "POST", f"{_QUEUE}/messages", "Store a message", "produce", put_one,
+        {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
+        problems=(409, 429, 507),
+    ),
+    Operation(
+        "putMany", "POST", f"{_QUEUE}/put", "Store many messages at once", "produce", put_many,
+        {200: wire.OutcomesOut}, takes=wire.PutMany, problems=(429, 507),
+        description="All are stored in one transaction, or none.",
+    ),
+    Operation(
+        "getMessage", "GET", _ONE, "Look at a message", "read", get,
+        {200: wire.MessageOut, 304: None}, problems=(404,),
+        headers={"if-none-match": "The etag that you have."},
+    ),
+    Operation(
+        "reschedule", "PATCH", _ONE, "Move a message to another moment", "produce", reschedule,
+        {200: Outcome}, takes=wire.Changed, headers=_IF_MATCH, problems=(404, 409, 412, 429, 507),
+    ),
+    Operation(
+        "cancel", "DELETE", _ONE, "Take a message back", "produce", cancel, {200: Outcome},
+        headers=_IF_MATCH, problems=(404, 409, 412),
+        description="Final when it answers 200. 409 tells who holds the message, or that it is "
+        "done already.",
+    ),
+    Operation(
+        "getBody", "GET", f"{_ONE}/body", "Look at a message's body alone", "read", get_body,
+        {200: bytes}, problems=(404,), kind="*/*",
+    ),
+    Operation(
+        "listMessages", "GET", f"{_QUEUE}/messages", "List messages", "read", list_messages,
+        {200: wire.Messages}, query=ListQuery,
+    ),
+    Operation(
+        "cancelWhere", "DELETE", f"{_QUEUE}/messages", "Take back a group or a range of time",
+        "produce", cancel_where, {200: wire.AffectedOut}, query=CancelQuery,
+        description="Up to 1,000 at a time; repeat while `more` is true.",
+    ),
+)  # fmt: skip

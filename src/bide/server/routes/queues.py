@@ -1,0 +1,169 @@
+"""Queues: what there is, how many messages are where, and what is set."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bide.model.commands import Configure, Count
+from bide.model.moments import milliseconds
+from bide.model.replies import Affected, Counts, Forecasted, Settings
+from bide.queue.answers import Audit
+from bide.server import wire
+from bide.server.operation import Answer, Call, Operation
+
+__all__ = ["QUEUES"]
+
+
+class QueueNames(msgspec.Struct):
+    """The queues that there are."""
+
+    queues: list[str]
+
+
+class SettingsOut(msgspec.Struct):
+    """What is set for a queue."""
+
+    paused: bool
+    keep: int
+    """For how many milliseconds acked messages are remembered."""
+
+
+class AuditOut(msgspec.Struct):
+    """Whether everything that was put is accounted for."""
+
+    balanced: bool
+    problems: list[str]
+    """What does not add up, in words."""
+    counts: wire.CountsOut
+
+
+class ForecastOut(msgspec.Struct):
+    """How many messages fall due when."""
+
+    start: int
+    """Now, by the store's clock, in Unix milliseconds."""
+    bucket: int
+    """The length of a bucket, in milliseconds."""
+    overdue: int
+    """Due already."""
+    counts: list[int]
+    """Due in each bucket."""
+    later: int
+    """Due after the last bucket."""
+
+
+class PrefixQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which queues to list."""
+
+    prefix: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
+    """What their names begin with."""
+
+
+class ForecastQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How far to look ahead, and how finely."""
+
+    bucket: wire.Span = "1m"
+    horizon: wire.Span = "1h"
+
+
+async def list_queues(call: Call) -> Answer:
+    """List the queues."""
+    prefix = call.query(PrefixQuery).prefix
+    return Answer(200, QueueNames(await call.service.names(call.caller, prefix)))
+
+
+async def counts(call: Call) -> Answer:
+    """Count the messages of a queue."""
+    found = await call.service.ask(Counts, Count(call.arguments.queue))
+    return Answer(200, wire.CountsOut.of(found))
+
+
+async def audit(call: Call) -> Answer:
+    """Check that every message is accounted for."""
+    found = await call.service.ask(Counts, Count(call.arguments.queue, recount=True))
+    checked = Audit.of(call.queue, found)
+    return Answer(200, AuditOut(bool(checked), checked.problems, wire.CountsOut.of(found)))
+
+
+async def forecast(call: Call) -> Answer:
+    """Tell how many messages fall due when."""
+    query = call.query(ForecastQuery)
+    command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
+    found = await call.service.ask(Forecasted, command)
+    return Answer(
+        200,
+        ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later),
+    )
+
+
+async def pause(call: Call) -> Answer:
+    """Let nobody claim from a queue."""
+    await call.read(wire.Empty)
+    return await _configure(call, Configure(call.arguments.queue, paused=True))
+
+
+async def resume(call: Call) -> Answer:
+    """Let messages be claimed again."""
+    await call.read(wire.Empty)
+    return await _configure(call, Configure(call.arguments.queue, paused=False))
+
+
+async def configure(call: Call) -> Answer:
+    """Set what is given, leave the rest."""
+    given = await call.read(wire.ConfigureRequest)
+    keep = None if given.keep is None else milliseconds(given.keep, "keep")
+    return await _configure(call, Configure(call.arguments.queue, given.paused, keep))
+
+
+async def _configure(call: Call, command: Configure) -> Answer:
+    reply = await call.service.ask(Settings, command)
+    return Answer(200, SettingsOut(reply.paused, reply.keep))
+
+
+async def purge(call: Call) -> Answer:
+    """Delete messages of a state that nobody holds."""
+    asked = await call.read(wire.PurgeRequest)
+    command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
+    found = await call.service.ask(Affected, command)
+    return Answer(200, wire.AffectedOut(found.count, found.more))
+
+
+_QUEUE = "/v1/queues/{queue}"
+
+QUEUES = (
+    Operation(
+        "listQueues", "GET", "/v1/queues", "List the queues", "read", list_queues,
+        {200: QueueNames}, query=PrefixQuery, tag="queues",
+    ),
+    Operation(
+        "counts", "GET", _QUEUE, "Count the messages in each state", "read", counts,
+        {200: wire.CountsOut}, tag="queues",
+        description="And what has become of all others since the queue exists.",
+    ),
+    Operation(
+        "configure", "PATCH", _QUEUE, "Pause, resume, or set how long ids are remembered", "admin",
+        configure, {200: SettingsOut}, takes=wire.ConfigureRequest, tag="queues",
+    ),
+    Operation(
+        "pause", "POST", f"{_QUEUE}/pause", "Let nobody claim", "admin", pause,
+        {200: SettingsOut}, takes=wire.Empty, tag="queues",
+    ),
+    Operation(
+        "resume", "POST", f"{_QUEUE}/resume", "Let messages be claimed again", "admin", resume,
+        {200: SettingsOut}, takes=wire.Empty, tag="queues",
+    ),
+    Operation(
+        "purge", "POST", f"{_QUEUE}/purge", "Delete messages of a state", "admin", purge,
+        {200: wire.AffectedOut}, takes=wire.PurgeRequest, tag="queues",
+        description="Up to 1,000 at a time; repeat while `more` is true.",
+    ),
+    Operation(
+        "forecast", "GET", f"{_QUEUE}/forecast", "Tell how many messages fall due when", "read",
+        forecast, {200: ForecastOut}, query=ForecastQuery, tag="queues",
+    ),
+    Operation(
+        "audit", "GET", f"{_QUEUE}/audit", "Check that every message is accounted for", "read",
+        audit, {200: AuditOut}, tag="queues",
+    ),
+)  # fmt: skip

@@ -1,0 +1,98 @@
+"""Running the server: one socket, and processes that share it under a supervisor."""
+
+import logging
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.server.child import SETTINGS
+from bide.server.settings import Settings
+from bide.worker.supervisor import Supervisor
+
+__all__ = ["bind", "serve"]
+
+_log = logging.getLogger("bide.server")
+
+BACKLOG = 2_048
+
+
+async def serve(settings: Settings) -> int:
+    """Serve until a signal says otherwise; return the exit code.
+
+    Raises:
+        InvalidArgument: the settings cannot work together, or nothing can listen there.
+    """
+    settings.check()
+    listening = bind(settings)
+    os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
+    try:
+        where, store = address(listening, settings), settings.shown()["store"]
+        _log.info("listening on %s, store %s", where, store)
+        descriptor = listening.fileno()
+        return await Supervisor(
+            lambda line: [sys.executable, *_flags(), "-m", "bide.server.child", str(line),
+                          str(descriptor)],
+            settings.workers, grace=settings.grace, pass_fds=(descriptor,),
+        ).run()  # fmt: skip
+    finally:
+        del os.environ[SETTINGS]
+        listening.close()
+        _tidy(settings)
+
+
+def _tidy(settings: Settings) -> None:
+    if settings.socket is not None:
+        Path(settings.socket).unlink(missing_ok=True)
+
+
+def _flags() -> list[str]:
+    """Return the flags of this interpreter that the processes are to have as well."""
+    return [f"-W{option}" for option in sys.warnoptions]
+
+
+def address(listening: socket.socket, settings: Settings) -> str:
+    """Return where the server is to be found, with the port that it got."""
+    if settings.socket is not None:
+        return settings.address
+    return msgspec.structs.replace(settings, port=listening.getsockname()[1]).address
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        InvalidArgument: nothing can listen there.
+    """
+    try:
+        if settings.socket is not None:
+            _make_room(Path(settings.socket))
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listening.bind(settings.socket)
+            listening.listen(BACKLOG)
+            return listening
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        where = (settings.host, settings.port)
+        listening = socket.create_server(where, family=family, backlog=BACKLOG)
+        # Connections inherit it. asyncio sets it only where the socket names its protocol.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+    except OSError as error:
+        raise InvalidArgument(
+            f"nothing can listen on {settings.address}: {error.strerror}; is another server there? "
+            "Choose another --port, --host or --socket"
+        ) from None
+
+
+def _make_room(path: Path) -> None:
+    """Remove the socket of a server that is no more."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.connect(str(path))
+        raise InvalidArgument(f"a server listens on {path} already")
+    path.unlink()

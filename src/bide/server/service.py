@@ -1,0 +1,172 @@
+"""The service: one store, and everybody whose requests go there."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Command, Queues
+from bide.model.errors import BideError, InvalidArgument
+from bide.model.replies import Claimed, Names, Reply
+from bide.server.access import OPEN, RESERVED, Caller, Tokens
+from bide.server.hub import Hub
+from bide.server.problem import Problem
+from bide.server.quotas import Quotas
+from bide.server.settings import Settings
+
+__all__ = ["Service", "SettableClock"]
+
+R = TypeVar("R", bound=Reply)
+
+MOST_UNDER_WAY = 5_000
+"""How many commands of batches may be under way. The lane takes twice as many without making any
+of them wait, so those of one batch stay in their order."""
+
+
+class SettableClock(Clock, Protocol):
+    """A clock that a test moves through requests of its own."""
+
+    def set_wall(self, now: int) -> None:
+        """Set the wall clock, in Unix milliseconds."""
+
+
+class Service:
+    """A store, and what a server knows beside it.
+
+    Args:
+        settings: what the server was told.
+        test_clock: by which the store goes instead of its own; requests may then set it.
+    """
+
+    def __init__(self, settings: Settings, test_clock: SettableClock | None = None) -> None:
+        settings.check()
+        self.settings = settings
+        self.clock: Clock = test_clock or SYSTEM_CLOCK
+        self.test_clock = test_clock
+        self.lane = open_lane(settings.store, self.clock)
+        self.hub = Hub(self.lane)
+        self.tokens = Tokens(self.lane, self.clock)
+        self.quotas = Quotas(settings, self.lane)
+        self.asks_for_tokens = settings.auth == "required"
+        self.stopping = asyncio.Event()
+        self.requests: dict[tuple[str, int], int] = {}
+        """How many requests were answered, by operation and status."""
+        self.seconds: dict[str, float] = {}
+        """How long they took, by operation."""
+        self.waiting = 0
+        """How many claims wait."""
+        self._under_way = 0
+
+    async def begin(self) -> None:
+        """Open the store, and find out whether requests need a token.
+
+        Raises:
+            StoreError: the store cannot be opened.
+            InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
+        """
+        capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
+        if self.settings.auth == "auto" and capabilities.random_access:
+            self.asks_for_tokens = bool(await asyncio.to_thread(self.tokens.listed))
+        if not self.asks_for_tokens and not self.settings.local:
+            raise InvalidArgument(
+                f"host={self.settings.host!r} can be reached from other machines, and the store "
+                "has no tokens; make one with bide token create, or listen on 127.0.0.1"
+            )
+
+    async def ask(self, kind: type[R], command: Command) -> R:
+        """Have a command carried out, and return its reply."""
+        reply = await self.lane.acall(command, self)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    async def batch(self, commands: Sequence[Command]) -> list[Reply | BaseException]:
+        """Have commands carried out in their order; return a reply or an error for each."""
+        if self._under_way + len(commands) > MOST_UNDER_WAY:
+            raise Problem("overloaded", "too many commands are under way; try again in a second")
+        self._under_way += len(commands)
+        in_order = not all(command.only_reads for command in commands)
+        try:
+            return await asyncio.gather(
+                *[self.lane.acall(command, self, in_order=in_order) for command in commands],
+                return_exceptions=True,
+            )
+        finally:
+            self._under_way -= len(commands)
+
+    async def claim(self, command: Command, wait: float) -> Claimed:
+        """Claim messages, and wait for them; what a caller who goes away has claimed goes back."""
+        self.waiting += 1
+        try:
+            reply = await self.lane.acall(command, self, min(wait, self.settings.longest_wait))
+        finally:
+            self.waiting -= 1
+        assert isinstance(reply, Claimed)
+        return reply
+
+    async def names(self, caller: Caller, prefix: str = "") -> list[str]:
+        """Return the names of a caller's queues, as they are in their namespace."""
+        found = await self.ask(Names, Queues(caller.full(prefix)))
+        return own_names(caller, found.names)
+
+    async def authorised(self, text: str | None) -> Caller:
+        """Return who sends a request.
+
+        Raises:
+            Problem: they have no token, or none that is good.
+        """
+        if not self.asks_for_tokens:
+            return OPEN
+        challenge = {"www-authenticate": 'Bearer realm="bide"'}
+        if text is None:
+            raise Problem(
+                "unauthorized",
+                "this server asks for a token: send the header 'Authorization: Bearer ...'; "
+                "bide token create makes one",
+                headers=challenge,
+            )
+        caller = await self.tokens.caller(text)
+        if caller is None:
+            raise Problem(
+                "unauthorized",
+                "the token is unknown, was revoked, or has expired; bide token list shows which "
+                "there are",
+                headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
+            )
+        return caller
+
+    async def ready(self) -> str | None:
+        """Return why the service cannot work, `None` if it can."""
+        if self.stopping.is_set():
+            return "the server is stopping"
+        try:
+            async with asyncio.timeout(5):
+                await self.lane.acall(Queues(f"{RESERVED}/"), self)
+        except TimeoutError:
+            return "the store does not answer within 5 s"
+        except BideError as error:
+            return str(error)
+        return None
+
+    def note(self, operation: str, status: int, began: float) -> float:
+        """Count a request; return how many seconds it took."""
+        took = time.perf_counter() - began
+        key = operation, status
+        self.requests[key] = self.requests.get(key, 0) + 1
+        self.seconds[operation] = self.seconds.get(operation, 0.0) + took
+        return took
+
+    def stop(self) -> None:
+        """Answer the claims that wait, and end what streams."""
+        self.stopping.set()
+        self.lane.release(self)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        close_lane(self.lane)
+
+
+def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
+    """Return those of the names that are a caller's, as they are in their namespace."""
+    return [own for name in names if (own := caller.own(name)) is not None]

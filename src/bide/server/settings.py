@@ -1,0 +1,159 @@
+"""What a server is told: by a file, by the environment, by the command line."""
+
+import ipaddress
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from bide.engines.registry import DEFAULT_URL, mask, opener
+from bide.model.body import MAX_BODY
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+from bide.model.moments import LATEST, milliseconds
+
+__all__ = ["Quota", "Settings", "read_file"]
+
+Auth = Literal["auto", "required", "off"]
+
+PORT = 8642
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much a namespace may use. What is left out is not limited."""
+
+    rate: float | None = None
+    """How many messages may be put a second, by all of its tokens together."""
+    pending: int | None = None
+    """How many messages may be in its queues at a time, counted once a second."""
+    max_body: int | None = None
+    """How many bytes a body may take."""
+    longest_delay: str | float | None = None
+    """How far ahead a message may be due."""
+
+    @property
+    def longest_ms(self) -> int:
+        """`longest_delay` in milliseconds."""
+        given = self.longest_delay
+        return LATEST if given is None else milliseconds(given, "longest_delay")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a server is told.
+
+    Example:
+        >>> Settings(store="sqlite:///bide.db", port=9000).address
+        'http://127.0.0.1:9000'
+    """
+
+    store: str = DEFAULT_URL
+    """The URL of the store."""
+    host: str = "127.0.0.1"
+    port: int = PORT
+    socket: str | None = None
+    """The path of a Unix socket to listen on instead of host and port."""
+    workers: int = 1
+    """How many processes share the work."""
+    auth: Auth = "auto"
+    """Whether requests need a token; "auto": if the store has any when the server starts."""
+    grace: float = 30.0
+    """Seconds that requests get to finish when the server is stopped."""
+    max_body: int = MAX_BODY
+    """How many bytes the body of a message may take."""
+    max_request: int = 32 * 1024 * 1024
+    """How many bytes a request may take."""
+    longest_wait: float = 300.0
+    """For how many seconds a claim may wait."""
+    request_timeout: float = 30.0
+    """How many seconds a client may take to send a request."""
+    log_json: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    quotas: dict[str, Quota] = {}
+    """By namespace; "*" is for all that are not named."""
+    push_networks: list[str] = []
+    """Private networks that push may send to, such as "10.1.0.0/16"."""
+
+    def __post_init__(self) -> None:
+        _between("port", self.port, 0, 65_535)
+        _between("workers", self.workers, 1, 256)
+        _between("max_body", self.max_body, 1, 1 << 30)
+        _between("max_request", self.max_request, 1_024, 1 << 31)
+        _between("grace", self.grace, 0, 3_600)
+        _between("longest_wait", self.longest_wait, 0, 3_600)
+        _between("request_timeout", self.request_timeout, 0.01, 3_600)
+        for name, quota in self.quotas.items():
+            if name != "*":
+                check_queue(f"{name}/q")
+            _ = quota.longest_ms
+        for network in self.push_networks:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise InvalidArgument(f"push_networks has {network!r}: {error}") from None
+
+    @property
+    def address(self) -> str:
+        """Where the server is to be found."""
+        if self.socket is not None:
+            return f"unix:{self.socket}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.socket is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def quota(self, namespace: str | None) -> Quota:
+        """Return what a namespace may use."""
+        return self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
+
+    def check(self) -> None:
+        """Look for what cannot work together.
+
+        Raises:
+            InvalidArgument: the store's URL is wrong, or it cannot be shared by several processes.
+        """
+        opener(self.store)
+        if self.store.partition("://")[0] == "memory" and self.workers > 1:
+            raise InvalidArgument(
+                "memory:// lives in one process, and workers= asks for several; leave workers out, "
+                "or use sqlite:///bide.db"
+            )
+        if self.auth == "off" and not self.local:
+            raise InvalidArgument(
+                f"host={self.host!r} can be reached from other machines, and auth is off; leave "
+                "auth out and make a token (bide token create), or listen on 127.0.0.1"
+            )
+
+    def shown(self) -> dict[str, Any]:
+        """Return all settings, fit to be shown."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return {**found, "store": mask(self.store)}
+
+
+def _between(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return what a TOML file sets.
+
+    Raises:
+        InvalidArgument: it cannot be read, or says something that is not known.
+    """
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+        settings = msgspec.convert(found, Settings)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{path} has a setting that cannot be: {error}") from None
+    return {name: getattr(settings, name) for name in found}

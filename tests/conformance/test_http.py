@@ -1,0 +1,83 @@
+"""The suite through a server: each engine of a test has a store of its own behind one port."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide.engines.port import Engine
+from bide.engines.registry import opener
+from bide.server.app import App
+from bide.server.settings import Settings
+from bide.testing import FakeClock
+from bide.testing.conformance import EngineConformance
+from tests.server.conftest import running
+
+KEPT = 8
+
+
+class Stores:
+    """An ASGI application in front of several: the first part of the path says which.
+
+    Of the stores that were asked for last a few stay open; the others wait in their files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._apps: dict[str, App] = {}
+        self._settings = App(self._told("main"))
+        self.service = self._settings.service
+
+    def _told(self, name: str) -> Settings:
+        return Settings(store=f"sqlite:///{self._folder}/{name}.db?durability=normal")
+
+    def _app(self, name: str) -> App:
+        app = self._apps.pop(name, None) or App(self._told(name), FakeClock())
+        self._apps[name] = app
+        if len(self._apps) > KEPT:
+            self._apps.pop(next(iter(self._apps))).service.close()
+        return app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._settings(scope, receive, send)
+            return
+        _, name, rest = scope["raw_path"].decode().split("/", 2)
+        await self._app(name)({**scope, "raw_path": b"/" + rest.encode()}, receive, send)
+
+    def close(self) -> None:
+        for app in self._apps.values():
+            app.service.close()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    stores = Stores(tmp_path_factory.mktemp("stores"))
+    with running(stores) as port:  # type: ignore[arg-type]
+        yield port
+    stores.close()
+
+
+numbers = itertools.count()
+
+
+class TestHttp(EngineConformance):
+    @pytest.fixture
+    def urls(self) -> dict[Engine, str]:
+        return {}
+
+    @pytest.fixture
+    def make_engine(self, urls: dict[Engine, str], port: int) -> Callable[[], Engine]:
+        def make() -> Engine:
+            url = f"http://127.0.0.1:{port}/{next(numbers)}"
+            engine = opener(url)()
+            urls[engine] = url
+            return engine
+
+        return make
+
+    @pytest.fixture
+    def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
+        return lambda engine: opener(urls[engine])()

@@ -1,0 +1,72 @@
+"""Servers for tests: uvicorn in a thread, on a port of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide.server.access import Tokens
+from bide.server.app import App
+from bide.server.child import Server
+from bide.server.serve import bind
+from bide.server.settings import Settings
+from tests.server.client import Client
+
+
+@contextmanager
+def running(app: App) -> Iterator[int]:
+    """Serve an application, and give its port."""
+    with bind(Settings(port=0)) as listening:
+        port: int = listening.getsockname()[1]
+        server = Server(app)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve([listening])))
+        thread.start()
+        try:
+            yield port
+        finally:
+            loop.call_soon_threadsafe(server.stop)
+            thread.join()
+            loop.close()
+
+
+Serve = Callable[..., Client]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Provide a function that starts a server and returns a client of it."""
+    with ExitStack() as stack:
+
+        def start(app: App | None = None, **settings: Any) -> Client:
+            told = {"store": f"sqlite:///{tmp_path}/bide.db", **settings}
+            app = app or App(Settings(**told))
+            port = stack.enter_context(running(app))
+            return stack.enter_context(Client(port, app))
+
+        yield start
+
+
+@pytest.fixture
+def client(serve: Serve) -> Client:
+    """Provide a client of a server without tokens, on SQLite."""
+    return serve()
+
+
+@pytest.fixture
+def make_token(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Provide a function that makes tokens in the store of `serve`."""
+    from bide.lane.shared import close_lane, open_lane
+
+    lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
+    tokens = Tokens(lane)
+
+    def make(namespace: str | None, *scopes: str, **fields: Any) -> str:
+        return tokens.create(namespace, scopes, **fields)[0]
+
+    yield make
+    close_lane(lane)

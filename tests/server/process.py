@@ -1,0 +1,84 @@
+"""A server as a process of its own, as `bide serve` starts it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class ServerProcess:
+    """Runs `bide serve`, and waits until it answers.
+
+    Args:
+        folder: where it runs, and keeps its log.
+        arguments: of the command.
+    """
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.log = folder / f"serve-{time.monotonic_ns()}.log"
+        command = [sys.executable, "-m", "bide", "serve", "--port", "0", *arguments]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=environment, stderr=log, process_group=0
+            )
+        self.url = self._until(r"listening on (\S+),")
+        if self.url.startswith("http"):
+            self._answers()
+        else:
+            self._until("listening")
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def workers(self) -> list[int]:
+        """Return the ids of the processes that answer."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(word) for word in path.read_text().split()]
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        """Kill all of it, as a machine that loses its power."""
+        workers = self.workers()
+        self.process.kill()
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        self.process.wait(20)
+
+    def _until(self, pattern: str) -> str:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, self.text):
+                return found[1] if found.groups() else found[0]
+            assert self.process.poll() is None, self.text
+            time.sleep(0.02)
+        raise AssertionError(f"no {pattern!r} in\n{self.text}")
+
+    def _answers(self) -> None:
+        urllib.request.urlopen(f"{self.url}/readyz", timeout=20).close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,203 @@
+"""What can be asked about messages, as curl would ask it."""
+
+import base64
+import time
+from typing import Any
+
+import pytest
+
+from tests.server.client import Client, Q
+
+ONE = f"{Q}/messages/order-42"
+
+
+def test_a_put_is_idempotent(client: Client) -> None:
+    first = client.put(ONE, {"body": {"order": 42}, "delay": "30m"})
+    assert (first.status, first.json["state"], first.json["done"]) == (201, "delayed", True)
+    again = client.put(ONE, {"body": {"order": 43}})
+    assert (again.status, again.json["done"]) == (200, False)
+    found = client.get(ONE)
+    assert found.json["body"] == {"order": 42}
+    assert found.headers["etag"] == first.headers["etag"] == again.headers["etag"]
+
+
+def test_a_put_replaces_or_refuses_when_told_to(client: Client) -> None:
+    client.put(ONE, {"body": 1, "delay": 60})
+    assert client.put(f"{ONE}?on_conflict=replace", {"body": 2, "delay": 60}).status == 201
+    assert client.get(ONE).json["body"] == 2
+    assert client.put(f"{ONE}?on_conflict=raise", {"body": 3}).problem["error"] == "AlreadyExists"
+    lost = client.put(ONE, {"body": 3}, if_none_match="*")
+    assert (lost.status, lost.problem["outcomes"][0]["id"]) == (412, "order-42")
+
+
+def test_an_id_is_made_up(client: Client) -> None:
+    made = client.post(f"{Q}/messages", {"body": None, "priority": 3, "group": "g"})
+    assert made.status == 201
+    found = client.get(made.headers["location"]).json
+    assert (found["id"], found["body"], found["priority"]) == (made.json["id"], None, 3)
+
+
+@pytest.mark.parametrize("id", ["a/b", "ä ö?#", "%2F", "many", "x/body", ".", "a%b"])
+def test_any_id_goes_into_a_path(client: Client, id: str) -> None:
+    made = client.post(f"{Q}/messages", {"body": id, "id": id})
+    where = made.headers["location"]
+    assert client.get(where).json["id"] == id
+    assert client.get(f"{where}/body").json == id
+    assert client.send("DELETE", where).status == 200
+
+
+def test_bytes_keep_their_content_type(client: Client) -> None:
+    data = bytes(range(256))
+    path = f"{ONE}?delay=10&priority=7&group=pictures&attempts=2&expires=1h"
+    assert client.send("PUT", path, data=data, content_type="image/png").status == 201
+    found = client.get(ONE).json
+    assert base64.b64decode(found["bytes"]) == data
+    assert (found["priority"], found["group"], found["attempts"]) == (7, "pictures", 2)
+    assert (found["headers"], found["expires"]) == ({"content-type": "image/png"}, 3_600_000)
+    body = client.get(f"{ONE}/body")
+    assert (body.data, body.headers["content-type"]) == (data, "image/png")
+    assert body.headers["x-content-type-options"] == "nosniff"
+
+
+def test_many_are_put_at_once_or_not_at_all(client: Client) -> None:
+    given: list[Any] = [{"body": n, "id": f"m{n}"} for n in range(3)]
+    given.append({"bytes": base64.b64encode(b"raw").decode()})
+    outcomes = client.post(f"{Q}/put", {"messages": given}).json["outcomes"]
+    assert [outcome["done"] for outcome in outcomes] == [True] * 4
+    bad = client.post(
+        f"{Q}/put", {"messages": [{"body": 1, "id": "new"}, {"body": 1, "delay": "x"}]}
+    )
+    assert (bad.status, bad.problem["field"]) == (400, "messages[1]")
+    assert client.get(f"{Q}/messages/new").status == 404
+
+
+def test_an_edit_that_somebody_else_has_overtaken_is_refused(client: Client) -> None:
+    tag = client.put(ONE, {"body": 1, "delay": "1h"}).headers["etag"]
+    assert client.get(ONE, if_none_match=tag).status == 304
+    moved = client.send("PATCH", ONE, {"delay": "2h"}, if_match=tag)
+    assert (moved.status, moved.json["done"]) == (200, True)
+    for method, content in (("PATCH", {"delay": "3h"}), ("DELETE", None)):
+        late = client.send(method, ONE, content, if_match=tag)
+        assert (late.status, late.headers["etag"]) == (412, moved.headers["etag"])
+        assert "look again" in late.problem["detail"]
+    assert client.send("DELETE", ONE, if_match='"x"').status == 412
+    assert client.put(ONE, {"body": 1}, if_match=tag).problem["field"] == "if-match"
+    assert client.send("DELETE", ONE, if_match=moved.headers["etag"]).status == 200
+
+
+def test_cancel_says_when_it_is_too_late(client: Client) -> None:
+    assert client.send("DELETE", ONE).status == 404
+    client.put(ONE, {"body": 1})
+    client.post(f"{Q}/claim", {"holder": "web1"})
+    late = client.send("DELETE", ONE)
+    assert late.status == 409
+    assert "held by web1" in late.problem["detail"]
+
+
+def test_a_list_has_filters_and_pages(client: Client) -> None:
+    messages = [
+        {"body": n, "id": f"m{n}", "at": 2_000_000_000 + n, "group": f"g{n % 2}"} for n in range(9)
+    ]
+    client.post(f"{Q}/put", {"messages": messages})
+    seen, cursor = [], ""
+    while True:
+        page = client.get(f"{Q}/messages?state=delayed&limit=4{cursor}").json
+        seen += [message["id"] for message in page["messages"]]
+        if "cursor" not in page:
+            break
+        cursor = f"&cursor={page['cursor']}"
+    assert seen == [f"m{n}" for n in range(9)]
+    path = f"{Q}/messages?group=g1&after=2000000003&before=2033-05-18T03:33:27Z"
+    assert [message["id"] for message in client.get(path).json["messages"]] == ["m3", "m5"]
+
+
+def test_a_group_and_a_range_are_taken_back(client: Client) -> None:
+    messages = [{"body": n, "at": 2_000_000_000 + n, "group": f"g{n % 2}"} for n in range(9)]
+    client.post(f"{Q}/put", {"messages": messages})
+    assert client.send("DELETE", f"{Q}/messages?group=g1&dry_run=true").json["count"] == 4
+    assert client.send("DELETE", f"{Q}/messages?group=g1").json == {"count": 4, "more": False}
+    assert client.send("DELETE", f"{Q}/messages?before=2000000003").json["count"] == 2
+    assert client.send("DELETE", f"{Q}/messages").status == 400
+    assert client.get(Q).json["sizes"]["delayed"] == 3
+
+
+def test_claim_and_settle(client: Client) -> None:
+    client.post(f"{Q}/put", {"messages": [{"body": n, "id": f"m{n}"} for n in range(6)]})
+    claimed = client.post(f"{Q}/claim", {"count": 5, "lease": "1m", "holder": "w"}).json
+    leases = [{"id": m["id"], "token": m["token"]} for m in claimed["messages"]]
+    assert [message["body"] for message in claimed["messages"]] == [0, 1, 2, 3, 4]
+    for verb, lease, more in (
+        ("ack", leases[0], {}),
+        ("retry", leases[1], {"delay": "1h", "reason": "later"}),
+        ("bury", leases[2], {"reason": "never"}),
+        ("release", leases[3], {}),
+        ("extend", leases[4], {"lease": "5m"}),
+    ):
+        done = client.post(f"{Q}/{verb}", {"leases": [lease], **more})
+        assert (done.status, done.json["outcomes"][0]["done"]) == (200, True), verb
+    counts = client.get(Q).json
+    assert counts["sizes"] == {"delayed": 1, "ready": 2, "leased": 1, "dead": 1}
+    assert counts["flow"]["acked"] == 1
+    late = client.post(f"{Q}/ack", {"leases": leases[:1]})
+    assert (late.status, late.problem["error"]) == (409, "LeaseLost")
+    assert late.problem["outcomes"][0]["id"] == "m0"
+    some = client.post(f"{Q}/ack", {"leases": [leases[0], leases[4]]})
+    assert [outcome["done"] for outcome in some.json["outcomes"]] == [False, True]
+
+
+def test_a_claim_waits_until_a_message_is_due(client: Client) -> None:
+    client.put(ONE, {"body": 1, "delay": "300ms"})
+    began = time.monotonic()
+    claimed = client.post(f"{Q}/claim", {"wait": "10s"}).json
+    assert [message["id"] for message in claimed["messages"]] == ["order-42"]
+    assert 0.25 < time.monotonic() - began < 5
+    nothing = client.post(f"{Q}/claim", {"wait": 0.05}).json
+    assert nothing["messages"] == []
+
+
+def test_dead_letters_are_listed_revived_and_purged(client: Client) -> None:
+    client.post(f"{Q}/put", {"messages": [{"body": n, "id": f"m{n}"} for n in range(3)]})
+    leases = [
+        {"id": m["id"], "token": m["token"]}
+        for m in client.post(f"{Q}/claim", {"count": 3}).json["messages"]
+    ]
+    client.post(f"{Q}/bury", {"leases": leases, "reason": "no such customer"})
+    dead = client.get(f"{Q}/dead?limit=2").json
+    assert dead["messages"][0]["failures"][0]["reason"] == "no such customer"
+    assert len(client.get(f"{Q}/dead?cursor={dead['cursor']}").json["messages"]) == 1
+    assert client.post(f"{Q}/revive", {"ids": ["m0"]}).json["outcomes"][0]["state"] == "ready"
+    assert client.post(f"{Q}/purge", {"state": "dead"}).json["count"] == 2
+    assert client.post(f"{Q}/revive").json["outcomes"] == []
+
+
+def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
+    for queue in ("orders", "other"):
+        client.post(f"/v1/queues/{queue}/messages", {"body": 1, "delay": 90})
+    assert client.get("/v1/queues").json == {"queues": ["orders", "other"]}
+    assert client.get("/v1/queues?prefix=ot").json == {"queues": ["other"]}
+    forecast = client.get(f"{Q}/forecast?bucket=1m&horizon=5m").json
+    assert (forecast["counts"], forecast["bucket"]) == ([0, 1, 0, 0, 0], 60_000)
+    assert client.post(f"{Q}/pause").json["paused"]
+    assert client.get(Q).json["paused"]
+    assert not client.post(f"{Q}/resume").json["paused"]
+    kept = client.send("PATCH", Q, {"paused": True, "keep": "1h"}).json
+    assert kept == {"paused": True, "keep": 3_600_000}
+    audit = client.get(f"{Q}/audit").json
+    assert (audit["balanced"], audit["problems"]) == (True, [])
+
+
+def test_the_service_tells_how_it_is(client: Client) -> None:
+    client.post(f"{Q}/messages", {"body": 1})
+    assert client.get("/healthz").json == {"status": "ok"}
+    assert client.get("/readyz").json == {"status": "ready"}
+    metrics = client.get("/metrics").data.decode()
+    assert 'bide_messages{queue="orders",state="ready"} 1' in metrics
+    assert 'bide_http_requests_total{operation="put",status="201"} 1' in metrics
+    assert client.get("/v1").json["capabilities"]["durable"]
+
+
+def test_a_head_is_a_get_without_its_body(client: Client) -> None:
+    client.put(ONE, {"body": 1})
+    head = client.send("HEAD", ONE)
+    assert (head.status, head.data) == (200, b"")
+    assert head.headers["etag"]

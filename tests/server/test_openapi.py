@@ -1,0 +1,90 @@
+"""The description of the API: valid, complete, and true."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from openapi_spec_validator import validate
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from bide.server.app import App
+from bide.server.openapi import description
+from bide.server.routes import OPERATIONS
+from bide.server.settings import Settings
+from tests.server.client import Client
+from tests.server.conftest import running
+
+EXAMPLES = 6
+"""How many requests are made up for each operation, beside those that try its edges."""
+
+WHAT_HOLDS: list[Any] = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.response_headers_conformance,
+]
+
+api = schemathesis.openapi.from_dict(description()).exclude(path="/v1/events")  # it does not end
+
+
+def test_the_description_is_valid() -> None:
+    validate(description())
+
+
+def test_each_operation_is_told(client: Client) -> None:
+    paths = client.get("/openapi.json").json["paths"]
+    told = {(path, method.upper()) for path, found in paths.items() for method in found}
+    assert told == {(operation.path, operation.method) for operation in OPERATIONS}
+    for found in paths.values():
+        for operation in found.values():
+            assert operation["summary"]
+            assert operation["operationId"]
+
+
+def test_the_page_tells_of_each_operation_and_fetches_nothing(client: Client) -> None:
+    page = client.get("/docs")
+    text = page.data.decode()
+    for operation in OPERATIONS:
+        assert f"id='{operation.name}'" in text
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "<script" not in text
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_every_problem_is_told(client: Client) -> None:
+    text = client.get("/docs").data.decode()
+    kind = client.get("/v2").problem["type"]
+    assert f"id='{kind.partition('#')[2]}'" in text
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    settings = Settings(longest_wait=0.01, store="memory://schemathesis")
+    with running(App(settings)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@api.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_whatever_is_asked_the_answer_is_as_described(
+    case: Any, url: str, session: requests.Session
+) -> None:
+    case.call_and_validate(base_url=url, session=session, checks=WHAT_HOLDS)

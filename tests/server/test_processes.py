@@ -1,0 +1,228 @@
+"""`bide serve` as a process: stopping, dying, several at a time."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from tests.server.process import ServerProcess
+
+pytestmark = pytest.mark.process
+
+Q = "/v1/queues/orders"
+
+
+def ask(port: int, method: str, path: str, content: Any = None) -> Any:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    data = None if content is None else json.dumps(content)
+    try:
+        connection.request(method, path, data, {"content-type": "application/json"})
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def test_what_was_confirmed_survives_a_kill_under_load(tmp_path: Path) -> None:
+    confirmed: list[str] = []
+    asked: list[str] = []
+    with ServerProcess(tmp_path) as server:
+
+        def load(number: int) -> None:
+            for count in range(100_000):
+                id = f"{number}-{count}"
+                asked.append(id)
+                try:
+                    ask(server.port, "PUT", f"{Q}/messages/{id}", {"body": count})
+                except (OSError, HTTPException):
+                    return
+                confirmed.append(id)
+
+        threads = [threading.Thread(target=load, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(confirmed) < 300:
+            time.sleep(0.01)
+        server.kill()
+        for thread in threads:
+            thread.join()
+    with ServerProcess(tmp_path) as server:
+        found: set[str] = set()
+        while batch := ask(server.port, "POST", f"{Q}/claim", {"count": 500})["messages"]:
+            leases = [{"id": m["id"], "token": m["token"]} for m in batch]
+            ask(server.port, "POST", f"{Q}/ack", {"leases": leases})
+            found |= {message["id"] for message in batch}
+        assert set(confirmed) <= found <= set(asked)
+        assert ask(server.port, "GET", f"{Q}/audit")["balanced"]
+
+
+def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        answers: list[Any] = []
+
+        def claim() -> None:
+            answers.append(ask(server.port, "POST", f"{Q}/claim", {"wait": "1m"}))
+
+        threads = [threading.Thread(target=claim) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        while "bide_http_waiting_claims 5" not in _metrics(server):
+            time.sleep(0.01)
+        began = time.monotonic()
+        assert server.stop() == 0
+        for thread in threads:
+            thread.join()
+        assert [answer["messages"] for answer in answers] == [[]] * 5
+        assert time.monotonic() - began < 5
+
+
+def _metrics(server: ServerProcess) -> str:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def test_a_process_that_dies_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--workers", "2") as server:
+        first = server.workers()
+        assert len(first) == 2
+        os.kill(first[0], signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while len(set(server.workers()) - set(first)) < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        for number in range(10):
+            ask(server.port, "PUT", f"{Q}/messages/m{number}", {"body": number})
+        assert ask(server.port, "GET", Q)["sizes"]["ready"] == 10
+
+
+def test_two_servers_on_one_store_wake_each_other(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as one, ServerProcess(tmp_path) as two:
+        got: list[float] = []
+
+        def claim() -> None:
+            with bide.Queue("orders", one.url) as queue:
+                with queue.take(wait=20):
+                    got.append(time.monotonic())
+
+        thread = threading.Thread(target=claim)
+        thread.start()
+        while "POST /v1/batch" not in one.text:
+            time.sleep(0.01)
+        time.sleep(0.3)  # until its events are open, there is no sign of it outside
+        put = time.monotonic()
+        with bide.Queue("orders", two.url) as queue:
+            queue.put({"order": 1})
+        thread.join()
+        assert got[0] - put < 5
+
+
+def test_the_engine_lives_through_a_restart(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        port = server.port
+        with bide.Queue("orders", server.url) as queue:
+            queue.put(1, id="a")
+            server.stop()
+            with pytest.raises(bide.StoreUnavailable, match="cannot be reached"):
+                queue.put(2, id="b")
+            with ServerProcess(tmp_path, "--port", str(port)):
+                assert queue.put(2, id="b")
+                assert [delivery.body for delivery in queue.claim(5)] == [1, 2]
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "bide.sock"
+    with ServerProcess(tmp_path, "--socket", str(path)) as server:
+        deadline = time.monotonic() + 20
+        answer = b""
+        while b'"ok"' not in answer:
+            assert time.monotonic() < deadline
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(20)
+                connection.connect(str(path))
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                answer = b"".join(iter(lambda: connection.recv(4_096), b""))
+        assert server.stop() == 0
+    assert not path.exists()
+
+
+def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "bide", *arguments], cwd=tmp_path, capture_output=True, text=True,
+        env=environment | more, timeout=60,
+    )  # fmt: skip
+
+
+def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text(
+        'port = 9001\nworkers = 3\ngrace = 5\n[quotas.shop]\nrate = 100\nlongest_delay = "30d"\n'
+    )
+    done = run(
+        tmp_path, "serve", "--config", "serve.toml", "--check", "--json", "--workers", "2",
+        BIDE_SERVE_PORT="9002", BIDE_URL="sqlite:///other.db",
+    )  # fmt: skip
+    shown = json.loads(done.stdout)
+    assert (shown["port"], shown["workers"], shown["grace"]) == (9002, 2, 5)
+    assert (shown["store"], shown["tokens"]) == ("sqlite:///other.db", 0)
+    assert shown["quotas"]["shop"]["rate"] == 100
+    assert not (tmp_path / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--host", "0.0.0.0"], "bide token create"),
+        (["--host", "0.0.0.0", "--auth", "off"], "auth is off"),
+        (["--store", "memory://", "--workers", "2"], "memory:// lives in one process"),
+        (["--store", "nonsense://"], "begins with none of"),
+        (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
+        (["--config", "bad.toml"], "bad.toml has a setting that cannot be"),
+    ],
+)
+def test_check_says_what_cannot_work(tmp_path: Path, arguments: list[str], text: str) -> None:
+    (tmp_path / "bad.toml").write_text("prot = 1\n")
+    done = run(tmp_path, "serve", "--check", "--port", "0", *arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:
+    done = run(tmp_path, "serve", "--port", "0", "--host", "0.0.0.0")
+    assert done.returncode == 2
+    assert "bide token create" in done.stderr
+
+
+def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
+    made = run(tmp_path, "token", "create", "--namespace", "shop", "--scope", "produce")
+    token = made.stdout.strip()
+    assert token.startswith("bide_")
+    listed = run(tmp_path, "token", "list")
+    assert "shop" in listed.stdout
+    assert token not in listed.stdout
+    assert token.rpartition("_")[2] not in (tmp_path / "bide.db").read_bytes().decode("latin-1")
+    with ServerProcess(tmp_path) as server:
+        with bide.Queue("orders", server.url.replace("//", f"//:{token}@")) as queue:
+            assert token not in repr(queue)
+            queue.put(1)
+            with pytest.raises(bide.StoreError, match="no scope 'read'"):
+                queue.counts()
+            id = token.split("_")[1]
+            assert run(tmp_path, "token", "revoke", id).stdout == f"{id} is revoked\n"
+            with pytest.raises(bide.StoreError, match="was revoked") as refused:
+                queue.put(2)
+            assert token not in str(refused.value)
+        assert token not in server.text
+        assert "401" in server.text
+    assert run(tmp_path, "token", "revoke", "nonsense").returncode == 1

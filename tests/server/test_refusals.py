@@ -1,0 +1,291 @@
+"""What is refused, and whether the problem document names the field and the mend."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from bide.server.app import App
+from bide.server.operation import Operation
+from bide.server.routes import OPERATIONS
+from bide.server.settings import Quota, Settings
+from tests.server.client import Client, Q
+from tests.server.conftest import Serve
+
+GUARDED = [operation for operation in OPERATIONS if operation.scope is not None]
+TAKING = [operation for operation in OPERATIONS if operation.takes is not None]
+
+
+def name_of(operation: Operation) -> str:
+    return operation.name
+
+
+every_guarded = pytest.mark.parametrize("operation", GUARDED, ids=name_of)
+every_taking = pytest.mark.parametrize("operation", TAKING, ids=name_of)
+
+
+def path_of(operation: Operation) -> str:
+    return operation.path.replace("{queue}", "orders").replace("{id}", "m")
+
+
+@every_taking
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"", "missing"),
+        (b"{", "no JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"body": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply|unknown"),
+        (b'{"body": "\xff\xfe", "messages": "\xff"}', "UTF-8|utf-8|no JSON|fit"),
+        (b'{"body": "\\ud800"}', "."),
+        ('{"body": 1}'.encode("utf-16"), "no JSON"),
+        (b"[]", "Expected `object`"),
+        (b'{"nonsense": 1}', "nonsense"),
+        (b"NaN", "no JSON"),
+    ],
+    ids=["none", "half", "deep", "deep-body", "encoding", "surrogate", "utf-16", "list", "unknown",
+         "nan"],
+)  # fmt: skip
+def test_a_body_that_cannot_be_is_refused(
+    client: Client, operation: Operation, data: bytes, word: str
+) -> None:
+    reply = client.send(operation.method, path_of(operation), data=data)
+    if not data and reply.status == 200:
+        return  # everything has a default
+    assert 400 <= reply.status < 500, reply
+    assert reply.problem["detail"]
+
+
+@every_taking
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(
+    serve: Serve, operation: Operation
+) -> None:
+    client = serve(max_request=2_000)
+    with socket.create_connection(("127.0.0.1", client.port)) as raw:
+        head = f"{operation.method} {path_of(operation)} HTTP/1.1\r\nHost: localhost\r\n"
+        raw.sendall(f"{head}Content-Length: 5000\r\n\r\n".encode())
+        assert b" 413 " in raw.recv(200)
+    with socket.create_connection(("127.0.0.1", client.port)) as raw:
+        raw.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(2):
+            raw.sendall(b"400\r\n" + b"x" * 1_024 + b"\r\n")
+        assert b" 413 " in raw.recv(200)
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        ({"body": 1, "delay": "soon"}, "delay"),
+        ({"body": 1, "delay": -1}, "delay"),
+        ({"body": 1, "delay": 1e300}, "delay"),
+        ({"body": 1, "delay": 1, "at": 5}, None),
+        ({"body": 1, "at": "2030-01-01T00:00:00"}, "at"),
+        ({"body": 1, "at": "tomorrow"}, "at"),
+        ({"body": 1, "at": 1_893_456_000_000}, "at"),
+        ({"body": 1, "priority": 256}, "priority"),
+        ({"body": 1, "priority": "high"}, "priority"),
+        ({"body": 1, "attempts": 0}, "attempts"),
+        ({"body": 1, "expires": 0}, "expires"),
+        ({"body": 1, "group": "g" * 600}, "group"),
+        ({"body": 1, "id": "a\nb"}, "id"),
+        ({"body": 1, "headers": {"a": 1}}, "headers[...]"),
+        ({"body": 1, "bytes": "aGk="}, "body"),
+        ({"bytes": "***"}, "bytes"),
+        ({}, "body"),
+        ({"body": 1, "delays": 1}, "delays"),
+        ({"body": "x" * 1_100_000}, "body"),
+    ],
+)
+def test_the_problem_names_the_field(client: Client, content: Any, field: str | None) -> None:
+    reply = client.post(f"{Q}/messages", content)
+    assert reply.status == 400
+    assert reply.problem.get("field") == field
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{Q}/messages?state=gone", f"{Q}/messages?limit=0", f"{Q}/messages?cursor=x",
+        f"{Q}/messages?cursor=9.9.9&state=dead", f"{Q}/messages?nonsense=1",
+        f"{Q}/messages?group=%FF", f"{Q}/forecast?bucket=0", f"{Q}/messages/%FF",
+        "/v1/queues/-x", "/v1/queues/a%2Fb%2Fc", "/v1/queues/bide.server%2Ftokens",
+        f"/v1/queues/{'q' * 200}", f"{Q}/messages/{'i' * 600}", "/v1/queues?prefix=%25",
+        f"{Q}/messages?state=leased&cursor=id:x",
+    ],
+)  # fmt: skip
+def test_a_path_or_query_that_cannot_be_is_refused(client: Client, path: str) -> None:
+    reply = client.get(path)
+    assert reply.status in (200, 400)
+    if reply.status == 400:
+        assert reply.problem["detail"]
+    else:
+        assert "cursor=9.9.9" in path
+
+
+def test_what_is_not_there(client: Client) -> None:
+    assert client.get("/v2").problem["status"] == 404
+    wrong = client.send("DELETE", f"{Q}/claim")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert client.send("TRACE", "/healthz").status == 405
+
+
+# Tokens.
+
+
+@every_guarded
+def test_every_route_needs_a_good_token(
+    serve: Serve, make_token: Any, operation: Operation
+) -> None:
+    good = make_token("shop", "admin")
+    client = serve()
+    other = make_token(None, "read", expires_ms=0)
+    id, secret = good.split("_", 2)[1:]
+    wrong = [None, "nonsense", good[:-1], good + "x", f"bide_{id[::-1]}_{secret}", other, "bide__x"]
+    for token in wrong:
+        client.token = token
+        reply = client.send(operation.method, path_of(operation))
+        assert reply.status == 401, token
+        assert reply.headers["www-authenticate"].startswith("Bearer")
+        assert good not in json.dumps(reply.problem)
+
+
+@every_guarded
+def test_every_route_needs_its_scope(serve: Serve, make_token: Any, operation: Operation) -> None:
+    if not operation.scope:
+        return  # any token will do; a batch looks at each command
+    others = [s for s in ("produce", "consume", "read") if s != operation.scope]
+    client = serve(auth="required").with_token(make_token("shop", *others))
+    reply = client.send(operation.method, path_of(operation))
+    assert reply.status == 403
+    assert operation.scope in reply.problem["detail"]
+
+
+def test_a_batch_needs_the_scope_of_each_command(serve: Serve, make_token: Any) -> None:
+    client = serve(auth="required").with_token(make_token("shop", "produce"))
+    put = {"command": "put", "queue": "orders", "items": []}
+    for command in ("claim", "count", "purge", "ack", "configure"):
+        more: Any = {
+            "claim": {"count": 1, "lease": 1, "holder": "w"}, "purge": {"state": "dead"},
+            "ack": {"leases": []},
+        }.get(command, {})  # fmt: skip
+        reply = client.post(
+            "/v1/batch", {"commands": [put, {"command": command, "queue": "orders", **more}]}
+        )
+        assert (reply.status, reply.problem["title"]) == (403, "The token does not allow this")
+    assert client.post("/v1/batch", {"commands": [put]}).status == 200
+
+
+def test_namespaces_do_not_see_each_other(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required")
+    shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
+    root = server.with_token(make_token(None, "admin"))
+    assert shop.put(f"{Q}/messages/m", {"body": "shop"}).status == 201
+    assert mail.get(f"{Q}/messages/m").status == 404
+    assert mail.get("/v1/queues").json["queues"] == []
+    assert mail.post(f"{Q}/claim").json["messages"] == []
+    assert mail.get("/v1/queues/shop%2Forders").status == 400
+    assert mail.send("DELETE", f"{Q}/messages/m").status == 404
+    find = {"commands": [{"command": "find", "queue": "shop/orders", "ids": ["m"]}]}
+    assert mail.post("/v1/batch", find).status == 400
+    assert root.post("/v1/batch", find).json["replies"][0]["messages"][0]["id"] == "m"
+    assert root.get("/v1/queues").json["queues"] == ["shop/orders"]
+    tokens = {"commands": [{"command": "scan", "queue": "bide.server/tokens"}]}
+    assert root.post("/v1/batch", tokens).status == 400
+    (claimed,) = shop.post(f"{Q}/claim").json["messages"]
+    assert claimed["queue"] == "orders"
+    lease = {"leases": [{"id": "m", "token": claimed["token"]}]}
+    assert mail.post(f"{Q}/ack", lease).status == 409
+    assert shop.post(f"{Q}/ack", lease).status == 200
+
+
+def test_a_revoked_token_is_refused_by_the_next_request(
+    serve: Serve, make_token: Any, tmp_path: Any
+) -> None:
+    one, two = serve(auth="required"), serve(auth="required")
+    text = make_token("shop", "read")
+    clients = [server.with_token(text) for server in (one, two)]
+    assert [client.get("/v1").json["namespace"] for client in clients] == ["shop"] * 2
+    assert one.app.service.tokens.revoke(text.split("_")[1])
+    assert [client.get("/v1").status for client in clients] == [401, 401]
+
+
+def test_without_tokens_no_page_of_another_site_is_served(client: Client) -> None:
+    rebound = client.get("/v1/queues", host="evil.example")
+    assert (rebound.status, rebound.problem["field"]) == (403, "host")
+    foreign = client.post(f"{Q}/messages", {"body": 1}, origin="https://evil.example")
+    assert (foreign.status, foreign.problem["field"]) == (403, "origin")
+    assert client.get("/v1/queues", origin="http://localhost:3000").status == 200
+
+
+# Quotas.
+
+
+def test_quotas_of_a_namespace(serve: Serve, make_token: Any) -> None:
+    quota = Quota(rate=5, pending=7, max_body=100, longest_delay="1d")
+    client = serve(auth="required", quotas={"shop": quota}).with_token(make_token("shop", "admin"))
+    large = client.post(f"{Q}/messages", {"body": "x" * 200})
+    assert (large.status, large.problem["field"]) == (413, "body")
+    far = client.post(f"{Q}/messages", {"body": 1, "delay": "2d"})
+    assert (far.status, far.problem["field"]) == (400, "delay")
+    client.put(f"{Q}/messages/m", {"body": 1})
+    assert client.send("PATCH", f"{Q}/messages/m", {"delay": "2d"}).status == 400
+    assert client.post(f"{Q}/put", {"messages": [{"body": 1}] * 4}).status == 200
+    fast = client.post(f"{Q}/put", {"messages": [{"body": 1}] * 2})
+    assert (fast.status, fast.headers["retry-after"]) == (429, "1")
+    full = client.post(f"{Q}/put", {"messages": [{"body": 1}] * 3})
+    assert (full.status, full.problem["title"]) == (507, "The namespace is full")
+    items = [{"id": "far", "data": "MQ==", "delay": 200_000_000}]
+    batch = {"commands": [{"command": "put", "queue": "orders", "items": items}]}
+    assert client.post("/v1/batch", batch).status == 400
+
+
+# Commands on the wire.
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"command": "put", "queue": "q", "items": [{"id": "a", "data": "ew=="}]},
+        {"command": "put", "queue": "q", "items": [{"id": "", "data": "MQ=="}]},
+        {"command": "put", "queue": "q", "items": [{"id": "a", "data": "MQ==", "priority": 300}]},
+        {"command": "put", "queue": "q", "items": [{"id": "a", "data": "MQ==", "delay": -1}]},
+        {"command": "put", "queue": "q", "items": [{"id": "a", "data": "MQ==", "at": 1 << 60}]},
+        {"command": "put", "queue": "q", "items": [{"id": "a", "data": "MQ==", "attempts": 0}]},
+        {"command": "put", "queue": "-", "items": []},
+        {"command": "claim", "queue": "q", "count": 10**9, "lease": 1, "holder": "w"},
+        {"command": "claim", "queue": "q", "count": 1, "lease": -1, "holder": "w"},
+        {"command": "claim", "queue": "q", "count": 1, "lease": 1, "holder": ""},
+        {"command": "ack", "queue": "q", "leases": [["a", 1 << 63]]},
+        {"command": "scan", "queue": "q", "limit": 0},
+        {"command": "scan", "queue": "q", "cursor": "x", "state": "dead"},
+        {"command": "scan", "queue": "q", "cursor": "1.1.1"},
+        {"command": "forecast", "queue": "q", "bucket": 0, "buckets": 1},
+        {"command": "forecast", "queue": "q", "bucket": 1, "buckets": 1 << 40},
+        {"command": "configure", "queue": "q", "keep": -1},
+        {"command": "drop", "queue": "q"},
+    ],
+)
+def test_a_command_that_cannot_be_undoes_its_batch(client: Client, command: Any) -> None:
+    put = {"command": "put", "queue": "q", "items": [{"id": "first", "data": "MQ=="}]}
+    reply = client.post("/v1/batch", {"commands": [put, command]})
+    assert reply.status == 400
+    assert reply.problem["detail"]
+    assert client.get("/v1/queues").json["queues"] == []
+
+
+def test_the_clock_is_the_stores(client: Client) -> None:
+    reply = client.post("/v1/batch", {"commands": [], "now": 5})
+    assert (reply.status, reply.problem["field"]) == (400, "now")
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    from bide.model.errors import InvalidArgument
+
+    for wrong in (
+        {"port": 70_000}, {"workers": 0}, {"host": "0.0.0.0", "auth": "off"},
+        {"store": "memory://", "workers": 2}, {"store": "nonsense"},
+        {"quotas": {"a/b": Quota()}}, {"push_networks": ["x"]},
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument):
+            App(Settings(**wrong))
