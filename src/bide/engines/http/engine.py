@@ -68,11 +68,19 @@ class HttpEngine:
         self._timeout = timeout
         self._connection: Connection | None = Connection(address, timeout)
         self._bell: HttpBell | None = None
+        try:
+            self.capabilities = self._about()
+        except BideError:
+            self.close()
+            raise
+
+    def _about(self) -> Capabilities:
         data = self._ask("GET", "/v1", None, "application/json")
         try:
-            self.capabilities = msgspec.json.decode(data, type=_About).capabilities
+            return msgspec.json.decode(data, type=_About).capabilities
         except msgspec.DecodeError:
-            raise errors.NotAStore(f"{address.shown} answers, but is no server of bide's") from None
+            where = self._address.shown
+            raise errors.NotAStore(f"{where} answers, but is no server of bide's") from None
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Have the commands carried out in one request."""

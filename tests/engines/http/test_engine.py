@@ -1,0 +1,184 @@
+"""What the engine makes of answers that a good server does not give."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import bide
+from bide.engines.port import Engine, PartlyDone
+from bide.engines.registry import mask, opener
+from bide.model.commands import Count, Put
+from bide.model.errors import NotAStore, OutcomeUnknown, StoreError, StoreFull, StoreUnavailable
+from bide.model.message import Item
+from bide.model.replies import Outcomes, Settings
+
+ABOUT = msgspec.json.encode({"capabilities": {"durable": True}})
+PUT = Put("q", [Item("a", b"1")])
+
+
+class Script:
+    """A server that answers what it is told to: a status and a body, or nothing at all."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.answers: list[tuple[int, bytes] | None] = [(200, ABOUT)]
+        self.heads: list[str] = []
+        self.connections = 0
+        self.hang_up = False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def then(self, status: int, content: Any, *, packed: bool = True) -> None:
+        encode = msgspec.msgpack.encode if packed else msgspec.json.encode
+        self.answers.append((status, encode(content)))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection, connection.makefile("rb") as stream:
+                while self._answer(connection, stream):
+                    pass
+
+    def _answer(self, connection: socket.socket, stream: Any) -> bool:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            if not (line := stream.readline()):
+                return False
+            head += line
+        self.heads.append(head.decode())
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        stream.read(int(length or 0))
+        answer = self.answers.pop(0)
+        if answer is None:
+            return False
+        status, data = answer
+        connection.sendall(
+            b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data
+        )
+        return not self.hang_up
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    script = Script()
+    yield script
+    script.close()
+
+
+@pytest.fixture
+def engine(script: Script) -> Iterator[Engine]:
+    engine = opener(script.url)()
+    yield engine
+    engine.close()
+
+
+def test_what_was_done_of_a_batch_is_told(script: Script, engine: Engine) -> None:
+    failed = {"type": "failed", "error": "StoreFull", "detail": "the disk is full"}
+    done = {"type": "outcomes", "outcomes": []}
+    script.then(200, {"replies": [done, failed], "now": 5})
+    with pytest.raises(PartlyDone) as told:
+        engine.execute([PUT, PUT], 5)
+    first, second = told.value.outcomes
+    assert first == Outcomes([])
+    assert isinstance(second, StoreFull)
+    script.then(200, {"replies": [failed, failed], "now": 5})
+    with pytest.raises(StoreFull, match="the disk is full"):
+        engine.execute([PUT, PUT], 5)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "error"),
+    [
+        (400, {"detail": "priority", "error": "InvalidArgument"}, bide.InvalidArgument),
+        (401, {"detail": "the token was revoked"}, StoreError),
+        (429, {"detail": "too fast"}, StoreUnavailable),
+        (502, "a proxy's page", OutcomeUnknown),
+        (503, {"detail": "stopping", "error": "Closed"}, bide.Closed),
+        (507, {"detail": "full"}, StoreFull),
+        (500, {"detail": "x", "error": "__import__"}, StoreError),
+    ],
+)
+def test_problems_become_the_errors_that_they_stand_for(
+    script: Script, engine: Engine, status: int, problem: Any, error: type[Exception]
+) -> None:
+    script.then(status, problem, packed=False)
+    with pytest.raises(error):
+        engine.execute([PUT])
+
+
+def test_no_answer_is_an_unknown_outcome(script: Script, engine: Engine) -> None:
+    script.answers.append(None)
+    with pytest.raises(OutcomeUnknown, match="may have done"):
+        engine.execute([PUT])
+    script.then(200, {"replies": [], "now": 5})
+    assert engine.execute([], 5) == []
+
+
+def test_a_connection_that_the_server_closed_is_opened_again(
+    script: Script, engine: Engine
+) -> None:
+    script.hang_up = True
+    for _ in range(3):
+        script.then(200, {"replies": [], "now": 5})
+        assert engine.execute([], 5) == []
+        time.sleep(0.05)  # until the end of the connection has arrived
+    assert script.connections >= 3
+
+
+def test_moments_are_told_by_this_machines_clock(script: Script, engine: Engine) -> None:
+    hours = 3_600_000
+    theirs = time.time_ns() // 1_000_000 - 5 * hours
+    reply = {"type": "settings", "paused": False, "keep": 0, "wake": theirs + hours}
+    script.then(200, {"replies": [reply], "now": theirs})
+    (settings,) = engine.execute([Count("q")])
+    assert isinstance(settings, Settings)
+    assert settings.wake is not None
+    assert abs(settings.wake - (time.time_ns() // 1_000_000 + hours)) < 5_000
+
+
+def test_somebody_else_is_no_store(script: Script) -> None:
+    script.answers[:] = [(200, b"<html>")]
+    with pytest.raises(NotAStore, match="no server of bide's"):
+        opener(script.url)()
+
+
+def test_the_token_is_sent_and_never_shown(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in (script.url.replace("//", "//:s3cret@"), script.url.replace("//", "//s3cret@")):
+        script.answers[:] = [(200, ABOUT), (401, b'{"detail": "no"}')]
+        engine = opener(url)()
+        assert "authorization: Bearer s3cret" in script.heads[-1]
+        with pytest.raises(StoreError) as refused:
+            engine.execute([PUT])
+        assert "s3cret" not in f"{refused.value!r} {engine!r} {mask(url)}"
+        engine.close()
+    monkeypatch.setenv("BIDE_TOKEN", "other")
+    script.answers[:] = [(200, ABOUT)]
+    opener(script.url)().close()
+    assert "authorization: Bearer other" in script.heads[-1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://", "http://host:x", "http://host?nonsense=1", "http://host?timeout=0", "http:///p"],
+)
+def test_a_url_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(bide.InvalidArgument):
+        opener(url)
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(StoreUnavailable, match="is bide serve running"):
+        opener("http://127.0.0.1:9")()
