@@ -138,7 +138,9 @@ def test_engines_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) ->
     fake(monkeypatch, "fancy", "bide.engines.memory:from_url")
     with bide.Queue("orders", "fancy://x") as orders:
         assert orders.put(1)
-    with pytest.raises(InvalidArgument, match="begins with none of fancy://, http://, https://, memory://"):
+    with pytest.raises(
+        InvalidArgument, match="begins with none of fancy://, http://, https://, memory://"
+    ):
         bide.Queue("orders", "carrier://")
 
 

@@ -31,6 +31,7 @@ class Script:
         self.heads: list[str] = []
         self.connections = 0
         self.hang_up = False
+        self.hung_up = threading.Semaphore(0)
         threading.Thread(target=self._run, daemon=True).start()
 
     def then(self, status: int, content: Any, *, packed: bool = True) -> None:
@@ -47,6 +48,7 @@ class Script:
             with connection, connection.makefile("rb") as stream:
                 while self._answer(connection, stream):
                     pass
+            self.hung_up.release()
 
     def _answer(self, connection: socket.socket, stream: Any) -> bool:
         head = b""
@@ -134,7 +136,7 @@ def test_a_connection_that_the_server_closed_is_opened_again(
     for _ in range(3):
         script.then(200, {"replies": [], "now": 5})
         assert engine.execute([], 5) == []
-        time.sleep(0.05)  # until the end of the connection has arrived
+        assert script.hung_up.acquire(timeout=20)
     assert script.connections >= 3
 
 
