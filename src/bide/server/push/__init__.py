@@ -1,0 +1,1 @@
+"""Push: subscriptions send due messages to a URL, signed as Standard Webhooks (`bide[server]`)."""

@@ -1,0 +1,240 @@
+"""The pusher: all subscriptions of a store, as one server works on them."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Any
+from zlib import crc32
+
+from aiohttp.abc import AbstractResolver
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.lane.lane import Lane
+from bide.model.errors import Closed, StoreError
+from bide.server.push.addresses import Gate
+from bide.server.push.answer import Answer
+from bide.server.push.outlet import Outlet
+from bide.server.push.records import Records, share
+from bide.server.push.sender import Request, Sender
+from bide.server.push.subscription import Subscription
+from bide.worker.access import Access, sleep
+
+__all__ = ["Pusher"]
+
+LOOK = 1.0
+"""Every so many seconds it looks for subscriptions that are new or have changed."""
+
+SEEN = 2.0
+"""Every so many seconds it tells other servers that it is there."""
+
+INTERRUPTED = 5.0
+"""Seconds to tell the store what became of the last messages."""
+
+_log = logging.getLogger("bide.server.push")
+
+
+class _Works:
+    """An outlet, and the tasks that keep it going."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        loop = asyncio.get_running_loop()
+        self.claims = loop.create_task(outlet.claim())
+        self.chores = [
+            loop.create_task(chore()) for chore in (outlet.settle, outlet.beat, outlet.report)
+        ]
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended one of its tasks, which never end by themselves."""
+        for task in (self.claims, *self.chores):
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                return task.exception()
+        return None
+
+
+class Pusher:
+    """Sends the due messages of all subscriptions of a store.
+
+    Any number of servers may do so on one store: they claim what they send, so nothing is sent
+    twice while all is well, and what one of them held when it died goes out by another.
+
+    Args:
+        lane: the way to the store.
+        clock: what it waits by.
+        networks: networks that may be sent to though they are not public, such as "10.1.0.0/16".
+        holder: as whom it claims; host and process otherwise.
+        resolver: looks up names; the system's otherwise.
+        tls: what certificates are checked by; the system's authorities otherwise.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        networks: Iterable[str] = (),
+        holder: str | None = None,
+        resolver: AbstractResolver | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.records = Records(lane, clock)
+        self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._access = Access(lane, clock)
+        self._clock = clock
+        self._gate = Gate(networks)
+        self._options: dict[str, Any] = {"resolver": resolver, "tls": tls}
+        self._sender: Sender | None = None
+        self._works: dict[str, _Works] = {}
+        self._leaving: dict[asyncio.Task[None], Outlet] = {}
+        self._look = asyncio.Event()
+        self._there = [self.holder]
+        self._seen = float("-inf")
+        self.looked = 0
+        """How often it has looked for what is new."""
+
+    @property
+    def outlets(self) -> dict[str, Outlet]:
+        """What is at work, by the keys of the subscriptions."""
+        return {key: works.outlet for key, works in self._works.items()}
+
+    @property
+    def sender(self) -> Sender:
+        """What sends; made on the event loop that first asks."""
+        if self._sender is None:
+            self._sender = Sender(self._clock, self._gate, **self._options)
+        return self._sender
+
+    def look(self) -> None:
+        """Look at once for what has changed."""
+        self._look.set()
+
+    async def run(self, grace: float = 30.0) -> None:
+        """Push until this is cancelled; then finish what is under way, or hand it back.
+
+        Args:
+            grace: how many seconds the requests under way get to end by themselves.
+        """
+        try:
+            while True:
+                self._look.clear()
+                try:
+                    await self._refresh()
+                except Closed:
+                    raise
+                except StoreError as error:
+                    _log.warning("the subscriptions could not be looked at: %s", error)
+                self.looked += 1
+                await _either(self._look.wait(), sleep(self._clock, LOOK))
+        finally:
+            await self._stop(grace)
+
+    async def _refresh(self) -> None:
+        known = {one.key: one for one in await self.records.listed()}
+        circuits = await self.records.circuits() if known else {}
+        if known and self._clock.monotonic() - self._seen >= SEEN:
+            self._there = await self.records.present(self.holder)
+            self._seen = self._clock.monotonic()
+        there, place = self._there, self._there.index(self.holder)
+        for key, works in list(self._works.items()):
+            if (failure := works.failure) is not None:
+                _log.error("push of %s has failed, and begins anew", key, exc_info=failure)
+                self._end(key)
+            elif key not in known or known[key].source != works.outlet.duty.queue:
+                self._end(key)
+        for key, subscription in known.items():
+            places = share(subscription.concurrency, place, len(there), crc32(key.encode()))
+            rate = None if subscription.rate is None else subscription.rate / len(there)
+            begun = self._works.get(key)
+            if begun is None:
+                begun = self._begin(key, subscription)
+            begun.outlet.become(subscription, places, rate)
+            begun.outlet.hear(circuits.get(key))
+
+    def _begin(self, key: str, subscription: Subscription) -> _Works:
+        outlet = Outlet(
+            subscription, self.sender, self.records, self._access, f"push:{self.holder}"
+        )
+        outlet.stale = self.look
+        works = self._works[key] = _Works(outlet)
+        return works
+
+    def _end(self, key: str) -> None:
+        works = self._works.pop(key)
+        leaving = asyncio.get_running_loop().create_task(self._finish(works, None))
+        self._leaving[leaving] = works.outlet
+        leaving.add_done_callback(self._leaving.pop)
+
+    async def _finish(self, works: _Works, grace: float | None) -> None:
+        """Claim no more; let what runs end within the grace, then hand it back."""
+        outlet = works.outlet
+        works.claims.cancel()
+        await asyncio.gather(works.claims, return_exceptions=True)
+        outlet.leave()
+        quiet = asyncio.ensure_future(outlet.until_quiet())
+        try:
+            if works.failure is None:
+                await _either(quiet, None if grace is None else sleep(self._clock, grace))
+            for act in (Outlet.hand_back, Outlet.abandon):
+                if not quiet.done():
+                    act(outlet)
+                    await _either(quiet, sleep(self._clock, INTERRUPTED))
+            if not quiet.done():
+                _log.error("the store could not be told of the last messages; their leases lapse")
+        finally:
+            for task in (quiet, *works.chores):
+                task.cancel()
+            await asyncio.gather(quiet, *works.chores, return_exceptions=True)
+            outlet.close()
+
+    async def _stop(self, grace: float) -> None:
+        leaving = dict(self._leaving)
+        ending = [self._finish(works, grace) for works in self._works.values()]
+        self._works = {}
+        await asyncio.gather(*ending, return_exceptions=True)
+        for outlet in leaving.values():
+            outlet.hand_back()
+        if leaving:
+            await _either(asyncio.wait(leaving), sleep(self._clock, INTERRUPTED))
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        if self._sender is not None:
+            await self._sender.close()
+        try:
+            await self.records.leave(self.holder)
+        except (StoreError, Closed) as error:
+            _log.debug("others were not told of the end: %s", error)
+
+    async def ping(self, subscription: Subscription) -> Answer:
+        """Send a request that carries no message, to see what the receiver says."""
+        body = b'{"type":"bide.ping"}'
+        id = f"ping/{secrets.token_hex(12)}"
+        headers = {
+            "content-type": "application/json",
+            "idempotency-key": id,
+            "bide-queue": subscription.queue,
+        }
+        sending = asyncio.ensure_future(self.sender.send(Request(id, body, headers), subscription))
+        over = sleep(self._clock, subscription.timeout / 1000)
+        await _either(sending, over)
+        if sending.done():
+            return sending.result()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        return Answer(None, f"no answer within {subscription.timeout / 1000:g} s")
+
+
+async def _either(one: Any, other: Any) -> None:
+    """Wait until one of two has come to pass, and end what was begun here for the other."""
+    waits = [asyncio.ensure_future(it) for it in (one, other) if it is not None]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for given, wait in zip((one, other), waits, strict=False):
+            if wait is not given:  # a future that was handed in goes on
+                wait.cancel()
