@@ -53,8 +53,8 @@ def code_of(error: BideError) -> int:
 
 
 _ARGUMENT = re.compile(
-    r"\b(after|at|attempts|before|bucket|delay|expires|group|horizon|if_due|lease|on_conflict|"
-    r"priority|url|wait)=(\w|['\"])?"
+    r"\b(after|at|attempts|before|bucket|ceiling|concurrency|delay|expires|failures|first|group|"
+    r"horizon|if_due|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
 )
 
 

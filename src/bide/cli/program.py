@@ -67,6 +67,12 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Service": (
         Entry("serve", "serve:serve", "Offer the queue over HTTP."),
         Entry("token", "token:token", "Make, list or revoke the service's tokens."),
+        Entry("push", "push:push", "Send due messages to the URLs of subscriptions."),
+        Entry(
+            "subscription",
+            "subscription:subscription",
+            "Say which queues are pushed to which URLs.",
+        ),
     ),
     "Try it": (Entry("demo", "demo:demo", "Watch orders time out on time, and see it proved."),),
 }

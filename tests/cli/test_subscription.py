@@ -1,0 +1,141 @@
+"""`bide subscription`, and how `bide push` begins."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from bide.server.push.signing import new_secret
+
+Bide = Callable[..., Result]
+
+URL = "https://shop.example/hook?key=abc"
+
+
+@pytest.fixture
+def shop(run: Bide) -> str:
+    result = run("subscription", "put", "shop", "orders", URL)
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
+
+
+def listed(run: Bide, *options: str) -> list[dict[str, object]]:
+    result = run("subscription", "list", "--json", *options)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_the_secret_is_shown_once(run: Bide, shop: str) -> None:
+    assert shop.startswith("whsec_")
+    assert run("subscription", "put", "shop", "orders", URL).stdout == ""
+    for output in (run("subscription", "list"), run("subscription", "list", "--json")):
+        assert shop not in output.output
+
+
+def test_everything_that_can_be_said_is_kept(run: Bide) -> None:
+    result = run(
+        "subscription", "put", "shop", "orders", URL, "--namespace", "team",
+        "--header", "Authorization: Bearer hush", "--concurrency", "3", "--rate", "2.5",
+        "--timeout", "5s", "--attempts", "4", "--first", "1s", "--ceiling", "1m",
+        "--failures", "7", "--probe", "10s", "--json",
+    )  # fmt: skip
+    assert json.loads(result.stdout)["secret"].startswith("whsec_")
+    (told,) = listed(run, "--namespace", "team")
+    assert "hush" not in str(told)
+    assert told["headers"] == ["Authorization"]
+    names = ("concurrency", "rate", "timeout", "attempts", "first", "ceiling", "failures", "probe")
+    assert [told[name] for name in names] == [3, 2.5, 5_000, 4, 1_000, 60_000, 7, 10_000]
+    assert listed(run) == []
+    assert listed(run, "--all") == [told]
+
+
+def test_pause_and_resume(run: Bide, shop: str) -> None:
+    assert run("subscription", "pause", "shop", "--reason", "release").exit_code == 0
+    line = run("subscription", "list").stdout
+    assert line == f"-\tshop\torders\t{URL}\tpaused\trelease\n"
+    run("subscription", "put", "shop", "orders", "https://shop.example/new")
+    assert listed(run)[0]["state"] == "paused"
+    assert run("subscription", "resume", "shop").exit_code == 0
+    assert listed(run)[0]["state"] == "active"
+
+
+def test_rotate_prints_another_secret_unless_it_was_brought(
+    run: Bide, shop: str, tmp_path: Path
+) -> None:
+    text = run("subscription", "rotate", "shop").stdout.strip()
+    assert text.startswith("whsec_")
+    assert text != shop
+    assert len(listed(run)[0]["secrets"]) == 2  # type: ignore[arg-type]
+    mine = tmp_path / "secret"
+    mine.write_text(new_secret() + "\n")
+    result = run("subscription", "rotate", "shop", "--overlap", "0", "--secret-file", str(mine))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert len(listed(run)[0]["secrets"]) == 1  # type: ignore[arg-type]
+    result = run("subscription", "rotate", "shop", "--secret-file", "-", stdin="whsec_short")
+    assert result.exit_code == 2
+    assert "whsec_short" not in result.output
+
+
+def test_ping_tells_why_nothing_was_heard(run: Bide) -> None:
+    run("subscription", "put", "shop", "orders", "http://127.0.0.1:9/")
+    result = run("subscription", "ping", "shop")
+    assert result.exit_code == 1
+    assert "not public" in result.stdout
+    assert run("subscription", "ping", "shop", "--allow-network", "127.0.0.1").exit_code == 1
+
+
+def test_delete(run: Bide, shop: str) -> None:
+    assert run("subscription", "delete", "shop").exit_code == 0
+    assert run("subscription", "delete", "shop").exit_code == 1
+    assert listed(run) == []
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "rotate", "ping"])
+def test_a_name_that_is_not_known(run: Bide, shop: str, verb: str) -> None:
+    result = run("subscription", verb, "shoop")
+    assert result.exit_code == 1
+    assert "there is no subscription 'shoop'" in result.output
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "rotate", "ping", "delete"])
+def test_looking_makes_no_store(run: Bide, tmp_path: Path, verb: str) -> None:
+    assert run("subscription", verb, "shop").exit_code == 3
+    assert run("subscription", "list").exit_code == 3
+    assert list(tmp_path.glob("*.db")) == []
+
+
+def test_what_cannot_be_is_said_in_options(run: Bide) -> None:
+    result = run("subscription", "put", "shop", "orders", URL, "--concurrency", "0")
+    assert result.exit_code == 2
+    assert "--concurrency 0 must be between 1 and 1,000" in result.output
+    result = run("subscription", "put", "shop", "orders", URL, "--header", "nothing")
+    assert result.exit_code == 2
+
+
+def test_a_table_for_people(terminal: Callable[..., tuple[str, int]], run: Bide) -> None:
+    run("subscription", "put", "shop", "orders", URL)
+    run("subscription", "pause", "shop", "--reason", "release")
+    text, code = terminal("subscription", "list")
+    assert code == 0
+    for word in ("shop", "orders", "paused", "release", "receiver"):
+        assert word in text
+
+
+def test_a_network_that_is_none(run: Bide) -> None:
+    result = run("push", "--allow-network", "10.0.0.1/8")
+    assert result.exit_code == 2
+    assert "write 10.1.0.0/16" in result.output
+
+
+def test_without_the_extra_it_is_said_what_to_install(
+    run: Bide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for command in (("push",), ("subscription", "list")):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert "pip install 'bide[server]'" in result.output
