@@ -6,6 +6,7 @@
 from bide.model.backoff import Backoff
 from bide.model.errors import (
     AlreadyExists,
+    AlreadyMoving,
     BideError,
     Closed,
     Empty,
@@ -26,6 +27,7 @@ from bide.model.errors import (
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
+from bide.queue.move import Moved, move
 from bide.worker.app import App
 from bide.worker.delivery import Handling
 from bide.worker.job import Job
@@ -34,6 +36,7 @@ from bide.worker.tick import Tick
 
 __all__ = [
     "AlreadyExists",
+    "AlreadyMoving",
     "App",
     "AsyncDelivery",
     "AsyncQueue",
@@ -55,6 +58,7 @@ __all__ = [
     "Job",
     "LeaseLost",
     "Message",
+    "Moved",
     "NewMessage",
     "NotAStore",
     "Outcome",
@@ -72,4 +76,5 @@ __all__ = [
     "Tick",
     "Unsupported",
     "WrongContext",
+    "move",
 ]

@@ -8,6 +8,7 @@ import click
 
 from bide.model.errors import (
     AlreadyExists,
+    AlreadyMoving,
     BideError,
     Empty,
     InvalidArgument,
@@ -41,7 +42,7 @@ BROKEN_PIPE = 141
 """Whoever read the output has left, as `head` does. What a shell says of any other program then."""
 TERMINATED = 143
 
-_NO = (AlreadyExists, Empty, LeaseLost)
+_NO = (AlreadyExists, AlreadyMoving, Empty, LeaseLost)
 _WRONG = (InvalidArgument, Unsupported)
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "complete_queue",
     "max_body_option",
     "on_store",
+    "output_options",
     "queue_argument",
     "rule_options",
     "when_options",
@@ -141,6 +142,17 @@ def max_body_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def output_options(function: F) -> F:
+    """Take how results and errors are shown: `--json` and `--debug`."""
+    function = click.option(
+        "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
+        help="Show tracebacks of errors.",
+    )(function)  # fmt: skip
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(
+        function
+    )
+
+
 def on_store(function: Callable[..., bool | None]) -> F:
     """Have a command called with the store and the output that the user wants.
 
@@ -155,11 +167,7 @@ def on_store(function: Callable[..., bool | None]) -> F:
         is_eager=True,
         help="The store: sqlite:///file.db, ...  By default bide.db in this folder.",
     )
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-    @click.option(
-        "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
-        help="Show tracebacks of errors.",
-    )  # fmt: skip
+    @output_options
     @functools.wraps(function)
     def run(url: str | None, as_json: bool, **arguments: Any) -> None:
         with Store(url) as store:

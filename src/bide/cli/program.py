@@ -47,6 +47,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("purge", "steer:purge", "Delete all messages of a state."),
         Entry("export", "transfer:export", "Write a queue as lines of JSON."),
         Entry("import", "transfer:import_", "Put messages from lines of an export."),
+        Entry("move", "move:move", "Move queues to another store, live."),
     ),
     "Work": (
         Entry("worker", "worker:worker", "Run the handlers of an app."),

@@ -86,11 +86,17 @@ class Store:
     ) -> None:
         self._stack.close()
 
-    def _must_stand(self) -> None:
+    @property
+    def missing(self) -> Path | None:
+        """The file that would have to be there, if it is not."""
         parts = urlsplit(self.url)
         path = Path(unquote(parts.path.removeprefix("/")))
-        if parts.scheme == "sqlite" and not parts.netloc and parts.path and not path.exists():
+        file = parts.scheme == "sqlite" and not parts.netloc and bool(parts.path)
+        return path.absolute() if file and not path.exists() else None
+
+    def _must_stand(self) -> None:
+        if (path := self.missing) is not None:
             raise StoreUnavailable(
-                f"there is no store at {path.absolute()} yet; put something first, or name "
+                f"there is no store at {path} yet; put something first, or name "
                 "another one with --url or BIDE_URL"
             )

@@ -79,11 +79,13 @@ class _Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_fi
 class Put(_Command, frozen=True, tag="put"):
     """Store messages. One whose id is there already is kept or replaced, as `on_conflict` says.
 
+    "revive" stores nothing new: it replaces dead letters, so that doing it twice is doing it once.
+
     Answers `Outcomes`, one outcome an item: done when it was stored (or replaced).
     """
 
     items: list[Item]
-    on_conflict: Literal["keep", "replace"] = "keep"
+    on_conflict: Literal["keep", "replace", "revive"] = "keep"
 
     @property
     def weight(self) -> int:
@@ -186,9 +188,19 @@ class Retry(_Settle, frozen=True, tag="retry"):
 
 
 class Bury(_Settle, frozen=True, tag="bury"):
-    """Set messages aside as dead letters. Answers `Outcomes`."""
+    """Set messages aside as dead letters: held ones by lease, or by id what nobody holds.
 
+    By id no attempt is counted; what is held or dead already stays as it is. Answers `Outcomes`.
+    """
+
+    leases: list[Lease] = []
     reason: str = ""
+    ids: list[str] = []
+
+    @property
+    def weight(self) -> int:
+        """The number of its messages."""
+        return len(self.leases) + len(self.ids)
 
 
 class Revive(_Command, frozen=True, tag="revive"):
@@ -261,13 +273,15 @@ class Configure(_Command, frozen=True, tag="configure"):
 
 
 class Purge(_Command, frozen=True, tag="purge"):
-    """Delete messages of a state that nobody holds, up to 1,000 at a time. Answers `Affected`."""
+    """Delete messages of a state that nobody holds, up to 1,000 at a time. Answers `Affected`.
+
+    With `ids` it deletes dead letters by id, and answers `Outcomes`; `state` must be "dead" then.
+    """
 
     state: State
     before: int | None = None
     """Only those that came into this state (delayed, ready: fall due) before this moment."""
     ids: list[str] | None = None
-    """Only these; not every engine can: see `Capabilities.purge_by_id`."""
 
     @property
     def weight(self) -> int:

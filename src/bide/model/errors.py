@@ -2,6 +2,7 @@
 
 __all__ = [
     "AlreadyExists",
+    "AlreadyMoving",
     "BideError",
     "Closed",
     "Empty",
@@ -31,6 +32,10 @@ class InvalidArgument(BideError, ValueError):
 
 class AlreadyExists(BideError):
     """A put with `on_conflict="raise"` met a message of the same id. Nothing was stored."""
+
+
+class AlreadyMoving(BideError):
+    """Another move out of this store is under way, or one to elsewhere was never finished."""
 
 
 class LeaseLost(BideError):

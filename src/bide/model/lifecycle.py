@@ -56,6 +56,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("retry", "leased", "dead", "its attempts are used up", ("died",)),
     Transition("release", "leased", "ready", "no attempt is counted"),
     Transition("bury", "leased", "dead", "", ("died",)),
+    Transition("bury", "delayed", "dead", "a move to another store takes it", ("died",)),
+    Transition("bury", "ready", "dead", "a move to another store takes it", ("died",)),
     Transition("lapse", "leased", "ready", "an attempt is left", ("lapsed",)),
     Transition("lapse", "leased", "dead", "its attempts are used up", ("lapsed", "died")),
     Transition("revive", "dead", "delayed", "with a delay", ("revived",)),

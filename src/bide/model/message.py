@@ -13,6 +13,7 @@ __all__ = [
     "ATTEMPTS",
     "EXPIRED_KEEP",
     "FORGET",
+    "KEPT_FAILURES",
     "LAPSED",
     "MAX_ATTEMPTS",
     "STATES",

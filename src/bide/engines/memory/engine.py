@@ -97,11 +97,16 @@ class MemoryEngine:
             record = shelf.records.get(item.id)
             due = now + item.delay if item.at is None else item.at
             stored: Record | None = None
+            if record is None and command.on_conflict == "revive":
+                outcomes.append(Outcome(item.id, False))
+                continue
             if record is None:
                 record = stored = shelf.store(item, due)
             else:
                 shelf.settle_lapsed(record, now)
-                if command.on_conflict == "replace":
+                if command.on_conflict == "replace" or (
+                    command.on_conflict == "revive" and record.state == "dead"
+                ):
                     stored = shelf.replace(record, item, due)
             if stored is not None and stored.state != "dead":
                 wake = due if wake is None else min(wake, due)
@@ -245,7 +250,16 @@ class MemoryEngine:
             shelf.failed(record, command.reason, now, now, final=True)
             return record.outcome(True, now)
 
-        return self._held(command, now, bury)
+        def take(record: Record) -> Outcome | None:
+            if record.state not in ("delayed", "ready"):
+                return None
+            shelf.set_aside(record, command.reason, now)
+            return record.outcome(True, now)
+
+        held = self._held(command, now, bury)
+        shelf = self._shelf(command.queue, now)
+        unheld = self._each(shelf, command.ids, now, take)
+        return Outcomes(held.outcomes + unheld.outcomes)
 
     def _find(self, command: cmd.Find, now: int) -> Found:
         records = self._read(command.queue).records
@@ -279,9 +293,19 @@ class MemoryEngine:
             shelf.keep = command.keep
         return Settings(shelf.paused, shelf.keep, now if resumed else None)
 
-    def _purge(self, command: cmd.Purge, now: int) -> Affected:
+    def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
         shelf = self._shelf(command.queue, now)
-        found = shelf.purgeable(command.state, command.before, now, cmd.BULK + 1, command.ids)
+        if command.ids is not None:
+
+            def purge(record: Record) -> Outcome | None:
+                if record.state != "dead":
+                    return None
+                shelf.remove(record)
+                shelf.tally["purged"] += 1
+                return Outcome(record.id, True, due=record.due)
+
+            return self._each(shelf, command.ids, now, purge)
+        found = shelf.purgeable(command.state, command.before, now, cmd.BULK + 1)
         for record in found[: cmd.BULK]:
             if record.state not in ("acked", "expired"):
                 shelf.tally["purged"] += 1

@@ -194,6 +194,13 @@ class Shelf:
             return False
         return True
 
+    def set_aside(self, record: Record, reason: str, now: int) -> None:
+        """Make a record that nobody holds a dead letter; no attempt is counted."""
+        failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
+        record.failures = remember(record.failures, failure)
+        self.end(record, "dead", now)
+        self.tally["died"] += 1
+
     def settle_lapsed(self, record: Record, now: int) -> None:
         """If the record's lease is over, take it back from its holder."""
         if record.state == "leased" and record.until is not None and record.until <= now:

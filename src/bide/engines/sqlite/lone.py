@@ -30,7 +30,7 @@ class LonePuts:
         Raises:
             sqlite3.Error: nothing was done, and the common way would fail as well.
         """
-        if type(command) is not Put or len(command.items) != 1:
+        if type(command) is not Put or len(command.items) != 1 or command.on_conflict == "revive":
             return None
         item = command.items[0]
         if item.headers is not None or item.attempt or item.failures:

@@ -268,6 +268,18 @@ class Session:
             return False
         return True
 
+    def taken_aside(self, places: Sequence[Place], reason: str) -> None:
+        """Note why messages that nobody held became dead letters; no attempt is counted."""
+        seqs = json_text([place.seq for place in places])
+        known = dict(self.run(SQL.failures_of, (seqs,)))
+        rows = []
+        for place in places:
+            text = known.get(place.seq)
+            failure = Failure(place.attempt, self.now, "", reason[:REASON_LENGTH])
+            failures = remember(as_failures(text) if text else (), failure)
+            rows.append((place.attempt, json_text(failures), place.seq))
+        self.run_many(SQL.record_failure, rows)
+
     def take_back(self, queue: QueueRow, places: Sequence[Place]) -> None:
         """Take back messages whose lease is over: ready again, or dead."""
         self.leave_lease(queue, [place.seq for place in places])

@@ -190,6 +190,10 @@ UPDATE message SET attempt = ? WHERE seq = ?;
 -- name: failures
 SELECT failures FROM message WHERE seq = ?;
 
+-- name: failures_of
+SELECT seq, failures FROM message
+WHERE seq IN (SELECT value FROM json_each(?)) AND failures IS NOT NULL;
+
 -- name: record_failure
 UPDATE message SET attempt = ?, failures = ? WHERE seq = ?;
 

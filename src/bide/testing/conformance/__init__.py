@@ -13,8 +13,8 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches calls changing claiming content desk faces keeping looking play putting scripts "
-    "settling suite watch"
+    "batches calls changing claiming content desk faces keeping looking moving play putting "
+    "scripts settling suite watch"
 )
 
 # So that a failing assertion tells what it compared, as in tests of one's own.

@@ -188,6 +188,9 @@ class BatchCases:
                 desk.wait(1)
                 desk.reschedule("a", delay=delay)
                 desk.cancel("a")
+            desk.bring("a", before)
+            desk.set_aside("a")
+            desk.purge("dead")
         for delay in (HOUR, 0):
             desk.bring("a", "dead")
             desk.revive("a", delay=delay)

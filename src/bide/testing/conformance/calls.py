@@ -56,6 +56,8 @@ def _moment(ms: int | None) -> Any:
 
 
 def _put(command: cmd.Put) -> Call | None:
+    if command.on_conflict == "revive":
+        return None
     if not command.items or not all(map(_sayable, command.items)):
         return None
     messages = [_new(item) for item in command.items]
@@ -163,7 +165,7 @@ def _configure(command: cmd.Configure) -> Call | None:
 
 
 def _purge(command: cmd.Purge) -> Call | None:
-    if command.state == "leased":
+    if command.state == "leased" or command.ids is not None:
         return None
     return Call("purge", (), {"state": command.state, "before": _moment(command.before)})
 
@@ -175,7 +177,7 @@ _CALLS: dict[type, Callable[[Any], Call | None]] = {
     cmd.Claim: _claim,
     cmd.Ack: lambda command: _settling("ack", command.leases),
     cmd.Retry: _retry,
-    cmd.Bury: lambda command: _settling("bury", command.leases, command.reason),
+    cmd.Bury: lambda c: _settling("bury", c.leases, c.reason) if not c.ids else None,
     cmd.Extend: _extend,
     cmd.Revive: lambda c: Call("revive", (c.ids,), {"delay": _ms(c.delay)}) if c.ids else None,
     cmd.Find: lambda command: Call("get", (command.ids[0],)) if len(command.ids) == 1 else None,

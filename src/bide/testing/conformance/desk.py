@@ -134,6 +134,10 @@ class Desk:
         """Set messages aside."""
         return self.ask(cmd.Bury(self.queue, list(held), reason), Outcomes).outcomes
 
+    def set_aside(self, *ids: str, reason: str = "") -> list[Outcome]:
+        """Set messages aside that nobody holds."""
+        return self.ask(cmd.Bury(self.queue, reason=reason, ids=list(ids)), Outcomes).outcomes
+
     def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[Outcome]:
         """Keep messages for longer."""
         return self.ask(cmd.Extend(self.queue, list(held), lease), Outcomes).outcomes
@@ -162,6 +166,10 @@ class Desk:
     def purge(self, state: State, before: int | None = None, *ids: str) -> Affected:
         """Delete the messages of a state, or those of some ids that are in it."""
         return self.ask(cmd.Purge(self.queue, state, before, list(ids) or None), Affected)
+
+    def purge_by_id(self, *ids: str) -> list[Outcome]:
+        """Delete dead letters."""
+        return self.ask(cmd.Purge(self.queue, "dead", ids=list(ids)), Outcomes).outcomes
 
     # What looks.
 

@@ -16,6 +16,7 @@ from bide.testing.conformance.desk import HOUR, START, Desk
 from bide.testing.conformance.faces import AsyncThrough, Through
 from bide.testing.conformance.keeping import KeepCases
 from bide.testing.conformance.looking import LookCases
+from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.settling import SettleCases
@@ -28,6 +29,7 @@ class EngineConformance(
     BatchCases,
     ContentCases,
     LookCases,
+    MoveCases,
     ChangeCases,
     KeepCases,
     SettleCases,

@@ -83,6 +83,8 @@ def _changes() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
         st.builds(cmd.Reschedule, queues, named, delay=delays),
         st.builds(cmd.Revive, queues, named, delays),
+        st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named),
+        st.builds(cmd.Purge, queues, st.just("dead"), ids=named),
         st.builds(
             cmd.Configure, queues, some([None, None, None, False, False, True]),
             some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]),
@@ -108,7 +110,10 @@ def _looks() -> list[SearchStrategy[Any]]:
 def ops() -> SearchStrategy[Op]:
     """Return one step of a script; puts, claims and what settles come more often than the rest."""
     puts = st.builds(
-        cmd.Put, queues, st.lists(items(), max_size=4), some(["keep", "keep", "replace"])
+        cmd.Put,
+        queues,
+        st.lists(items(), max_size=4),
+        some(["keep", "keep", "keep", "replace", "replace", "revive"]),
     )
     claims = st.builds(
         cmd.Claim, queues, some([0, 1, 1, 2, 3, 10]), some([0, 1, 3, 5, 100]), some(["w1", "w2"])

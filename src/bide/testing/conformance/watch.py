@@ -98,7 +98,7 @@ def _steps(
         if isinstance(command, Put) and old is not None and old.state == "dead":
             # Nothing shows whether a dead letter was replaced by its twin, but the counters do.
             twins = (item.id == old.id and item.died is not None for item in command.items)
-            if command.on_conflict == "replace" and any(twins):
+            if command.on_conflict != "keep" and any(twins):
                 yield "replace", "dead", "dead"
         return
     if old is not None and old.until is not None and old.until <= now and old.holder is not None:

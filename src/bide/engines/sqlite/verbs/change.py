@@ -8,7 +8,7 @@ from bide.model.commands import BULK, Cancel, Configure, Purge, Reschedule, Revi
 from bide.model.message import STATES
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
-__all__ = ["cancel", "configure", "purge", "reschedule", "revive"]
+__all__ = ["cancel", "configure", "purge", "reschedule", "revive", "set_aside"]
 
 NEVER = 1 << 53
 
@@ -132,8 +132,35 @@ def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: in
     return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
 
 
-def purge(session: Session, command: Purge) -> Affected:
+def set_aside(session: Session, name: str, ids: Sequence[str], reason: str) -> Outcomes:
+    """Make dead letters of messages that nobody holds."""
+
+    def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
+        session.taken_aside(places, reason)
+        session.end(queue, [place.seq for place in places], DEAD)
+        queue.died += len(places)
+        return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
+
+    return _each(session, name, ids, _pending(None), aside)
+
+
+def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
+    def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        seqs = [place.seq for place in places]
+        session.run(SQL.drop_aside, (json_text(seqs),))
+        session.delete(seqs)
+        queue.dead -= len(seqs)
+        queue.purged += len(seqs)
+        return [Outcome(place.id, True, due=place.due) for place in places]
+
+    return _each(session, name, ids, lambda place: place.aside == DEAD, remove)
+
+
+def purge(session: Session, command: Purge) -> Outcomes | Affected:
     """Delete messages of a state."""
+    if command.ids is not None:
+        return _purge_by_id(session, command.queue, command.ids)
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)

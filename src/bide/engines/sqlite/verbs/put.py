@@ -153,6 +153,10 @@ def _replace(session: Session, command: Put) -> Outcomes:
         places = session.locate(queue, [item.id for item in items])
         for item in items:
             place = places.get(item.id)
+            if command.on_conflict == "revive" and (place is None or place.aside != DEAD):
+                known = place.outcome(False, session.now) if place else Outcome(item.id, False)
+                outcomes.append(known)
+                continue
             if place is not None and not _clear(session, queue, place):
                 outcomes.append(place.outcome(False, session.now))
                 continue

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from bide.engines.sqlite.session import ACKED, Place, QueueRow, Session, json_text
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.verbs.change import set_aside
 from bide.model.commands import Ack, Bury, Extend, Lease, Retry
 from bide.model.replies import Outcome, Outcomes
 
@@ -123,7 +124,7 @@ def retry(session: Session, command: Retry) -> Outcomes:
 
 
 def bury(session: Session, command: Bury) -> Outcomes:
-    """Set messages aside as dead letters."""
+    """Set messages aside as dead letters: by lease, then by id."""
 
     def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_lease(queue, [place.seq for place in places])
@@ -131,4 +132,8 @@ def bury(session: Session, command: Bury) -> Outcomes:
             session.failed(queue, place, command.reason, session.now, final=True)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    return _held(session, command.queue, command.leases, aside)
+    held = _held(session, command.queue, command.leases, aside)
+    if not command.ids:
+        return held
+    unheld = set_aside(session, command.queue, command.ids, command.reason)
+    return Outcomes(held.outcomes + unheld.outcomes)

@@ -1,0 +1,157 @@
+"""Who is moving out of a store, and where to: one move at a time, found again after a crash.
+
+The ledger is a message in the source, which the mover holds: its lease keeps others away, and
+lapses when the mover dies. Its token marks what is in transit. A message of the same token in the
+target proves, when a move goes on, that this is the store to which it went.
+"""
+
+from contextlib import suppress
+
+from bide.model.errors import AlreadyMoving, LeaseLost, OutcomeUnknown
+from bide.model.identity import new_id
+from bide.model.message import MAX_ATTEMPTS
+from bide.model.moments import LATEST
+from bide.queue.delivery import Delivery
+from bide.queue.move.transit import is_marked
+from bide.queue.sync import Queue
+
+__all__ = ["LEASE", "Ledger", "ledger_name"]
+
+LEASE = 15.0
+"""For how many seconds the ledger is held at a time: so long a run waits after a crash."""
+
+_NAME = "bide.move"
+_ID = "ledger"
+
+
+def ledger_name(queue: str) -> str:
+    """Return the name of the queue in which the ledger of a queue lies: one for each namespace."""
+    namespace, slash, _ = queue.rpartition("/")
+    return f"{namespace}{slash}{_NAME}"
+
+
+def _beside(queue: Queue) -> Queue:
+    return Queue(ledger_name(queue.name), queue._url, clock=queue._own_clock)
+
+
+class Ledger:
+    """Holds the right to move messages out of a store.
+
+    Args:
+        source: the queue to move.
+        target: where it goes.
+        lease: seconds, see `LEASE`.
+    """
+
+    def __init__(self, source: Queue, target: Queue, lease: float = LEASE) -> None:
+        self._clock = source._clock
+        self._lease = lease
+        self._from = _beside(source)
+        self._to = _beside(target)
+        self._mine: dict[str, str] = {
+            "token": new_id(), "queue": source.name, "into": target.name, "to": target.url,
+        }  # fmt: skip
+        self._body = self._mine
+        self._delivery: Delivery | None = None
+        self._held_since = 0.0
+
+    @property
+    def token(self) -> str:
+        """The mark of what this move has in transit."""
+        return self._body["token"]
+
+    @property
+    def queue(self) -> str:
+        """The queue whose messages may be in transit: that of a move which was interrupted."""
+        return self._body["queue"]
+
+    @property
+    def into(self) -> str:
+        """The queue to which those go."""
+        return self._body["into"]
+
+    def open(self) -> bool:
+        """Become the one who moves; return whether a move was interrupted that goes on first.
+
+        Waits for as long as a lease lasts, and a little longer, while somebody else is at it.
+
+        Raises:
+            AlreadyMoving: somebody still is.
+        """
+        mine = self._mine
+        patience = self._clock.monotonic() + self._lease + 2
+        while True:
+            self._from.put(mine, id=_ID, attempts=MAX_ATTEMPTS)
+            found = self._from.claim(1, wait=min(0.5, self._lease), lease=self._lease)
+            if not found:
+                if self._clock.monotonic() > patience:
+                    raise AlreadyMoving(self._who())
+                continue
+            self._delivery = found[0]
+            self._held_since = self._clock.monotonic()
+            self._body = found[0].body
+            if self._body == mine:
+                break
+            if self._to.get(self.token) is not None:
+                return True
+            self._must_be_over()
+            self._delivery.ack()
+        self._to.put({"queue": mine["queue"]}, id=self.token, at=LATEST / 1000)
+        return False
+
+    def _must_be_over(self) -> None:
+        """Refuse to go on while messages are in transit to a store that the target is not."""
+        with Queue(self.queue, self._from._url, clock=self._from._own_clock) as left:
+            if not any(is_marked(letter, self.token) for letter in left.dead()):
+                return
+        self.abandon()
+        raise AlreadyMoving(
+            f"a move of {self.queue} to {self._body['to']} was interrupted, and messages are in "
+            "transit there; finish it first, by the same move again"
+        )
+
+    def hold(self) -> None:
+        """Go on holding.
+
+        Raises:
+            AlreadyMoving: it lapsed, and somebody else may be moving.
+        """
+        now = self._clock.monotonic()
+        if self._delivery is None or now - self._held_since < self._lease / 5:
+            return
+        try:
+            self._delivery.extend(self._lease)
+        except LeaseLost as error:
+            raise AlreadyMoving(
+                "this move stood still for too long, and another may have gone on in its place; "
+                "run it again"
+            ) from error
+        self._held_since = now
+
+    def finish(self) -> None:
+        """Let the next one move: nothing is in transit any more."""
+        self._to.cancel(self.token)
+        if self._delivery is not None:
+            # If it stays, the next run finds that nothing is in transit.
+            with suppress(OutcomeUnknown, LeaseLost):
+                self._delivery.ack()
+            self._delivery = None
+
+    def abandon(self) -> None:
+        """Let the next run go on at once with what is in transit."""
+        if self._delivery is not None:
+            self._from.release([self._delivery])
+            self._delivery = None
+
+    def close(self) -> None:
+        """Let go of both stores."""
+        self._from.close()
+        self._to.close()
+
+    def _who(self) -> str:
+        found = self._from.get(_ID)
+        holder = found.holder if found is not None and found.holder else "somebody"
+        return (
+            f"{holder} is moving messages out of {self._from.url}; wait until that is done, or "
+            "stop it and run this again"
+        )

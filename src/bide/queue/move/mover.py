@@ -1,0 +1,228 @@
+"""A move from beginning to end: the ledger, the passes, and what to do when something breaks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+
+from bide.model.commands import Configure, Count
+from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown, Unsupported
+from bide.model.message import Message
+from bide.model.replies import Counts, Settings
+from bide.queue.move.ledger import LEASE, Ledger
+from bide.queue.move.moved import Moved
+from bide.queue.move.steps import Steps
+from bide.queue.sync import Queue
+
+__all__ = ["Moved", "Mover", "move"]
+
+BATCH = 500
+"""How many messages are in transit at a time."""
+
+TRIES = 5
+"""How many times in a row it may be unknown whether a command was carried out."""
+
+Progress = Callable[[int], None]
+
+
+def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
+    """Move all messages of a queue to another one, as a rule in another store, while both are used.
+
+    Everything comes over: due moment, body, priority, attempts, failures, expiry, group, headers,
+    and dead letters with the moment at which they died. Messages stay that somebody holds, and
+    those whose id the target has. Killed at any point, it goes on when it is called again.
+
+    Args:
+        source: the queue to move.
+        target: where to; it may have another name.
+        batch: how many messages are in transit at a time. Each of them can be delivered by neither
+            store for a moment, so a small batch holds nobody up for long, and a large one is fast.
+
+    Returns:
+        What was moved and what was left; true when nothing is left in the source.
+
+    Raises:
+        AlreadyMoving: another move out of the source's store is under way.
+        Unsupported: a store cannot look a message up by its id.
+        StoreError: a store failed; call it again to go on.
+
+    Example:
+        >>> import bide
+        >>> old, new = bide.Queue("orders", "memory://old"), bide.Queue("orders", "memory://new")
+        >>> outcome = old.put({"order": 42}, delay="30m", id="order-42")
+        >>> moved = bide.move(old, new)
+        >>> moved.moved, bool(moved), new.get("order-42").body
+        (1, True, {'order': 42})
+    """
+    return Mover(source, target, batch=batch).run()
+
+
+class Mover:
+    """Moves one queue; see `move`.
+
+    Args:
+        source: the queue to move.
+        target: where to.
+        batch: how many messages are in transit at a time.
+        progress: is told how many messages have been looked at since it was told last.
+        lease: for how many seconds the ledger is held at a time.
+    """
+
+    def __init__(
+        self,
+        source: Queue,
+        target: Queue,
+        *,
+        batch: int = BATCH,
+        progress: Progress = lambda count: None,
+        lease: float = LEASE,
+    ) -> None:
+        if type(batch) is not int or not 1 <= batch <= 10_000:
+            raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 10,000")
+        if source.name == target.name and source._url == target._url:
+            raise InvalidArgument(f"{source.name} at {source.url} is the source and the target")
+        for queue in (source, target):
+            if not queue._lane.capabilities.random_access:
+                raise Unsupported(
+                    f"{queue.url} cannot look a message up by its id, so nothing can be moved out "
+                    "of it or into it without a risk; let its workers empty it"
+                )
+        self._source = source
+        self._target = target
+        self._batch = batch
+        self._progress = progress
+        self._lease = lease
+        self._seen: object = None
+        self.moved = Moved(source.name)
+
+    def run(self) -> Moved:
+        """Move what nobody holds and was there at the beginning; may be called again."""
+        ledger = Ledger(self._source, self._target, self._lease)
+        try:
+            with self._held(ledger):
+                self._settings()
+                steps = Steps(self._source, self._target, ledger.token, ledger.hold)
+                self._passes(steps)
+        finally:
+            ledger.close()
+        counts = self._source._do(Counts, Count(self._source.name))
+        self.moved.ends(counts)
+        self._seen = _movable(counts)
+        return self.moved
+
+    def has_work(self) -> bool:
+        """Tell, by counting, whether there is something in the source that the last run left."""
+        return _movable(self._source._do(Counts, Count(self._source.name))) != self._seen
+
+    def plan(self) -> Moved:
+        """Return what a run would do, by looking only."""
+        found = Moved(self._source.name)
+        steps = Steps(self._source, self._target, "", lambda: None)
+        for state in ("next", "dead"):
+            for page in steps.pages(state, self._batch):
+                known = steps.known(page)
+                for id in known:
+                    found.stays(id)
+                count = len(page) - len(known)
+                if state == "dead":
+                    found.dead += count
+                else:
+                    found.moved += count
+                self._progress(len(page))
+        found.ends(self._source._do(Counts, Count(self._source.name)))
+        found.left = found.known + found.held
+        return found
+
+    @contextmanager
+    def _held(self, ledger: Ledger) -> Iterator[None]:
+        """Hold the ledger in the block; leave nothing in transit, however the block ends."""
+        while ledger.open():
+            self._go_on(ledger)
+            ledger.finish()
+        try:
+            yield
+        except BaseException:
+            try:
+                self._go_on(ledger)
+                ledger.finish()
+            except BideError:  # the store fails: the next run goes on, and need not wait
+                with suppress(BideError):
+                    ledger.abandon()
+            raise
+        ledger.finish()
+
+    def _go_on(self, ledger: Ledger) -> None:
+        """Finish what is in transit, if need be that of another queue."""
+        there, here = self._source, self._target
+        with (
+            Queue(ledger.queue, there._url, clock=there._own_clock) as source,
+            Queue(ledger.into, here._url, clock=here._own_clock) as target,
+        ):
+            count = Steps(source, target, ledger.token, ledger.hold).go_on(self._batch)
+        if ledger.queue == there.name:
+            self.moved.finished += count
+            self.moved.moved += count
+
+    def _pass(self, steps: Steps, pages: int) -> None:
+        """Go through the queue once, but through no more than so many pages of each kind."""
+        self.moved.fresh()
+        for page in islice(steps.pages("next", self._batch), pages):
+            self.moved.moved += self._surely(steps, steps.carry, page)
+        for page in islice(steps.pages("leased", self._batch), pages):
+            # Nobody else may be left to notice that a lease is over.
+            now = self._source._clock.now()
+            lapsed = [m for m in page if m.until is not None and m.until <= now]
+            if lapsed:
+                self.moved.moved += self._surely(steps, steps.carry, lapsed)
+        for page in islice(steps.pages("dead", self._batch), pages):
+            self.moved.dead += self._surely(steps, steps.carry_letters, page)
+
+    def _passes(self, steps: Steps) -> None:
+        """Go through the queue until there is no more, or no less, than the time before.
+
+        Producers may be as fast as this is, and what cannot be moved stays: both end it.
+        """
+        before = None
+        while True:
+            total = self._source._do(Counts, Count(self._source.name)).sizes.total
+            if not total or (before is not None and total >= before):
+                return
+            self._pass(steps, -(-total // self._batch))
+            before = total
+
+    def _surely(
+        self,
+        steps: Steps,
+        carry: Callable[[Sequence[Message]], tuple[int, list[str]]],
+        page: Sequence[Message],
+    ) -> int:
+        """Carry a page over; where a reply was lost, find out what has come of it."""
+        count = 0
+        for attempt in range(1, TRIES + 1):
+            try:
+                if attempt > 1:
+                    count = steps.go_on(self._batch)
+                    break  # what is left of the page comes with the next pass
+                count, known = carry(page)
+                for id in known:
+                    self.moved.stays(id)
+                break
+            except OutcomeUnknown:
+                if attempt == TRIES:
+                    raise
+        self._progress(len(page))
+        return count
+
+    def _settings(self) -> None:
+        """A target that is new remembers acked messages as the source does, and is paused as it."""
+        there = self._source._do(Counts, Count(self._source.name))
+        here = self._target._do(Counts, Count(self._target.name))
+        new = here.flow.put == 0 and not here.paused
+        paused = True if new and there.paused else None
+        keep = there.keep if there.keep > here.keep else None
+        if paused is not None or keep is not None:
+            self._target._do(Settings, Configure(self._target.name, paused=paused, keep=keep))
+
+
+def _movable(counts: Counts) -> object:
+    """Return what changes whenever there may be something new to move."""
+    return counts.flow, counts.sizes.delayed + counts.sizes.ready, counts.sizes.dead

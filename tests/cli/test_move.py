@@ -1,0 +1,113 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import bide
+from tests.cli.conftest import BOUND, Bide, Terminal, environment
+
+
+def ids(url: str) -> list[str]:
+    with bide.Queue("orders", url) as orders:
+        return sorted(message.id for message in orders.scan())
+
+
+def test_move_moves_all_queues(run: Bide, url: str, orders: bide.Queue, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/new.db"
+    orders.put(1, id="a", delay=60)
+    with bide.Queue("mails", url) as mails:
+        mails.put(2, id="b")
+    result = run("move", url, target, "--json")
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in result.output.splitlines()]
+    assert [(line["queue"], line["moved"], line["left"]) for line in lines] == [
+        ("mails", 1, 0), ("orders", 1, 0),
+    ]  # fmt: skip
+    assert (ids(url), ids(target)) == ([], ["a"])
+    again = run("move", url, target, "--json")
+    assert (again.exit_code, json.loads(again.output.splitlines()[0])["moved"]) == (0, 0)
+
+
+def test_what_stays_is_told_and_is_exit_code_1(
+    terminal: Terminal, url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    target = f"sqlite:///{tmp_path}/new.db"
+    orders.put(1, id="held")
+    assert orders.claim(lease="1h")
+    orders.put(2, id="twice", delay=60)
+    orders.put(3, id="free", delay=60)
+    with bide.Queue("orders", target) as new:
+        new.put(9, id="twice")
+    screen, code = terminal("move", url, target, "orders")
+    assert code == 1
+    assert "1 message moved" in screen
+    assert "1 are held by workers and stay" in screen
+    assert "the target has their ids: twice" in screen
+
+
+def test_a_dry_run_makes_and_moves_nothing(
+    run: Bide, url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put(1, id="a")
+    target = tmp_path / "new.db"
+    result = run("move", url, f"sqlite:///{target}", "--dry-run", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.output)["moved"] == 1
+    assert not target.exists()
+    with bide.Queue("orders", f"sqlite:///{target}") as new:
+        new.put(1, id="a")
+    result = run("move", url, f"sqlite:///{target}", "--dry-run", "--json")
+    told = json.loads(result.output)
+    assert (result.exit_code, told["moved"], told["known_ids"]) == (1, 0, ["a"])
+    assert ids(url) == ["a"]
+
+
+def test_a_source_that_is_not_there(run: Bide, tmp_path: Path) -> None:
+    result = run("move", f"sqlite:///{tmp_path}/no.db", f"sqlite:///{tmp_path}/new.db")
+    assert result.exit_code == 3
+    assert "there is no store at" in result.output
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_memory_cannot_be_moved_from_a_shell(run: Bide, url: str, orders: bide.Queue) -> None:
+    orders.put(1)
+    result = run("move", url, "memory://")
+    assert result.exit_code == 2
+    assert "with bide.move" in result.output
+
+
+def test_follow_and_dry_run_do_not_go_together(run: Bide, url: str) -> None:
+    assert run("move", url, url + "2", "--follow", "--dry-run").exit_code == 2
+
+
+def test_follow_moves_what_comes_until_it_is_interrupted(
+    url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    target = f"sqlite:///{tmp_path}/new.db"
+    orders.put(1, id="a")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "move", url, target, "--follow", "--json"],
+        env=environment(url), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        for id in ("b", "c"):
+            deadline = time.monotonic() + BOUND
+            while ids(url):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            orders.put(1, id=id)
+        while ids(url):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=BOUND)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, errors
+    assert json.loads(output)["moved"] == 3
+    assert ids(target) == ["a", "b", "c"]
