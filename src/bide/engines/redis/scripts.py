@@ -25,6 +25,8 @@ _FLAGS: Final = {
     "ack": "allow-oom",
     "retry": "allow-oom",
     "bury": "allow-oom",
+    "set_aside": "allow-oom",
+    "discard": "allow-oom",
     "decline": "allow-oom",
     "recover": "no-writes",
     "find": "no-writes",

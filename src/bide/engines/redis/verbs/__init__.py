@@ -47,6 +47,8 @@ def _alike(command: cmd.Command) -> object:
     fields = _TOGETHER.get(type(command))
     if fields is None or (isinstance(command, cmd.Cancel) and command.where is not None):
         return object()
+    if isinstance(command, cmd.Bury) and command.ids:
+        return object()
     return type(command), command.queue, *(getattr(command, name) for name in fields[1])
 
 
@@ -57,6 +59,8 @@ def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
         first = run[0]
         if isinstance(first, cmd.Cancel) and first.where is not None:
             yield Work(run, change.cancel_where(first), True)
+        elif isinstance(first, cmd.Bury) and first.ids:
+            yield Work(run, settle.bury_by_id(first), True)
         elif isinstance(first, cmd.Claim):
             yield Work(run, claim.claim(first), claim.is_large(first))
         elif type(first) in _TOGETHER:

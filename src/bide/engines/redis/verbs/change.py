@@ -5,19 +5,22 @@ from typing import Any
 
 from bide.engines.redis.records import Arg, as_outcome, when
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
-from bide.model.commands import BULK, Cancel, Configure, Purge, Reschedule, Revive, Where
-from bide.model.errors import Unsupported
+from bide.model.commands import BULK, Bury, Cancel, Configure, Purge, Reschedule, Revive, Where
+from bide.model.message import REASON_LENGTH
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
-__all__ = ["cancel", "cancel_where", "configure", "purge", "reschedule", "revive"]
+__all__ = ["cancel", "cancel_where", "configure", "purge", "reschedule", "revive", "set_aside"]
 
 
 def _by_id(
-    run: Sequence[Cancel | Reschedule | Revive], script: str, head: Sequence[Arg], size: int
+    run: Sequence[Cancel | Reschedule | Revive | Bury | Purge],
+    script: str,
+    head: Sequence[Arg],
+    size: int,
 ) -> Job:
     """Change messages of consecutive commands that say the same."""
     queue = run[0].queue
-    ids = [id for command in run for id in command.ids]
+    ids = [id for command in run for id in command.ids or ()]
     lots = _distinct(ids, size)
     texts = yield [Call(script, queue, [*head, *lot]) for lot in lots]
     outcomes: list[Outcome] = []
@@ -26,7 +29,7 @@ def _by_id(
     replies = []
     first = 0
     for command in run:
-        mine = outcomes[first : first + len(command.ids)]
+        mine = outcomes[first : first + len(command.ids or ())]
         first += len(mine)
         dues = [
             o.due for o in mine if o.done and o.state in ("delayed", "ready") and o.due is not None
@@ -106,14 +109,15 @@ def cancel_where(command: Cancel) -> Job:
     return [Affected(count, more=more)]
 
 
-def purge(command: Purge) -> Job:
-    """Delete messages of a state.
+def set_aside(command: Bury) -> Job:
+    """Make dead letters of messages that nobody holds."""
+    return _by_id([command], "set_aside", (command.reason[:REASON_LENGTH],), SLICE // 4)
 
-    Raises:
-        Unsupported: ids were named.
-    """
+
+def purge(command: Purge) -> Job:
+    """Delete messages of a state, or dead letters by id."""
     if command.ids is not None:
-        raise Unsupported("Redis cannot purge by id; name a state, and a moment with before")
+        return (yield from _by_id([command], "discard", (), SLICE // 4))
     if command.state == "leased":  # somebody holds those
         return [Affected(0)]
     which = "due" if command.state == "ready" else command.state

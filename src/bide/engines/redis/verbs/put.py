@@ -24,9 +24,12 @@ class _Lot(NamedTuple):
 
 def put(run: Sequence[Put]) -> Job:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
-    queue, replace = run[0].queue, run[0].on_conflict == "replace"
+    queue, replace = run[0].queue, run[0].on_conflict != "keep"
+    revive = run[0].on_conflict == "revive"
     items = [item for command in run for item in command.items]
-    lots = [_lot(queue, part, replace=replace) for part in _parts(items, replace=replace)]
+    lots = [
+        _lot(queue, part, replace=replace, revive=revive) for part in _parts(items, replace=replace)
+    ]
     texts = yield [lot.call for lot in lots]
     outcomes: list[Outcome] = []
     for lot, text in zip(lots, texts, strict=True):
@@ -65,9 +68,9 @@ def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
     yield part
 
 
-def _lot(queue: str, items: Sequence[Item], *, replace: bool) -> _Lot:
+def _lot(queue: str, items: Sequence[Item], *, replace: bool, revive: bool) -> _Lot:
     args: list[Arg] = [""]
-    flags = set()
+    flags = {"r"} if revive else set()
     for item in items:
         flags.add(write(item, args))
     args[0] = "".join(flags)

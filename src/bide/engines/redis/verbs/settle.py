@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from bide.engines.redis.records import Arg, as_outcome
+from bide.engines.redis.verbs.change import set_aside
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Ack, Bury, Extend, Lease, Retry
 from bide.model.message import REASON_LENGTH
 from bide.model.replies import Outcome, Outcomes
 
-__all__ = ["ack", "bury", "extend", "retry"]
+__all__ = ["ack", "bury", "bury_by_id", "extend", "retry"]
 
 
 def _settle(
@@ -73,6 +74,17 @@ def retry(run: Sequence[Retry]) -> Job:
     first = run[0]
     reason = first.reason[:REASON_LENGTH]
     return _settle(run, "retry", (first.delay, int(first.release), reason), SLICE // 4)
+
+
+def bury_by_id(command: Bury) -> Job:
+    """Set messages aside by lease, then by id."""
+    outcomes: list[Outcome] = []
+    for job in (bury([command]) if command.leases else None, set_aside(command)):
+        if job is not None:
+            (reply,) = yield from job
+            assert isinstance(reply, Outcomes)
+            outcomes += reply.outcomes
+    return [Outcomes(outcomes)]
 
 
 def bury(run: Sequence[Bury]) -> Job:
