@@ -24,7 +24,6 @@ MEANING = {
     "shared": "several processes at a time",
     "caller_time": "goes by a clock that a test moves",
     "random_access": "get, scan, cancel, reschedule",
-    "purge_by_id": "dead letters can be purged by id and by error",
     "priorities": "priorities",
     "precision_ms": "precision of its moments, in ms",
     "resends": "finds out after a lost connection what was done",

@@ -14,9 +14,8 @@ from bide.cli.progress import Bar
 from bide.cli.steer import confirm, confirmed_purge
 from bide.cli.store import Store
 from bide.model.commands import Purge
-from bide.model.errors import Unsupported
 from bide.model.message import Message
-from bide.model.replies import Affected
+from bide.model.replies import Outcomes
 from bide.queue.answers import in_parts
 
 __all__ = ["dead", "revive"]
@@ -245,15 +244,12 @@ def purge(
     chosen = [message.id for message in letters.of(store.standing(queue))]
     if dry_run:
         return _would(out, queue, len(chosen), "purged")
-    if not store.capabilities.purge_by_id:
-        raise Unsupported(
-            f"{store.shown} cannot purge by id or error; use --before, or revive and cancel them"
-        )
     confirm(f"Delete {_many(len(chosen))} of {queue} for good?", yes)
     count = 0
     with Bar(f"purging {queue}", len(chosen)) as bar:
         for part in in_parts(chosen):
-            count += store.ask(Affected, Purge(queue, "dead", ids=list(part))).count
+            reply = store.ask(Outcomes, Purge(queue, "dead", ids=list(part)))
+            count += sum(outcome.done for outcome in reply.outcomes)
             bar.advance(len(part))
     out.report({"purged": count}, ("✓ ", "green") if count else ("= ", "dim"),
                f"{_many(count)} purged")  # fmt: skip

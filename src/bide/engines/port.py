@@ -23,8 +23,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     """`execute(commands, now)` goes by the caller's clock, as tests want it."""
     random_access: bool = True
     """Find, scan, cancel and reschedule: the store can be looked into."""
-    purge_by_id: bool = False
-    """`Purge` can be told the ids."""
     priorities: bool = True
     precision_ms: int = 1
     """How fine its moments are."""

@@ -36,7 +36,7 @@ __all__ = ["MemoryEngine"]
 class MemoryEngine:
     """Executes commands on queues that live in this process."""
 
-    capabilities = Capabilities(durable=False, shared=False, purge_by_id=True)
+    capabilities = Capabilities(durable=False, shared=False)
 
     def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}

@@ -1,6 +1,6 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -289,18 +289,8 @@ class Shelf:
             candidates = (entry[2] for state in ("ready", "delayed") for entry in self.sets[state])
         return [r for r in candidates if r.state in ("ready", "delayed") and matches(r, where)]
 
-    def purgeable(
-        self,
-        state: State,
-        before: int | None,
-        now: int,
-        limit: int,
-        ids: Sequence[str] | None = None,
-    ) -> list[Record]:
-        """Return records that are seen in a state, and came there before a moment.
-
-        Of those with some ids, or else up to `limit` of all.
-        """
+    def purgeable(self, state: State, before: int | None, now: int, limit: int) -> list[Record]:
+        """Return up to `limit` records that are seen in a state, and came there before a moment."""
 
         def fits(record: Record) -> bool:
             since = record.ended if record.ended is not None else record.due
@@ -308,9 +298,6 @@ class Shelf:
 
         if state == "leased":  # somebody holds those
             return []
-        if ids is not None:
-            named = (self.records.get(id) for id in dict.fromkeys(ids))
-            return [record for record in named if record is not None and fits(record)]
         sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
         records = (entry[2] for name in sets for entry in self.sets[name])
         return list(islice(filter(fits, records), limit))

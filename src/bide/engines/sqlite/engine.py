@@ -38,7 +38,7 @@ class SqliteEngine:
         StoreError: the file cannot be a store; the error says why and what helps.
     """
 
-    capabilities = Capabilities(purge_by_id=True)
+    capabilities = Capabilities()
 
     def __init__(
         self,

@@ -264,21 +264,6 @@ class ChangeCases(_ById):
         assert bare.purge(state) == Affected(1)
         assert bare.counts().flow.purged == BULK + 1
 
-    @pytest.mark.parametrize("state", ["delayed", "ready", "dead", "acked", "expired"])
-    def test_purge_by_id_where_the_engine_can(self, desk: Desk, state: State) -> None:
-        if not desk.engine.capabilities.purge_by_id:
-            return
-        desk.configure(keep=HOUR)
-        desk.bring("held", "leased")
-        for id in "abc":
-            desk.bring(id, state)
-        before = desk.counts().flow.purged
-        assert desk.purge(state, None, "a", "c", "c", "held", "none") == Affected(2)
-        assert (desk.state("a"), desk.state("b"), desk.state("held")) == (None, state, "leased")
-        assert desk.counts().flow.purged - before == 2 * (state in ("delayed", "ready", "dead"))
-        assert desk.purge(state, START - HOUR, "b") == Affected(0)
-        assert desk.purge("leased", None, "held") == Affected(0)
-
     def test_purge_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
         assert desk.purge("dead") == Affected(0)
         assert desk.queues() == []

@@ -163,9 +163,9 @@ class Desk:
         """Set what is given."""
         return self.ask(cmd.Configure(self.queue, **fields), Settings)
 
-    def purge(self, state: State, before: int | None = None, *ids: str) -> Affected:
-        """Delete the messages of a state, or those of some ids that are in it."""
-        return self.ask(cmd.Purge(self.queue, state, before, list(ids) or None), Affected)
+    def purge(self, state: State, before: int | None = None) -> Affected:
+        """Delete the messages of a state."""
+        return self.ask(cmd.Purge(self.queue, state, before), Affected)
 
     def purge_by_id(self, *ids: str) -> list[Outcome]:
         """Delete dead letters."""

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.port import Capabilities
@@ -85,8 +84,7 @@ class Through:
         self._clock = FakeClock()
         self._queues: dict[tuple[str, str | None], Any] = {}
         engine = opener(url)()
-        # The queue's own purge takes no ids: that is the command line's.
-        self.capabilities: Capabilities = replace(engine.capabilities, purge_by_id=False)
+        self.capabilities: Capabilities = engine.capabilities
         engine.close()
         self._queue("q", None)  # from now on the store is open, as an engine is
 

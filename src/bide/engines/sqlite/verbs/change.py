@@ -165,8 +165,6 @@ def purge(session: Session, command: Purge) -> Outcomes | Affected:
     if queue is None:
         return Affected(0)
     before = NEVER if command.before is None else command.before
-    if command.ids is not None:
-        return _purge_named(session, queue, command, command.ids, before)
     if command.state in ("delayed", "ready"):
         rows = _of_state(session, queue, command.state, before)
         _remove(session, queue, rows[:BULK])
@@ -178,24 +176,6 @@ def purge(session: Session, command: Purge) -> Outcomes | Affected:
     seqs = [seq for (seq,) in found[:BULK]]
     _delete_aside(session, queue, code, seqs)
     return Affected(len(seqs), more=len(found) > BULK)
-
-
-def _purge_named(
-    session: Session, queue: QueueRow, command: Purge, ids: Sequence[str], before: int
-) -> Affected:
-    places = [
-        place
-        for place in session.locate(queue, ids).values()
-        if place.state(session.now) == command.state
-        and place.token is None
-        and (place.due if place.ended is None else place.ended) < before
-    ]
-    if command.state in ("delayed", "ready"):
-        _remove(session, queue, [(place.seq, place.due, place.priority) for place in places])
-        queue.purged += len(places)
-    else:
-        _delete_aside(session, queue, STATES.index(command.state), [place.seq for place in places])
-    return Affected(len(places))
 
 
 def _delete_aside(session: Session, queue: QueueRow, code: int, seqs: Sequence[int]) -> None:
