@@ -23,7 +23,7 @@ SOON, LATER = 0.1, 1.0
 """How many seconds `--follow` waits before it counts again what is in the source: at first, and at
 most. What falls due meanwhile is still delivered by the source."""
 
-LEDGER = "bide.move"
+LEDGER = "bide:move"
 
 
 @click.command()
@@ -84,7 +84,7 @@ def _must_be_shared(*stores: Store) -> None:
         if store.missing is None and not store.capabilities.shared:
             raise click.UsageError(
                 f"{store.shown} lives and dies with this command; move it in the process that has "
-                "it, with bide.move",
+                "it, with bide:move",
                 click.get_current_context(),
             )
 

@@ -158,7 +158,7 @@ class World:
             ends = self.acked[id] + (id in self.cancelled)
             assert ends == 1, f"{id} ended {ends} times"
         for name in ("old", "new"):
-            for queue in ("orders", "bide.move"):
+            for queue in ("orders", "bide:move"):
                 counts = self._ask(name, Count(queue, recount=True))
                 assert isinstance(counts, Counts)
                 assert Audit.of(queue, counts).problems == []

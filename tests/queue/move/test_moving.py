@@ -220,7 +220,7 @@ def test_the_ledgers_are_empty_at_the_end(stores: Stores, old: bide.Queue, new: 
     old.put(1)
     bide.move(old, new)
     for store in ("old", "new"):
-        assert list(stores.queue(store, "bide.move").scan()) == []
+        assert list(stores.queue(store, "bide:move").scan()) == []
 
 
 def test_a_queue_is_not_moved_onto_itself(stores: Stores, old: bide.Queue) -> None:
@@ -246,7 +246,7 @@ def test_two_movers_at_a_time_are_one_too_many(
     stores: Stores, old: bide.Queue, new: bide.Queue, clock: FakeClock
 ) -> None:
     clock.autojump = True
-    ledgers = stores.queue("old", "bide.move")
+    ledgers = stores.queue("old", "bide:move")
     ledgers.put({"token": "t", "queue": "x", "into": "x", "to": "u"}, id="ledger")
     old.put(1, id="a")
     claimed = ledgers.claim(lease="1h", count=1)

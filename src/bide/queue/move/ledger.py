@@ -20,7 +20,7 @@ __all__ = ["LEASE", "Ledger", "ledger_name"]
 LEASE = 15.0
 """For how many seconds the ledger is held at a time: so long a run waits after a crash."""
 
-_NAME = "bide.move"
+_NAME = "bide:move"
 _ID = "ledger"
 
 
