@@ -176,6 +176,23 @@ def test_a_batch_needs_the_scope_of_each_command(serve: Serve, make_token: Any) 
     assert client.post("/v1/batch", {"commands": [put]}).status == 200
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"command": "put", "queue": "orders", "items": [], "on_conflict": "revive"},
+        {"command": "bury", "queue": "orders", "ids": ["a"]},
+        {"command": "purge", "queue": "orders", "state": "dead", "ids": ["a"]},
+    ],
+)
+def test_what_a_move_is_made_of_is_for_admins(
+    serve: Serve, make_token: Any, command: dict[str, Any]
+) -> None:
+    server = serve(auth="required")
+    for scope, status in (("produce", 403), ("consume", 403), ("admin", 200)):
+        client = server.with_token(make_token("shop", scope))
+        assert client.post("/v1/batch", {"commands": [command]}).status == status
+
+
 def test_namespaces_do_not_see_each_other(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required")
     shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
@@ -257,6 +274,9 @@ def test_quotas_of_a_namespace(serve: Serve, make_token: Any) -> None:
         {"command": "claim", "queue": "q", "count": 1, "lease": -1, "holder": "w"},
         {"command": "claim", "queue": "q", "count": 1, "lease": 1, "holder": ""},
         {"command": "ack", "queue": "q", "leases": [["a", 1 << 63]]},
+        {"command": "bury", "queue": "q", "ids": [""]},
+        {"command": "purge", "queue": "q", "state": "dead", "ids": [""]},
+        {"command": "purge", "queue": "q", "state": "ready", "ids": ["a"]},
         {"command": "scan", "queue": "q", "limit": 0},
         {"command": "scan", "queue": "q", "cursor": "x", "state": "dead"},
         {"command": "scan", "queue": "q", "cursor": "1.1.1"},

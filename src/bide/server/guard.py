@@ -22,17 +22,20 @@ MOST = 100_000
 _KEPT = 100
 """How many failures a message may bring along."""
 
-_CONSUME = (cmd.Claim, cmd.Ack, cmd.Retry, cmd.Bury, cmd.Extend)
-
 
 def needs(command: cmd.Command) -> str:
     """Return the scope that a command needs, the same as that of its route."""
     if command.only_reads:
         return "read"
-    if isinstance(command, _CONSUME):
-        return "consume"
-    if isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)):
-        return "produce"
+    match command:
+        case cmd.Bury() if command.ids:
+            return "admin"
+        case cmd.Put(on_conflict="revive"):
+            return "admin"
+        case cmd.Claim() | cmd.Ack() | cmd.Retry() | cmd.Bury() | cmd.Extend():
+            return "consume"
+        case cmd.Put() | cmd.Cancel() | cmd.Reschedule():
+            return "produce"
     return "admin"
 
 
@@ -75,6 +78,8 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
                 _span(command.lease, "lease")
             if isinstance(command, (cmd.Retry, cmd.Bury)):
                 _text(command.reason, "reason")
+            if isinstance(command, cmd.Bury):
+                _ids(command.ids)
         case cmd.Revive():
             _ids(command.ids)
             _span(command.delay, "delay")
@@ -92,6 +97,10 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
                 _span(command.keep, "keep")
         case cmd.Purge():
             _moment(command.before, "before")
+            if command.ids is not None:
+                _ids(command.ids)
+                if command.state != "dead":
+                    raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
 
 
 def _item(item: Item, max_body: int) -> None:
