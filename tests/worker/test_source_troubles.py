@@ -244,7 +244,8 @@ def test_the_store_goes_away_while_a_source_is_asked(scene: Scene, shop: Shop) -
             await until(lambda: scene.engine.batches and shop.asks == 1)
             scene.clock.advance(10)
             scene.engine.heal()
-            await scene.pass_calmly(lambda: shop.asks == 2, 1)
+            # Who waits for the store waits by this clock, perhaps only from now on.
+            await scene.pass_time(lambda: shop.asks == 2)
             await waiting(scene)
         assert await found(scene) == {"o"}
 
