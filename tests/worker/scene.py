@@ -18,6 +18,7 @@ from bide.testing import FakeClock, FlakyEngine
 from bide.worker.runner import Runner
 
 PATIENCE = 10.0
+STUCK = 0.2
 
 
 class Scene:
@@ -65,13 +66,20 @@ class Scene:
     async def pass_calmly(self, condition: Callable[[], object], step: float = 1) -> None:
         """Move the clock on, but only while each source and schedule waits for its moment.
 
-        So however slow the machine is, none is late by the clock that the test moves.
+        So however slow the machine is, none is late by the clock that the test moves. Some wait for
+        less than a moment (to look again, or for a store that is away) and began only after the
+        clock was last moved: for them it goes on a little when nothing else does.
         """
         deadline = time.monotonic() + PATIENCE
+        stuck = time.monotonic() + STUCK
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
-            if await self._calm():
+            if calm := await self._calm():
                 self.clock.advance(step)
+            elif time.monotonic() > stuck:
+                self.clock.advance(0.5)
+            if calm or time.monotonic() > stuck:
+                stuck = time.monotonic() + STUCK
             await asyncio.sleep(0.001)
 
     async def _calm(self) -> bool:
