@@ -10,10 +10,27 @@ from pathlib import Path
 import bide
 from bide.model.identity import new_ids
 
-__all__ = ["BODY", "WEEK", "folder", "queue_in", "random_dues", "raw_store", "raw_write"]
+__all__ = [
+    "BODY",
+    "IDLE_SECONDS",
+    "RATE",
+    "SECONDS",
+    "WEEK",
+    "folder",
+    "queue_in",
+    "random_dues",
+    "raw_store",
+    "raw_write",
+]
 
 BODY = "x" * 254  # 256 bytes with the quotes of its JSON
 WEEK = 7 * 86_400
+
+RATE, SECONDS = 200, 8
+"""How many messages a second are put for another process, and for how long."""
+
+IDLE_SECONDS = 10
+"""How long another process waits for what is far off."""
 
 
 @contextmanager

@@ -5,14 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.core.store import queue_in
-
-__all__ = ["IDLE_SECONDS", "RATE", "SECONDS"]
-
-RATE, SECONDS = 200, 8
-"""How many messages a second, and for how long."""
-
-IDLE_SECONDS = 10
+from benchmarks.core.store import IDLE_SECONDS, RATE, SECONDS, queue_in
 
 
 def _claim(path: Path) -> object:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bide
-from benchmarks.core.store import BODY, folder, queue_in
-from benchmarks.core.waiter import IDLE_SECONDS, RATE, SECONDS
+from benchmarks.core.store import BODY, IDLE_SECONDS, RATE, SECONDS, folder, queue_in
 from benchmarks.figure import Figure
 
 __all__ = ["MEASUREMENTS"]
