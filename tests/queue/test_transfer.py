@@ -150,7 +150,7 @@ def test_an_export_reads_no_more_than_it_is_asked_for(orders: Any) -> None:
     export = iter(orders.export())
     next(export)
     orders.cancel_many([f"m{n:04}" for n in range(600, 1_200)])
-    assert 599 <= sum(1 for _ in export) < 1_000  # of the first page, and of what is left
+    assert sum(1 for _ in export) == 599
 
 
 def test_one_queue_pours_into_another(make: Any) -> None:

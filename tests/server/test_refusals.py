@@ -305,7 +305,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in (
         {"port": 70_000}, {"workers": 0}, {"host": "0.0.0.0", "auth": "off"},
         {"store": "memory://", "workers": 2}, {"store": "nonsense"},
-        {"quotas": {"a/b": Quota()}}, {"push_networks": ["x"]},
+        {"quotas": {"a/b": Quota()}},
     ):  # fmt: skip
         with pytest.raises(InvalidArgument):
             App(Settings(**wrong))

@@ -71,8 +71,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quotas: dict[str, Quota] = {}
     """By namespace; "*" is for all that are not named."""
-    push_networks: list[str] = []
-    """Private networks that push may send to, such as "10.1.0.0/16"."""
 
     def __post_init__(self) -> None:
         _between("port", self.port, 0, 65_535)
@@ -86,11 +84,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if name != "*":
                 check_queue(f"{name}/q")
             _ = quota.longest_ms
-        for network in self.push_networks:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError as error:
-                raise InvalidArgument(f"push_networks has {network!r}: {error}") from None
 
     @property
     def address(self) -> str:
