@@ -82,3 +82,5 @@ class Stores:
             _open.pop(key, None)
         for lane in self._lanes:
             lane.close()
+        for engine in self.engines.values():
+            engine.close()  # a lane that was never asked has none to close
