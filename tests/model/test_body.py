@@ -1,3 +1,4 @@
+import json
 import math
 import threading
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.model.body import MAX_BODY, decode, encode
+from bide.model.body import MAX_BODY, MAX_DEPTH, decode, encode
 from bide.model.errors import InvalidArgument
 
 values = st.recursive(
@@ -128,6 +129,21 @@ def test_a_body_that_holds_itself_is_refused() -> None:
     ring.append(ring)
     with pytest.raises(InvalidArgument, match="nested too deeply, or holds itself"):
         encode(ring)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"":', "}"), ('[{"[":', "}]")])
+def test_a_body_may_be_nested_500_levels_deep(opening: str, closing: str) -> None:
+    levels = MAX_DEPTH // sum(map(closing.count, "]}"))
+    deep = json.loads(opening * levels + "0" + closing * levels)
+    data, is_json = encode(deep)
+    assert decode(data, is_json) == deep
+    with pytest.raises(InvalidArgument, match="nested too deeply: 501 levels, the limit is 500"):
+        encode([deep])
+
+
+def test_brackets_within_text_are_no_levels_of_a_body() -> None:
+    body = {"text": '\\"[[{{' * 1_000, "list": [[]] * 1_000}
+    assert decode(*encode(body)) == body
 
 
 def test_a_body_that_is_nested_too_deeply_is_refused() -> None:

@@ -1,17 +1,26 @@
 """Bodies: any JSON value, or bytes as they are."""
 
 import math
+import re
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["MAX_BODY", "decode", "encode"]
+__all__ = ["MAX_BODY", "MAX_DEPTH", "check_depth", "decode", "encode"]
 
 MAX_BODY = 1024 * 1024
 """The default limit of an encoded body, in bytes."""
+
+MAX_DEPTH = 500
+"""How many lists and objects may stand one in another: what every Python can read back."""
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -40,8 +49,10 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
             raise InvalidArgument(_explain(body, error)) from error
         except RecursionError as error:
             raise InvalidArgument(
-                "body is nested too deeply, or holds itself; JSON can be about 1000 levels deep"
+                f"body is nested too deeply, or holds itself; {MAX_DEPTH} levels are possible"
             ) from error
+        if len(data) > 2 * MAX_DEPTH:  # what is shorter cannot be deeper
+            check_depth(data)
         if b"null" in data:  # a NaN becomes null in silence: look before it is lost
             _refuse_nan(body, "body")
         is_json = True
@@ -51,6 +62,31 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
             "reference, or raise the limit with Queue(..., max_body=...)"
         )
     return data, is_json
+
+
+def check_depth(data: bytes) -> None:
+    """See that JSON is not nested deeper than any Python that reads it can follow.
+
+    How deep a decoder gets depends on the version of Python and on who calls it: without a limit,
+    what one worker puts another could not read.
+
+    Raises:
+        InvalidArgument: it is.
+
+    Example:
+        >>> check_depth(b"[" * 501 + b"]" * 501)
+        Traceback (most recent call last):
+          ...
+        bide.model.errors.InvalidArgument: body is nested too deeply: 501 levels, the limit is 500
+    """
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    brackets = _STRINGS.sub(b"", data).translate(None, _OTHERS)
+    deepest = max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+    if deepest > MAX_DEPTH:
+        raise InvalidArgument(
+            f"body is nested too deeply: {deepest:,} levels, the limit is {MAX_DEPTH}"
+        )
 
 
 def decode(data: bytes, is_json: bool) -> Any:

@@ -8,6 +8,7 @@ import msgspec
 
 from bide.engines.pages import position
 from bide.model import commands as cmd
+from bide.model.body import check_depth
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
 from bide.model.message import MAX_ATTEMPTS, Item
@@ -114,6 +115,7 @@ def _item(item: Item, max_body: int) -> None:
             msgspec.json.decode(item.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(f"body of {item.id!r} is no JSON: {error}") from None
+        check_depth(item.data)
     _moment(item.at, "at")
     _span(item.delay, "delay")
     _within(item.priority, "priority", 0, 255)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from bide.model.body import MAX_DEPTH
 from bide.model.errors import InvalidArgument
 from bide.queue.arguments import Arguments
 from bide.server.access import OPEN, Caller
@@ -203,7 +204,7 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise Problem("malformed", f"The body is no UTF-8: {error}") from None
     except RecursionError:
         raise Problem(
-            "malformed", "The body is nested too deeply; about 1000 levels are possible"
+            "malformed", f"The body is nested too deeply; {MAX_DEPTH} levels are possible"
         ) from None
 
 
