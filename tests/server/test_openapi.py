@@ -29,7 +29,7 @@ WHAT_HOLDS: list[Any] = [
     openapi_checks.response_headers_conformance,
 ]
 
-api = schemathesis.openapi.from_dict(description()).exclude(path="/v1/events")  # it does not end
+api = schemathesis.openapi.from_dict(description())
 
 
 def test_the_description_is_valid() -> None:
@@ -63,9 +63,21 @@ def test_every_problem_is_told(client: Client) -> None:
     assert f"id='{kind.partition('#')[2]}'" in text
 
 
+class Bounded(requests.Session):
+    """Reads the beginning of a stream that has no end, and of all else everything."""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        reply = super().send(request, **{**options, "stream": True})
+        if reply.headers.get("content-type", "").startswith("text/event-stream"):
+            reply._content = next(reply.iter_content(65_536))
+            reply.close()
+        assert reply.content is not None
+        return reply
+
+
 @pytest.fixture(scope="module")
 def session() -> Iterator[requests.Session]:
-    with requests.Session() as session:
+    with Bounded() as session:
         yield session
 
 

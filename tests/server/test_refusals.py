@@ -1,5 +1,6 @@
 """What is refused, and whether the problem document names the field and the mend."""
 
+import gzip
 import json
 import socket
 from typing import Any
@@ -54,6 +55,40 @@ def test_a_body_that_cannot_be_is_refused(
     if not data and reply.status == 200:
         return  # everything has a default
     assert 400 <= reply.status < 500, reply
+    assert reply.problem["detail"]
+
+
+@every_taking
+def test_a_body_of_another_kind_is_refused_where_bytes_cannot_be(
+    client: Client, operation: Operation
+) -> None:
+    if operation.takes_bytes:
+        return  # a body of any other kind is stored as it is
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"):
+        reply = client.send(operation.method, path_of(operation), data=b"a=1", content_type=kind)
+        assert (reply.status, reply.problem["field"]) == (400, "content-type")
+        assert "application/json" in reply.problem["detail"]
+
+
+@every_taking
+def test_a_body_that_is_compressed_is_no_json(client: Client, operation: Operation) -> None:
+    data = gzip.compress(b'{"body": 1, "messages": [], "leases": [], "commands": []}')
+    reply = client.send(operation.method, path_of(operation), data=data, content_encoding="gzip")
+    assert 400 <= reply.status < 500
+    assert reply.problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xc1", b"\x81", b"\x81\xa8commands", b"\x81\xa8commands\xdd\xff\xff\xff\xff",
+        b"\x91" * 100_000, b"\x81\xa8commands" + b"\x91" * 5_000 + b"\x90", b"\x90", b"\x01",
+        b"\x81\xa8nonsense\x01", b"\x81\xa8commands\xa1\xff", b'{"commands": []}',
+    ],
+)  # fmt: skip
+def test_packed_commands_that_cannot_be_are_refused(client: Client, data: bytes) -> None:
+    reply = client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
+    assert 400 <= reply.status < 500
     assert reply.problem["detail"]
 
 
@@ -159,6 +194,12 @@ def test_every_route_needs_its_scope(serve: Serve, make_token: Any, operation: O
     reply = client.send(operation.method, path_of(operation))
     assert reply.status == 403
     assert operation.scope in reply.problem["detail"]
+
+
+def test_events_need_a_scope_for_what_they_count(serve: Serve, make_token: Any) -> None:
+    client = serve(auth="required").with_token(make_token("shop", "produce", "consume"))
+    reply = client.get("/v1/events")
+    assert (reply.status, "'read'" in reply.problem["detail"]) == (403, True)
 
 
 def test_a_batch_needs_the_scope_of_each_command(serve: Serve, make_token: Any) -> None:
