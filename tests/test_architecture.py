@@ -23,11 +23,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.telemetry",
     },
     "bide.server": {
-        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.worker",
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.telemetry",
+        "bide.worker",
     },
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
-        "bide.worker", "bide.server",
+        "bide.telemetry", "bide.worker", "bide.server",
     },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {

@@ -13,7 +13,7 @@ from bide.model.errors import InvalidArgument
 
 __all__ = ["serve"]
 
-NEEDED = ("httptools", "starlette", "uvicorn")
+NEEDED = ("httptools", "prometheus_client", "starlette", "uvicorn")
 
 
 def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -1,14 +1,19 @@
-"""What Prometheus reads: the depth of every queue, and what the server has answered."""
+"""What Prometheus reads of the server: the queues, as a worker tells of them, and its requests."""
 
 import asyncio
-from collections.abc import Iterator
-
-import msgspec
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from bide.model.commands import Count
+from bide.model.errors import StoreError
 from bide.model.replies import Counts
 from bide.server.access import Caller
 from bide.server.service import Service
+from bide.telemetry.metrics import claim_metrics, registry_of
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 __all__ = ["KIND", "exposition"]
 
@@ -16,57 +21,72 @@ KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def exposition(service: Service, caller: Caller) -> bytes:
-    """Return the figures of a caller's queues, and of this process of the server."""
-    names = await service.names(caller)
-    found = await asyncio.gather(*[service.ask(Counts, Count(caller.full(name))) for name in names])
-    queues = list(zip(names, found, strict=True))
-    lines = [*_depths(queues), *_flows(queues), *_ages(queues, service.clock.now())]
-    if caller.namespace is None:  # what others ask for is no business of a namespace
-        lines += _requests(service)
-    return ("\n".join(lines) + "\n").encode()
+    """Return the figures of a caller's queues, and of this process of the server.
+
+    Raises:
+        InvalidArgument: prometheus_client is not installed.
+    """
+    counts: dict[str, Counts] | StoreError
+    try:
+        names = await service.names(caller)
+        asked = [service.ask(Counts, Count(caller.full(name))) for name in names]
+        counts = dict(zip(names, await asyncio.gather(*asked), strict=True))
+    except StoreError as error:
+        counts = error
+    registry = registry_of(lambda: _or_raise(counts), now=lambda: service.clock.now() / 1000)
+    from prometheus_client import generate_latest
+
+    registry.register(_ServerCollector(service, caller))
+    return generate_latest(registry)
 
 
-_Queues = list[tuple[str, Counts]]
+def _or_raise(counts: dict[str, Counts] | StoreError) -> Mapping[str, Counts]:
+    if isinstance(counts, StoreError):
+        raise counts
+    return counts
 
 
-def _depths(queues: _Queues) -> Iterator[str]:
-    yield "# HELP bide_messages Messages in a queue, by state."
-    yield "# TYPE bide_messages gauge"
-    for name, counts in queues:
-        for state, count in msgspec.structs.asdict(counts.sizes).items():
-            yield f'bide_messages{{queue="{name}",state="{state}"}} {count}'
-    yield "# HELP bide_queue_paused Whether a queue is paused."
-    yield "# TYPE bide_queue_paused gauge"
-    for name, counts in queues:
-        yield f'bide_queue_paused{{queue="{name}"}} {int(counts.paused)}'
+class _ServerCollector:
+    """Tells what this process has answered, and handed out."""
 
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self._service = service
+        self._caller = caller
 
-def _flows(queues: _Queues) -> Iterator[str]:
-    yield "# HELP bide_messages_total What has happened to messages of a queue."
-    yield "# TYPE bide_messages_total counter"
-    for name, counts in queues:
-        for event, count in msgspec.structs.asdict(counts.flow).items():
-            yield f'bide_messages_total{{queue="{name}",event="{event}"}} {count}'
+    def describe(self) -> "list[Metric]":
+        """Promise nothing."""
+        return []
 
+    def collect(self) -> "Iterator[Metric]":
+        """Yield what was done so far."""
+        own = self._caller.own
+        tallies = {
+            name: tally
+            for queue, tally in self._service.tallies.items()
+            if (name := own(queue)) is not None
+        }
+        yield from claim_metrics(tallies, {"process": str(os.getpid())})
+        if self._caller.namespace is None:  # what others ask for is no business of a namespace
+            yield from self._requests()
 
-def _ages(queues: _Queues, now: int) -> Iterator[str]:
-    yield "# HELP bide_oldest_due_seconds For how long the oldest due message has waited."
-    yield "# TYPE bide_oldest_due_seconds gauge"
-    for name, counts in queues:
-        late = 0 if counts.oldest is None else max(0, now - counts.oldest)
-        yield f'bide_oldest_due_seconds{{queue="{name}"}} {late / 1000}'
+    def _requests(self) -> "Iterator[Metric]":
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-
-def _requests(service: Service) -> Iterator[str]:
-    yield "# HELP bide_http_requests_total Requests that this process answered."
-    yield "# TYPE bide_http_requests_total counter"
-    for (operation, status), count in sorted(service.requests.items()):
-        labels = f'operation="{operation}",status="{status}"'
-        yield f"bide_http_requests_total{{{labels}}} {count}"
-    yield "# HELP bide_http_request_seconds_total How long they took."
-    yield "# TYPE bide_http_request_seconds_total counter"
-    for operation, seconds in sorted(service.seconds.items()):
-        yield f'bide_http_request_seconds_total{{operation="{operation}"}} {seconds:.6f}'
-    yield "# HELP bide_http_waiting_claims Claims that wait for a message."
-    yield "# TYPE bide_http_waiting_claims gauge"
-    yield f"bide_http_waiting_claims {service.waiting}"
+        service, process = self._service, str(os.getpid())
+        requests = CounterMetricFamily(
+            "bide_http_requests", "Requests answered, by operation and status.",
+            labels=["process", "operation", "status"],
+        )  # fmt: skip
+        for (operation, status), count in sorted(service.requests.items()):
+            requests.add_metric([process, operation, str(status)], count)
+        seconds = CounterMetricFamily(
+            "bide_http_request_seconds", "How long answering them took, waiting included.",
+            labels=["process", "operation"],
+        )  # fmt: skip
+        for operation, took in sorted(service.seconds.items()):
+            seconds.add_metric([process, operation], round(took, 6))
+        waiting = GaugeMetricFamily(
+            "bide_http_claims_waiting", "Claims that wait for a message.", labels=["process"]
+        )
+        waiting.add_metric([process], service.waiting)
+        yield from (requests, seconds, waiting)

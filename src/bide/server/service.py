@@ -15,6 +15,7 @@ from bide.server.hub import Hub
 from bide.server.problem import Problem
 from bide.server.quotas import Quotas
 from bide.server.settings import Settings
+from bide.telemetry.tally import Tally
 
 __all__ = ["Service", "SettableClock"]
 
@@ -55,6 +56,9 @@ class Service:
         """How many requests were answered, by operation and status."""
         self.seconds: dict[str, float] = {}
         """How long they took, by operation."""
+        self.tallies: dict[str, Tally] = {}
+        """What was claimed by way of the route for it, by queue. A `Queue` on an http:// store
+        claims in batches; how late its messages are is known to the program that has it."""
         self.waiting = 0
         """How many claims wait."""
         self._under_way = 0
@@ -104,6 +108,15 @@ class Service:
             self.waiting -= 1
         assert isinstance(reply, Claimed)
         return reply
+
+    def handed_out(self, queue: str, reply: Claimed) -> None:
+        """Count what a claim has brought."""
+        if reply.messages:
+            tally = self.tallies.setdefault(queue, Tally())
+            tally.claims += 1
+            tally.claimed += len(reply.messages)
+            for message in reply.messages:
+                tally.lateness.observe(max(0, reply.now - message.due) / 1000)
 
     async def names(self, caller: Caller, prefix: str = "") -> list[str]:
         """Return the names of a caller's queues, as they are in their namespace."""

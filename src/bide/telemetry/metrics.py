@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["MetricsServer", "Workforce", "counts_of", "registry_of"]
+__all__ = ["MetricsServer", "Workforce", "claim_metrics", "counts_of", "registry_of"]
 
 FLOW = {
     "put": "Messages stored.",
@@ -196,12 +196,6 @@ class _DeliveryCollector:
             value=self._workforce.restarts,
         )  # fmt: skip
         tallies = self._workforce.tallies()
-        claims = CounterMetricFamily(
-            "bide_claims", "Claims that brought messages.", labels=["queue"]
-        )
-        claimed = CounterMetricFamily(
-            "bide_messages_claimed", "Messages that claims brought.", labels=["queue"]
-        )
         ended = CounterMetricFamily(
             "bide_deliveries", "Deliveries that have ended, by how.", labels=["queue", "outcome"]
         )
@@ -213,18 +207,12 @@ class _DeliveryCollector:
             labels=["queue"],
         )  # fmt: skip
         for queue, tally in tallies.items():
-            claims.add_metric([queue], tally.claims)
-            claimed.add_metric([queue], tally.claimed)
             for outcome in OUTCOMES:
                 ended.add_metric([queue, outcome], tally.outcomes.get(outcome, 0))
             running.add_metric([queue], tally.running)
             waiting.add_metric([queue], tally.waiting)
-        yield from (claims, claimed, ended, running, waiting)
-        yield _histogram(
-            "bide_delivery_lateness_seconds",
-            "From the due moment of a message to the start of its handler.",
-            {queue: tally.lateness for queue, tally in tallies.items()},
-        )
+        yield from (ended, running, waiting)
+        yield from claim_metrics(tallies)
         yield _histogram(
             "bide_delivery_duration_seconds",
             "How long handlers ran.",
@@ -232,12 +220,46 @@ class _DeliveryCollector:
         )
 
 
-def _histogram(name: str, text: str, found: Mapping[str, Histogram]) -> "Metric":
+def claim_metrics(
+    tallies: Mapping[str, Tally], labels: Mapping[str, str] | None = None
+) -> "Iterator[Metric]":
+    """Yield what was claimed, and how late; workers and servers have these alike.
+
+    Args:
+        tallies: by queue.
+        labels: that all of them are to have beside the queue.
+    """
+    from prometheus_client.core import CounterMetricFamily
+
+    more = dict(labels or {})
+    claims = CounterMetricFamily(
+        "bide_claims", "Claims that brought messages.", labels=["queue", *more]
+    )
+    claimed = CounterMetricFamily(
+        "bide_messages_claimed", "Messages that claims brought.", labels=["queue", *more]
+    )
+    for queue, tally in tallies.items():
+        claims.add_metric([queue, *more.values()], tally.claims)
+        claimed.add_metric([queue, *more.values()], tally.claimed)
+    yield from (claims, claimed)
+    yield _histogram(
+        "bide_delivery_lateness_seconds",
+        "From the due moment of a message to the start of its handler; of a claim by HTTP, to the "
+        "answer.",
+        {queue: tally.lateness for queue, tally in tallies.items()},
+        more,
+    )
+
+
+def _histogram(
+    name: str, text: str, found: Mapping[str, Histogram], labels: Mapping[str, str] | None = None
+) -> "Metric":
     from prometheus_client.core import HistogramMetricFamily
 
-    family = HistogramMetricFamily(name, text, labels=["queue"])
+    more = dict(labels or {})
+    family = HistogramMetricFamily(name, text, labels=["queue", *more])
     for queue, histogram in found.items():
-        family.add_metric([queue], histogram.cumulative(), histogram.sum)
+        family.add_metric([queue, *more.values()], histogram.cumulative(), histogram.sum)
     return family
 
 

@@ -30,7 +30,9 @@ async def readyz(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """Tell what Prometheus wants to know."""
-    return Answer(200, await exposition(call.service, call.caller), kind=KIND)
+    figures = await exposition(call.service, call.caller)
+    # The next scrape may so come to another process, of which nobody would hear otherwise.
+    return Answer(200, figures, {"connection": "close"}, KIND)
 
 
 async def openapi(call: Call) -> Answer:

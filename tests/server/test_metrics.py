@@ -1,0 +1,89 @@
+"""`/metrics`: the names of a worker's metrics, and figures of the server's own."""
+
+import os
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from bide.model.replies import Counts, Flow, Sizes
+from bide.server.app import App
+from bide.server.settings import Settings
+from bide.telemetry.metrics import claim_metrics, registry_of
+from tests.docs.test_pages import ROOT
+from tests.server.client import Client, Q
+from tests.server.conftest import Serve
+from tests.server.test_clients import until
+
+PID = str(os.getpid())
+
+
+def scrape(client: Client) -> dict[tuple[str, ...], float]:
+    """Return the samples by name and labels, those sorted by their names."""
+    reply = client.get("/metrics")
+    assert reply.status == 200
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in parse(reply.data.decode())
+        for sample in family.samples
+    }
+
+
+def test_the_queues_are_told_of_as_a_worker_does(client: Client) -> None:
+    client.post(f"{Q}/put", {"messages": [{"body": n} for n in range(3)]})
+    client.post(f"{Q}/claim", {"count": 2})
+    found = scrape(client)
+    assert found["bide_store_up",] == 1
+    assert found["bide_queue_messages", "orders", "ready"] == 1
+    assert found["bide_queue_messages", "orders", "leased"] == 2
+    assert found["bide_messages_put_total", "orders"] == 3
+    assert found["bide_queue_paused", "orders"] == 0
+    assert found["bide_claims_total", PID, "orders"] == 1
+    assert found["bide_messages_claimed_total", PID, "orders"] == 2
+    assert found["bide_delivery_lateness_seconds_count", PID, "orders"] == 2
+    assert found["bide_http_requests_total", "claim", PID, "200"] == 1
+    assert found["bide_http_request_seconds_total", "claim", PID] > 0
+    assert found["bide_http_claims_waiting", PID] == 0
+    of_queues = registry_of(lambda: {"orders": Counts(Sizes(), Flow())})
+    same = {family.name for family in of_queues.collect()}
+    same |= {family.name for family in claim_metrics({})}
+    told = {family.name for family in parse(client.get("/metrics").data.decode())}
+    assert same <= told
+    assert {name for name in told - same if not name.startswith("bide_http_")} == set()
+
+
+def test_a_namespace_reads_its_own_queues_alone(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required")
+    shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
+    for client in (shop, mail):
+        client.put(f"{Q}/messages/m", {"body": 1})
+        client.post(f"{Q}/claim")
+    mail.put("/v1/queues/letters/messages/m", {"body": 1})
+    found = scrape(shop)
+    assert found["bide_queue_messages", "orders", "leased"] == 1
+    assert found["bide_messages_claimed_total", PID, "orders"] == 1
+    assert not [key for key in found if "letters" in key or key[0].startswith("bide_http")]
+    assert scrape(server.with_token(make_token(None, "read")))[
+        "bide_messages_claimed_total", PID, "mail/orders"
+    ] == 1  # fmt: skip
+
+
+def test_a_store_that_is_away_is_told_and_the_rest_as_well(serve: Serve, tmp_path: Any) -> None:
+    app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db"))
+    client = serve(app)
+    client.put(f"{Q}/messages/m", {"body": 1})
+    (tmp_path / "garbage").write_bytes(b"no database" * 1_000)
+    for part in ("bide.db-wal", "bide.db-shm"):
+        (tmp_path / part).unlink()
+    (tmp_path / "garbage").rename(tmp_path / "bide.db")
+    found: dict[tuple[str, ...], float] = {}
+    until(lambda: found.update(scrape(client)) or found["bide_store_up",] == 0)
+    assert found["bide_http_requests_total", "putNamed", PID, "201"] == 1
+
+
+def test_every_metric_stands_in_the_documentation(client: Client) -> None:
+    client.put(f"{Q}/messages/m", {"body": 1})
+    client.post(f"{Q}/claim")
+    page = (ROOT / "docs/howto/metrics.md").read_text()
+    for family in parse(client.get("/metrics").data.decode()):
+        name = family.name.removeprefix("bide_messages_")
+        assert name in page, family.name
