@@ -9,7 +9,7 @@ __all__ = ["HOLD", "MOST", "Ahead"]
 SOON = 0.02
 """What is claimed ahead is to be started within so many seconds, by the pace of late."""
 
-MOST = 448
+MOST = 960
 """How many messages of one queue wait in a process at most: so many a crash delays beside those
 that ran, and so many others cannot take meanwhile."""
 
