@@ -33,6 +33,48 @@ KEEP_ALIVE = 75
 _log = logging.getLogger("bide.server")
 
 
+class Joined:
+    """A connection's transport on which the head of an answer waits for its body.
+
+    uvicorn writes them one by one, which would be two system calls and two packets for an answer
+    of a few bytes. What streams is sent when the loop has run all that is due.
+
+    Args:
+        transport: the transport.
+        loop: the loop it belongs to.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Send what was kept back and this, or keep this back if it is a head."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what was kept back, and close the connection."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Protocol(HttpToolsProtocol):
     """Closes connections on which the head of a request does not arrive in time."""
 
@@ -41,7 +83,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a first request."""
-        super().connection_made(transport)
+        super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
         self._expect()
 
     def on_message_begin(self) -> None:
@@ -108,7 +150,7 @@ def main(arguments: list[str]) -> int:
     """Serve on an inherited socket; return the exit code."""
     line_fd, socket_fd = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
-    configure(as_json=settings.log_json, level=settings.log_level)
+    configure(as_json=settings.log_json, level=settings.log_level, gather=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:

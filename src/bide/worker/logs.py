@@ -1,7 +1,9 @@
 """How the worker's log looks: a line for people, or one JSON object a line for machines."""
 
+import asyncio
 import logging
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import msgspec
@@ -13,6 +15,9 @@ FIELDS = (
     "running",
     "method", "path", "status", "operation", "client", "namespace", "token",
 )  # fmt: skip
+
+MOMENT = 0.05
+"""For how many seconds a line may wait for others."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,18 +32,67 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
         }
-        entry |= {name: vars(record)[name] for name in FIELDS if name in vars(record)}
+        told = record.__dict__
+        for name in FIELDS:
+            if name in told:
+                entry[name] = told[name]
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(entry).decode()
 
 
-def configure(*, as_json: bool, level: str) -> None:
-    """Send what is logged to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+class GatheringHandler(logging.Handler):
+    """Writes to stderr what is logged within a moment with one system call.
+
+    A server that logs each request would else spend more on that than on many a request. What is a
+    warning or worse is written at once, with all that came before it, and so is what is logged
+    where no event loop runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+        self._due: asyncio.TimerHandle | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record in."""
+        try:
+            self._lines.append(self.format(record))
+        except Exception:  # noqa: BLE001  (logging reports a call that is wrong by itself)
+            self.handleError(record)
+            return
+        if record.levelno >= logging.WARNING:
+            self.flush()
+        elif self._due is None:
+            try:
+                self._due = asyncio.get_running_loop().call_later(MOMENT, self.flush)
+            except RuntimeError:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what was logged; `logging` calls it as well when the process ends."""
+        with self.lock or nullcontext():
+            lines, self._lines, self._due = self._lines, [], None
+            if lines:
+                sys.stderr.write("\n".join(lines) + "\n")
+                sys.stderr.flush()
+
+
+def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
+    """Send what is logged to stderr.
+
+    Args:
+        as_json: whether each line is an object.
+        level: from which level on.
+        gather: whether lines may be written a moment later, several at once.
+    """
+    handler = GatheringHandler() if gather else logging.StreamHandler(sys.stderr)
     if as_json:
         handler.setFormatter(JsonFormatter())
     else:
         plain = "%(asctime)s.%(msecs)03d %(levelname)-7s [%(process)d] %(message)s"
         handler.setFormatter(logging.Formatter(plain, "%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # No line of ours shows these, and each record would find them out.
+    logging.logThreads = False
+    logging._srcfile = None
