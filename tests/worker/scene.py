@@ -137,6 +137,7 @@ class Scene:
     def close(self) -> None:
         self.engine.heal()
         self.lane.close()
+        self.engine.close()  # a lane that was never asked has none to close
 
 
 def more(count: Callable[[], int]) -> Callable[[], bool]:
