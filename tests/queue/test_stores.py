@@ -63,6 +63,22 @@ def test_queues_on_one_url_share_a_lane(here: Path) -> None:
         assert second.put(1)
 
 
+def test_the_same_name_elsewhere_is_another_store(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "other").mkdir()
+    with bide.Queue("orders", "sqlite:///bide.db") as first:
+        first.put(1, id="a")
+        monkeypatch.chdir(here / "other")
+        with (
+            bide.Queue("orders", "sqlite:///bide.db") as second,
+            bide.Queue("orders", f"sqlite:///{here}/bide.db") as third,
+        ):
+            assert second.get("a") is None
+            assert third._lane is first._lane
+    assert (here / "other" / "bide.db").exists()
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
     queue = face("orders", "memory://repr")

@@ -3,12 +3,13 @@
 import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bide.engines.port import Engine
 from bide.model.errors import InvalidArgument
 
-__all__ = ["DEFAULT_URL", "ENTRY_POINTS", "mask", "opener", "options"]
+__all__ = ["DEFAULT_URL", "ENTRY_POINTS", "absolute", "mask", "opener", "options"]
 
 DEFAULT_URL = "sqlite:///bide.db"
 
@@ -54,6 +55,19 @@ def opener(url: str) -> Callable[[], Engine]:
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
     return _load(target, parts.scheme)(parts)
+
+
+def absolute(url: str) -> str:
+    """Return a URL that means the same store wherever this process goes.
+
+    Example:
+        >>> absolute("sqlite:///bide.db") == f"sqlite:///{Path.cwd()}/bide.db"
+        True
+    """
+    scheme, file = url[:10], url[10:]
+    if scheme != "sqlite:///" or file.startswith("/"):
+        return url
+    return f"{scheme}{Path.cwd()}/{file}"
 
 
 def _offered() -> dict[str, str]:

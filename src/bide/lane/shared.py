@@ -4,14 +4,14 @@ import os
 import threading
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.registry import opener
+from bide.engines.registry import absolute, opener
 from bide.lane.lane import Lane
 
 __all__ = ["close_lane", "open_lane"]
 
 _lock = threading.Lock()
 _open: dict[tuple[str, int, int], tuple[Lane, Clock, int]] = {}
-"""By URL, clock and process: the child of a fork shares no lane with its parent."""
+"""By store, clock and process: the child of a fork shares no lane with its parent."""
 
 
 def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
@@ -20,7 +20,7 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
     Raises:
         InvalidArgument: the URL names no kind of store that is known here.
     """
-    key = url, id(clock), os.getpid()
+    key = absolute(url), id(clock), os.getpid()
     with _lock:
         lane, clock, users = _open.get(key) or (Lane(opener(url), clock), clock, 0)
         _open[key] = lane, clock, users + 1
