@@ -1,12 +1,14 @@
 """What can be asked about messages, as curl would ask it."""
 
 import base64
+import threading
 import time
 from typing import Any
 
 import pytest
 
 from tests.server.client import Client, Q
+from tests.server.conftest import Serve
 
 ONE = f"{Q}/messages/order-42"
 
@@ -18,7 +20,8 @@ def test_a_put_is_idempotent(client: Client) -> None:
     assert (again.status, again.json["done"]) == (200, False)
     found = client.get(ONE)
     assert found.json["body"] == {"order": 42}
-    assert found.headers["etag"] == first.headers["etag"] == again.headers["etag"]
+    assert found.headers["etag"] == first.headers["etag"]
+    assert "etag" not in again.headers  # it would be that of a message which was not looked at
 
 
 def test_a_put_replaces_or_refuses_when_told_to(client: Client) -> None:
@@ -73,16 +76,73 @@ def test_many_are_put_at_once_or_not_at_all(client: Client) -> None:
 
 def test_an_edit_that_somebody_else_has_overtaken_is_refused(client: Client) -> None:
     tag = client.put(ONE, {"body": 1, "delay": "1h"}).headers["etag"]
-    assert client.get(ONE, if_none_match=tag).status == 304
-    moved = client.send("PATCH", ONE, {"delay": "2h"}, if_match=tag)
+    assert client.get(ONE).headers["etag"] == tag
+    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+        assert client.get(ONE, if_none_match=known).status == 304
+    moved = client.send("PATCH", ONE, {"delay": "2h"}, if_match=f'"x", {tag}')
     assert (moved.status, moved.json["done"]) == (200, True)
+    assert client.get(ONE).headers["etag"] == moved.headers["etag"]
     for method, content in (("PATCH", {"delay": "3h"}), ("DELETE", None)):
         late = client.send(method, ONE, content, if_match=tag)
         assert (late.status, late.headers["etag"]) == (412, moved.headers["etag"])
         assert "look again" in late.problem["detail"]
-    assert client.send("DELETE", ONE, if_match='"x"').status == 412
-    assert client.put(ONE, {"body": 1}, if_match=tag).problem["field"] == "if-match"
+    for tag in ('"x"', "x", '"', f"W/{moved.headers['etag']}"):
+        assert client.send("DELETE", ONE, if_match=tag).status == 412
     assert client.send("DELETE", ONE, if_match=moved.headers["etag"]).status == 200
+    assert client.send("DELETE", ONE, if_match=moved.headers["etag"]).status == 412
+    assert client.send("DELETE", ONE, if_match="*").status == 404
+
+
+def test_of_two_that_edit_a_message_one_is_too_late(client: Client) -> None:
+    first = {"body": "first", "at": 2_000_000_000}
+    tag = client.put(ONE, first).headers["etag"]
+    mine = client.put(ONE, {**first, "body": "mine"}, if_match=tag)
+    assert (mine.status, mine.json["done"], mine.json["due"]) == (200, True, 2_000_000_000_000)
+    # The moment is the same, but the body is another's now.
+    late = client.put(ONE, {**first, "body": "theirs"}, if_match=tag)
+    assert (late.status, late.headers["etag"]) == (412, mine.headers["etag"])
+    for verb, content in (("PATCH", {"delay": 5}), ("DELETE", None)):
+        assert client.send(verb, ONE, content, if_match=tag).status == 412
+    assert client.get(ONE, if_none_match=tag).json["body"] == "mine"
+    again = client.put(ONE, {**first, "body": "theirs"}, if_match=client.get(ONE).headers["etag"])
+    assert (again.status, client.get(ONE).json["body"]) == (200, "theirs")
+    assert client.get(ONE).headers["etag"] == again.headers["etag"]
+    assert client.get(Q).json["flow"]["put"] == 1
+
+
+def test_an_edit_stores_nothing_new_and_says_who_holds_it(client: Client) -> None:
+    assert client.put(ONE, {"body": 1}, if_match='"0123456789abcdef"').status == 412
+    assert client.put(ONE, {"body": 1}, if_match="*").status == 412
+    assert client.get(ONE).status == 404
+    tag = client.put(ONE, {"body": 1}).headers["etag"]
+    assert client.put(ONE, {"body": 2, "delay": 9}, if_match="*").status == 200
+    assert client.put(ONE, {"body": 1}, if_match=tag, if_none_match="*").status == 400
+    wrong = client.put(f"{ONE}?on_conflict=raise", {"body": 1}, if_match=tag)
+    assert (wrong.status, wrong.problem["field"]) == (400, "if-match")
+    client.send("PATCH", ONE, {"delay": 0})
+    client.post(f"{Q}/claim", {"holder": "web1"})
+    held = client.put(ONE, {"body": 3}, if_match=client.get(ONE).headers["etag"])
+    assert (held.status, "held by web1" in held.problem["detail"]) == (409, True)
+
+
+def test_of_many_that_edit_at_once_each_sees_the_one_before(client: Client, serve: Serve) -> None:
+    client.put(ONE, {"body": [], "at": 2_000_000_000})
+    clients = [client, serve()]
+
+    def edit(editor: Client, number: int) -> None:
+        with Client(editor.port, editor.app) as own:
+            while True:
+                seen = own.get(ONE)
+                body = {"body": [*seen.json["body"], number], "at": 2_000_000_000}
+                if own.put(ONE, body, if_match=seen.headers["etag"]).status == 200:
+                    return
+
+    threads = [threading.Thread(target=edit, args=(clients[n % 2], n)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(client.get(ONE).json["body"]) == list(range(12))
 
 
 def test_cancel_says_when_it_is_too_late(client: Client) -> None:

@@ -82,10 +82,12 @@ class Put(_Command, frozen=True, tag="put"):
     "revive" stores nothing new: it replaces dead letters, so that doing it twice is doing it once.
 
     Answers `Outcomes`, one outcome an item: done when it was stored (or replaced).
+    `if_version`: replaces what still is of this version, and stores nothing new; for "replace".
     """
 
     items: list[Item]
     on_conflict: Literal["keep", "replace", "revive"] = "keep"
+    if_version: str | None = None
 
     @property
     def weight(self) -> int:
@@ -96,11 +98,13 @@ class Put(_Command, frozen=True, tag="put"):
 class Cancel(_Command, frozen=True, tag="cancel"):
     """Take messages back before somebody holds them: by id, or by a rule, up to 1,000 at a time.
 
-    Answers `Outcomes` by id, `Affected` by rule. `if_due`: only while due is still this.
+    Answers `Outcomes` by id, `Affected` by rule. `if_due`: only while due is still this;
+    `if_version`: only while the message is still of this version. Both are for ids.
     """
 
     ids: list[str] = []
     if_due: int | None = None
+    if_version: str | None = None
     where: Where | None = None
     dry_run: bool = False
     """Count what the rule finds, change nothing; without a rule it says nothing."""
@@ -119,13 +123,14 @@ class Cancel(_Command, frozen=True, tag="cancel"):
 class Reschedule(_Command, frozen=True, tag="reschedule"):
     """Move messages that nobody holds to another moment: `at`, or `delay` from now.
 
-    Answers `Outcomes`.
+    Answers `Outcomes`. `if_due` and `if_version` as for `Cancel`.
     """
 
     ids: list[str]
     at: int | None = None
     delay: int = 0
     if_due: int | None = None
+    if_version: str | None = None
 
     @property
     def weight(self) -> int:

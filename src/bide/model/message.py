@@ -1,5 +1,6 @@
 """A message: as a user hands it over, and as the store knows it."""
 
+import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -23,6 +24,7 @@ __all__ = [
     "NewMessage",
     "State",
     "remember",
+    "version_of",
 ]
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -158,9 +160,34 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return to_datetime(self.due)
 
     @property
+    def version(self) -> str:
+        """What becomes another when the message is edited or moved: 16 hexadecimal digits.
+
+        Not when it is claimed, or was tried in vain: nobody has edited it then.
+        """
+        return version_of(self, self.due)
+
+    @property
     def error(self) -> str | None:
         """The reason of the last failure, if there was one."""
         return self.failures[-1].reason if self.failures else None
+
+
+def version_of(what: Item | Message, due: int) -> str:
+    """Return the version of a message as it was put, or as it is, when it is due then.
+
+    Example:
+        >>> version_of(Item("order-42", b"1"), 1_700_000_000_000)
+        'f01d96070ef47d4b'
+    """
+    group = (what.group or "").encode()
+    headers = b"" if what.headers is None else msgspec.json.encode(what.headers)
+    line = (
+        f"{due} {what.priority} {what.attempts} {'-' if what.expires is None else what.expires} "
+        f"{'j' if what.json else 'b'} {len(group)} {len(headers)}\n"
+    )
+    text = b"".join((line.encode(), group, headers, what.data))
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest()[:16]
 
 
 def remember(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:

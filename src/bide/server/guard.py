@@ -20,6 +20,8 @@ __all__ = ["check", "needs"]
 MOST = 100_000
 """How many messages a command may name, and how many a claim or a page may ask for."""
 
+_DIGITS = set("0123456789abcdef")
+
 _KEPT = 100
 """How many failures a message may bring along."""
 
@@ -53,16 +55,21 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
     match command:
         case cmd.Put():
             _few(command.items)
+            _version(command.if_version)
+            if command.if_version is not None and command.on_conflict != "replace":
+                raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
             for item in command.items:
                 _item(item, max_body)
         case cmd.Cancel():
             _ids(command.ids)
             _moment(command.if_due, "if_due")
+            _version(command.if_version)
             _where(command.where)
         case cmd.Reschedule():
             _ids(command.ids)
             _moment(command.at, "at")
             _moment(command.if_due, "if_due")
+            _version(command.if_version)
             _span(command.delay, "delay")
         case cmd.Claim():
             _within(command.count, "count", 0, MOST)
@@ -147,6 +154,11 @@ def _ids(ids: list[str]) -> None:
     _few(ids)
     for id in ids:
         check_name(id)
+
+
+def _version(value: str | None) -> None:
+    if value is not None and not (len(value) == 16 and set(value) <= _DIGITS):
+        raise InvalidArgument(f"if_version={value!r} is no version: 16 hexadecimal digits")
 
 
 def _where(where: cmd.Where | None) -> None:

@@ -97,15 +97,16 @@ class MemoryEngine:
             record = shelf.records.get(item.id)
             due = now + item.delay if item.at is None else item.at
             stored: Record | None = None
-            if record is None and command.on_conflict == "revive":
+            if record is None and (command.on_conflict == "revive" or command.if_version):
                 outcomes.append(Outcome(item.id, False))
                 continue
             if record is None:
                 record = stored = shelf.store(item, due)
             else:
                 shelf.settle_lapsed(record, now)
-                if command.on_conflict == "replace" or (
-                    command.on_conflict == "revive" and record.state == "dead"
+                if record.is_still(None, command.if_version) and (
+                    command.on_conflict == "replace"
+                    or (command.on_conflict == "revive" and record.state == "dead")
                 ):
                     stored = shelf.replace(record, item, due)
             if stored is not None and stored.state != "dead":
@@ -125,7 +126,8 @@ class MemoryEngine:
             return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
         def cancel(record: Record) -> Outcome | None:
-            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
+            still = record.is_still(command.if_due, command.if_version)
+            if record.state not in ("delayed", "ready") or not still:
                 return None
             shelf.remove(record)
             shelf.tally["cancelled"] += 1
@@ -138,7 +140,8 @@ class MemoryEngine:
         due = now + command.delay if command.at is None else command.at
 
         def reschedule(record: Record) -> Outcome | None:
-            if record.state not in ("delayed", "ready") or command.if_due not in (None, record.due):
+            still = record.is_still(command.if_due, command.if_version)
+            if record.state not in ("delayed", "ready") or not still:
                 return None
             shelf.delay(record, due)
             return record.outcome(True, now)

@@ -69,6 +69,12 @@ class Record(msgspec.Struct, gc=False):
         until = self.until if self.state == "leased" else self.ended
         return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
 
+    def is_still(self, if_due: int | None, if_version: str | None) -> bool:
+        """Tell whether the record is what the caller saw, as far as they say."""
+        if if_due not in (None, self.due):
+            return False
+        return if_version is None or self.message("", self.due).version == if_version
+
     def message(self, queue: str, now: int) -> Message:
         """Return the record as others see it."""
         state = self.seen(now)

@@ -32,6 +32,8 @@ class LonePuts:
         """
         if type(command) is not Put or len(command.items) != 1 or command.on_conflict == "revive":
             return None
+        if command.if_version is not None:
+            return None
         item = command.items[0]
         if item.headers is not None or item.attempt or item.failures:
             return None

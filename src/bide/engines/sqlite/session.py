@@ -214,6 +214,13 @@ class Session:
             places.update((row[0], Place(*row)) for row in rows)
         return places
 
+    def is_of(self, queue: QueueRow, place: Place, version: str | None) -> bool:
+        """Tell whether a message is still of a version; of any, if it is `None`."""
+        if version is None:
+            return True
+        row = self.run(SQL.find, (queue.id, json_text([place.id]))).fetchone()
+        return as_message("", row, self.now).version == version
+
     def delay(self, queue: QueueRow, due: int, priority: int, seq: int) -> None:
         """Let a message that stands nowhere wait for its due moment."""
         rank = delayed_rank(due, priority)

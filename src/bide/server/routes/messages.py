@@ -1,22 +1,25 @@
 """Messages: put, look at, move, take back."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Meta
 
-from bide.model.commands import Put
+from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
-from bide.model.message import ATTEMPTS, Item, State
+from bide.model.message import ATTEMPTS, Item, Message, State, version_of
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
 from bide.queue.answers import stored
 from bide.server import wire
+from bide.server.conditions import chosen, is_named, tag_of
 from bide.server.operation import JSON, Answer, Call, Operation
 from bide.server.problem import Problem
 
 __all__ = ["MESSAGES"]
+
+Conditional = TypeVar("Conditional", Cancel, Reschedule)
 
 HEADER_TYPE = "content-type"
 """The header of a message that tells what its bytes are."""
@@ -60,26 +63,36 @@ async def put_one(call: Call) -> Answer:
     """Store one message under an id that is made up, or the one that it names."""
     item, on_conflict = await _item(call, None)
     outcome = await _put(call, [item], on_conflict)
-    return _stored(call, stored(outcome[0], on_conflict))
+    return _stored(call, stored(outcome[0], on_conflict), item)
 
 
 async def put_named(call: Call) -> Answer:
     """Store one message under an id; doing so again changes nothing."""
     item, on_conflict = await _item(call, check_name(call.part("id")))
-    if "if-match" in call.headers:
-        raise Problem(
-            "invalid-argument",
-            "if-match is for PATCH and DELETE; a PUT takes if-none-match: * (only if there is no "
-            "message of this id) or on_conflict=replace",
-            field="if-match",
-        )
-    fresh = call.headers.get("if-none-match")
+    fresh, match = call.headers.get("if-none-match"), call.headers.get("if-match")
     if fresh not in (None, "*"):
         raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
+    if match is not None:
+        return await _edit(call, item, on_conflict, match)
     (outcome,) = await _put(call, [item], on_conflict)
     if fresh and not outcome.done:
         raise Problem("precondition-failed", f"{outcome}; nothing was stored", outcomes=[outcome])
-    return _stored(call, stored(outcome, on_conflict))
+    return _stored(call, stored(outcome, on_conflict), item)
+
+
+async def _edit(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
+    """Replace a message if it still is what the caller saw."""
+    if on_conflict == "raise" or "if-none-match" in call.headers:
+        raise Problem(
+            "invalid-argument",
+            "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
+            field="if-match",
+        )
+    message = await _find_or_none(call)
+    version = chosen(match, message)
+    (outcome,) = await _put(call, [item], "replace", version)
+    answer = _changed(outcome, conditional=True)
+    return answer._replace(headers={"etag": tag_of(version_of(item, outcome.due or 0))})
 
 
 async def put_many(call: Call) -> Answer:
@@ -92,8 +105,8 @@ async def put_many(call: Call) -> Answer:
 async def get(call: Call) -> Answer:
     """Look at a message."""
     message = await _find(call)
-    tag = _tag(message.due)
-    if call.headers.get("if-none-match") == tag:
+    tag = tag_of(message.version)
+    if is_named(call.headers.get("if-none-match"), tag):
         return Answer(304, b"", {"etag": tag})
     return Answer(200, wire.shown(message, call.queue), {"etag": tag})
 
@@ -106,7 +119,7 @@ async def get_body(call: Call) -> Answer:
     if not message.json:
         kind = (message.headers or {}).get(HEADER_TYPE, kind)
         kind = kind if kind.isascii() and kind.isprintable() else "application/octet-stream"
-    return Answer(200, message.data, {"etag": _tag(message.due), **safe}, kind)
+    return Answer(200, message.data, {"etag": tag_of(message.version), **safe}, kind)
 
 
 async def list_messages(call: Call) -> Answer:
@@ -124,20 +137,24 @@ async def reschedule(call: Call) -> Answer:
     changed = await call.read(wire.Changed)
     id, at = check_name(call.part("id")), wire.moment(changed.at, "at")
     command = call.arguments.reschedule([id], changed.delay, at, None, call.service.clock.now())
-    command = msgspec.structs.replace(command, if_due=_if_due(call))
+    seen, command = await _only_if(call, command)
     if call.service.quotas.any:  # a message may not be put far ahead by way of a second moment
         moved = Item(id, b"", at=command.at, delay=command.delay)
         call.service.quotas.bound(call.caller, [moved], call.service.clock.now())
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
-    return _changed(outcome, command.if_due)
+    answer = _changed(outcome, conditional=command.if_version is not None)
+    if seen is None or outcome.due is None:
+        return answer
+    now_is = msgspec.structs.replace(seen, due=outcome.due)
+    return answer._replace(headers={"etag": tag_of(now_is.version)})
 
 
 async def cancel(call: Call) -> Answer:
     """Take a message back before somebody holds it."""
     command = call.arguments.cancel([check_name(call.part("id"))], None)
-    command = msgspec.structs.replace(command, if_due=_if_due(call))
+    _, command = await _only_if(call, command)
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
-    return _changed(outcome, command.if_due)
+    return _changed(outcome, conditional=command.if_version is not None)
 
 
 async def cancel_where(call: Call) -> Answer:
@@ -217,72 +234,76 @@ def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
         raise Problem("invalid-argument", f"{place}: {error}", field=place) from None
 
 
-async def _put(call: Call, items: list[Item], on_conflict: str) -> list[Outcome]:
+async def _put(
+    call: Call, items: list[Item], on_conflict: str, version: str | None = None
+) -> list[Outcome]:
     service = call.service
     if service.quotas.any:
         await service.quotas.admit(call.caller, items, service.clock.now())
     policy: Any = "replace" if on_conflict == "replace" else "keep"
-    return (await service.ask(Outcomes, Put(call.arguments.queue, items, policy))).outcomes
+    command = Put(call.arguments.queue, items, policy, version)
+    return (await service.ask(Outcomes, command)).outcomes
 
 
-def _stored(call: Call, outcome: Outcome) -> Answer:
+def _stored(call: Call, outcome: Outcome, item: Item) -> Answer:
     messages = f"/v1/queues/{call.scope['path_params']['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
-    if outcome.due is not None:
-        headers["etag"] = _tag(outcome.due)
+    if outcome.done and outcome.due is not None:
+        headers["etag"] = tag_of(version_of(item, outcome.due))
     return Answer(201 if outcome.done else 200, outcome, headers)
 
 
-async def _find(call: Call) -> Any:
+async def _find_or_none(call: Call) -> Message | None:
     (message,) = (await call.service.ask(Found, call.arguments.find(call.part("id")))).messages
+    return message
+
+
+async def _find(call: Call) -> Message:
+    message = await _find_or_none(call)
     if message is None:
         raise Problem("not-found", f"there is no message {call.part('id')!r} in this queue")
     return message
 
 
-def _changed(outcome: Outcome, if_due: int | None) -> Answer:
+async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
+    """Return what the caller saw, and the command that changes nothing else."""
+    match = call.headers.get("if-match")
+    if match is None or match.strip() == "*":
+        return None, command
+    message = await _find_or_none(call)
+    version = chosen(match, message)
+    return message, msgspec.structs.replace(command, if_version=version)
+
+
+def _changed(outcome: Outcome, *, conditional: bool) -> Answer:
     if outcome.done:
-        headers = {"etag": _tag(outcome.due)} if outcome.due is not None else {}
-        return Answer(200, outcome, headers)
+        return Answer(200, outcome)
+    if conditional and outcome.state in (None, "delayed", "ready", "dead"):
+        raise Problem(
+            "precondition-failed",
+            f"{outcome}: somebody else has changed it since you looked; look again",
+            outcomes=[outcome],
+        )
     if outcome.state is None:
         raise Problem("not-found", f"{outcome}", outcomes=[outcome])
-    if if_due is not None and outcome.state in ("delayed", "ready"):
-        raise Problem(
-            "precondition-failed",
-            f"{outcome}: it was moved since you looked; look again",
-            outcomes=[outcome],
-            headers={"etag": _tag(outcome.due)} if outcome.due is not None else {},
-        )
     raise Problem("conflict", f"{outcome}; nothing was changed", outcomes=[outcome])
-
-
-def _tag(due: int) -> str:
-    return f'"{due}"'
-
-
-def _if_due(call: Call) -> int | None:
-    tag = call.headers.get("if-match")
-    if tag in (None, "*"):
-        return None
-    text = tag.strip('"')
-    if not (tag[:1] == tag[-1:] == '"' and text.isdecimal() and text.isascii() and len(text) < 16):
-        raise Problem(
-            "precondition-failed",
-            "if-match names no version that there was; send the etag as a GET told it",
-            field="if-match",
-        )
-    return int(text)
 
 
 _QUEUE = "/v1/queues/{queue}"
 _ONE = f"{_QUEUE}/messages/{{id}}"
-_IF_MATCH = {"if-match": "The etag that a GET told: only if the message was not moved since."}
+_IF_MATCH = {
+    "if-match": "The etag that a GET told: only if nobody has edited or moved the message since."
+}
 
 MESSAGES = (
     Operation(
         "putNamed", "PUT", _ONE, "Store a message under an id of your own", "produce", put_named,
         {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
-        headers={"if-none-match": "*: only if there is no message of this id."},
+        headers={
+            "if-none-match": "*: only if there is no message of this id.",
+            "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
+            "moved it since, and stores nothing new.",
+        },
         problems=(409, 412, 429, 507),
         description="Doing so again changes nothing: 201 tells that it was stored, 200 that it was "
         "there already. A body of another content type than JSON is stored as it is; the options "

@@ -56,7 +56,7 @@ def _moment(ms: int | None) -> Any:
 
 
 def _put(command: cmd.Put) -> Call | None:
-    if command.on_conflict == "revive":
+    if command.on_conflict == "revive" or command.if_version is not None:
         return None
     if not command.items or not all(map(_sayable, command.items)):
         return None
@@ -96,7 +96,7 @@ def _cancel(command: cmd.Cancel) -> Call | None:
         if command.ids or command.if_due is not None or where == cmd.Where():
             return None
         return Call("cancel", (), {**rule, "dry_run": command.dry_run})
-    if command.dry_run:
+    if command.dry_run or command.if_version is not None:
         return None
     if len(command.ids) == 1:
         return Call("cancel", (command.ids[0],), {"if_due": _moment(command.if_due)})
@@ -110,6 +110,8 @@ def _rule(where: cmd.Where) -> dict[str, Any]:
 
 def _reschedule(command: cmd.Reschedule) -> Call | None:
     if len(command.ids) != 1 or (command.at is not None and command.delay):
+        return None
+    if command.if_version is not None:
         return None
     when = {"delay": _ms(command.delay)} if command.at is None else {"at": _moment(command.at)}
     return Call("reschedule", (command.ids[0],), {**when, "if_due": _moment(command.if_due)})

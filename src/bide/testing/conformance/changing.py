@@ -63,6 +63,34 @@ class _ById:
         assert desk.cancel("a", if_due=START) == [Outcome("a", False, "delayed", START + 50)]
         assert desk.cancel("a", if_due=START + 50)[0]
 
+    def test_cancel_only_what_is_of_a_version(self, desk: Desk) -> None:
+        desk.put("a", at=START + 50)
+        seen = desk.get("a").version
+        desk.put("a", at=START + 50, data=b"2", on_conflict="replace")
+        assert desk.cancel("a", if_version=seen) == [refused(desk, "a")]
+        mine = desk.get("a").version
+        assert not desk.cancel("a", if_version=mine, if_due=START)[0]
+        assert desk.cancel("a", if_version=mine, if_due=START + 50)[0]
+
+    def test_reschedule_only_what_is_of_a_version(self, desk: Desk) -> None:
+        desk.put("a", at=START + 50, headers={"a": "ü", "b": "2"}, group="gé", expires=9)
+        seen = desk.get("a").version
+        assert desk.reschedule("a", at=START + 60, if_version=seen)[0]
+        assert not desk.reschedule("a", at=START + 70, if_version=seen)[0]
+        again = desk.get("a").version
+        desk.reschedule("a", at=START + 50)
+        assert not desk.cancel("a", if_version=again)[0]
+        assert desk.cancel("a", if_version=seen)[0]
+
+    def test_a_version_outlasts_an_attempt(self, desk: Desk) -> None:
+        lease = desk.lease("a")
+        seen = desk.get("a").version
+        desk.retry(lease, release=True)
+        assert desk.get("a").version == seen
+        assert desk.take() == ["a"]
+        desk.wait(1_000)
+        assert desk.cancel("a", if_version=seen)[0]
+
     @pytest.mark.parametrize("state", ["delayed", "ready"])
     def test_reschedule_moves_what_waits(self, desk: Desk, state: State) -> None:
         desk.bring("a", state)

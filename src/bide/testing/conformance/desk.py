@@ -74,10 +74,12 @@ class Desk:
 
     # What changes messages.
 
-    def put(self, *ids: str, on_conflict: Any = "keep", **fields: Any) -> list[Outcome]:
+    def put(
+        self, *ids: str, on_conflict: Any = "keep", if_version: str | None = None, **fields: Any
+    ) -> list[Outcome]:
         """Put messages that differ in nothing but their id."""
         items = [Item(**{"id": id, "data": b"1", **fields}) for id in ids]
-        return self.put_items(items, on_conflict).outcomes
+        return self.ask(cmd.Put(self.queue, items, on_conflict, if_version), Outcomes).outcomes
 
     def put_items(self, items: Iterable[Item], on_conflict: Any = "keep") -> Outcomes:
         """Put messages."""
@@ -142,9 +144,9 @@ class Desk:
         """Keep messages for longer."""
         return self.ask(cmd.Extend(self.queue, list(held), lease), Outcomes).outcomes
 
-    def cancel(self, *ids: str, if_due: int | None = None) -> list[Outcome]:
+    def cancel(self, *ids: str, **fields: Any) -> list[Outcome]:
         """Take messages back by id."""
-        return self.ask(cmd.Cancel(self.queue, list(ids), if_due), Outcomes).outcomes
+        return self.ask(cmd.Cancel(self.queue, list(ids), **fields), Outcomes).outcomes
 
     def cancel_where(self, *, dry_run: bool = False, **where: Any) -> Affected:
         """Take messages back by a rule."""

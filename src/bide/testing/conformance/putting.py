@@ -175,6 +175,33 @@ class PutCases:
         assert desk.scan(group="old") == []
         assert desk.cancel_where(group="new").count == 1
 
+    @pytest.mark.parametrize("state", ["delayed", "ready", "dead"])
+    def test_replace_only_what_is_of_a_version(self, desk: Desk, state: State) -> None:
+        desk.bring("a", state)
+        seen = desk.get("a").version
+        new = {"on_conflict": "replace", "at": desk.get("a").due}
+        wrong = desk.put("a", data=b"9", if_version="0" * 16, **new)
+        assert wrong == [refused(desk, "a")]
+        assert desk.put("a", data=b"2", if_version=seen, **new)[0].done
+        assert (desk.get("a").body, desk.counts().flow.put) == (2, 1)
+        # The moment is the same, and yet whoever saw what was there before is too late.
+        assert desk.put("a", data=b"3", if_version=seen, **new) == [refused(desk, "a")]
+        assert desk.put("a", data=b"3", if_version=desk.get("a").version, **new)[0].done
+
+    def test_replace_of_a_version_that_never_was_stores_nothing(self, desk: Desk) -> None:
+        put = desk.put("a", on_conflict="replace", if_version="0" * 16)
+        assert put == [Outcome("a", False)]
+        assert desk.counts().flow.put == 0
+
+    @pytest.mark.parametrize("state", HELD_OR_GONE)
+    def test_replace_of_a_version_leaves_what_is_held_or_done(
+        self, desk: Desk, state: State
+    ) -> None:
+        desk.bring("a", state)
+        version = desk.get("a").version
+        put = desk.put("a", on_conflict="replace", if_version=version)
+        assert put == [refused(desk, "a")]
+
     # Importing.
 
     def test_an_import_goes_on_with_attempts_and_failures(self, desk: Desk) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from bide.model import commands as cmd
-from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item
+from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, version_of
 from bide.testing.conformance.desk import START
 
 __all__ = ["GROUPS", "QUEUES", "Held", "Op", "Ref", "Script", "scripts"]
@@ -43,6 +43,11 @@ some = st.sampled_from
 queues = some([*QUEUES[:1] * 4, *QUEUES[1:]])
 ids = some(IDS)
 maybe_due = st.none() | some(MOMENTS)
+VERSIONS = [
+    version_of(Item("a", data, attempts=attempts), due)
+    for data in (b"1", b"2") for attempts in (1, 2) for due in (START, START + 1, START + 2)
+]  # fmt: skip
+maybe_version = some([None, None, None, *VERSIONS])
 wheres = st.builds(cmd.Where, group=some([None, None, *GROUPS]), after=maybe_due, before=maybe_due)
 failures = some([(), (), (Failure(1, START - 3, "w9", LAPSED),)])
 
@@ -79,6 +84,11 @@ def _changes() -> list[SearchStrategy[Any]]:
     delays = some(DELAYS)
     return [
         st.builds(cmd.Cancel, queues, named, if_due=st.none() | st.none() | some(MOMENTS)),
+        st.builds(cmd.Cancel, queues, named, if_version=maybe_version),
+        st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_version=maybe_version),
+        st.builds(
+            cmd.Put, queues, st.lists(items(), max_size=2), st.just("replace"), maybe_version
+        ),
         st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans()),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
         st.builds(cmd.Reschedule, queues, named, delay=delays),

@@ -199,6 +199,16 @@ local function records()
     return r
   end
 
+  -- Whether a record is what the caller saw: "due", "vVERSION" or both; see Message.version.
+  local function is_still(r, wanted)
+    local due, version = string.match(wanted, '^(%d*)v?(%x*)$')
+    if due ~= '' and tonumber(due) ~= r.due then return false end
+    if version == '' then return true end
+    local text = table.concat({number(r.due), r.priority, r.attempts, number(r.expires), r.kind,
+      #r.group, #r.headers}, ' ') .. '\n' .. r.group .. r.headers .. r.body
+    return string.sub(redis.sha1hex(text), 1, 16) == version
+  end
+
   local function seen(r)
     return r.aside or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
   end
@@ -209,7 +219,8 @@ local function records()
     return cjson.encode({done, seen(r), r.due, r.until_ or r.ended or null, r.holder or null})
   end
   return {parse = parse, save = save, to_delayed = to_delayed, to_ready = to_ready, leave = leave,
-    aside = aside, delete = delete, failed = failed, locate = locate, outcome = outcome}
+    aside = aside, delete = delete, failed = failed, is_still = is_still, locate = locate,
+    outcome = outcome}
 end
 
 local made_records

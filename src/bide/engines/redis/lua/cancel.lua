@@ -1,8 +1,8 @@
 -- cancel: take messages back that nobody holds.
--- ARGV 5 if_due: only while due is this, or empty; from 6 on: ids, none twice
+-- ARGV 5 still: what the caller saw (see is_still), or empty; from 6 on: ids, none twice
 -- Reply: [now, 0, [outcome of each]]; done ones have gone: [true, null, due]
 forget()
-local if_due = tonumber(ARGV[5])
+local still = ARGV[5]
 local ids = {}
 for i = 6, #ARGV do ids[i - 5] = ARGV[i] end
 local texts = exists and each('HMGET', RECORDS, ids) or {}
@@ -11,7 +11,7 @@ local outcomes, members, gone, groups = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local r
   if texts[i] then r = helds[i] and R().locate(id, texts[i]) or R().parse(id, texts[i]) end
-  if r and not r.token and not r.aside and (not if_due or if_due == r.due) then
+  if r and not r.token and not r.aside and (still == '' or R().is_still(r, still)) then
     members[#members + 1] = r.member
     gone[#gone + 1] = id
     if r.group ~= '' then groups[#groups + 1] = r.group .. '\1' .. r.member end

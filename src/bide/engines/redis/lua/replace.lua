@@ -1,8 +1,10 @@
 -- replace: store messages, in the place of those with their ids that nobody holds.
 -- ARGV as for put, one message after the other; an id may come twice.
--- ARGV 5 flags: as for put, and r: only dead letters are replaced, nothing new is stored
+-- ARGV 5 flags: as for put, and r: only dead letters are replaced, nothing new is stored;
+--      last =VERSION: only what still is of this version is replaced, and nothing new is stored
 -- Reply: [now, made, [outcome of each]]
-local only_dead = string.find(ARGV[5], 'r') ~= nil
+local flags, version = string.match(ARGV[5], '^(%a*)=?(%x*)$')
+local only_dead = string.find(flags, 'r') ~= nil
 make()
 forget()
 local outcomes = {}
@@ -11,6 +13,8 @@ for at = 6, #ARGV, 4 do
   local id, when, mark, rest = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local old = R().locate(id)
   if only_dead and not (old and old.aside == 'dead') then
+    outcomes[#outcomes + 1] = R().outcome(old, false)
+  elseif version ~= '' and not (old and R().is_still(old, 'v' .. version)) then
     outcomes[#outcomes + 1] = R().outcome(old, false)
   elseif old and (old.token or old.aside == 'acked' or old.aside == 'expired') then
     outcomes[#outcomes + 1] = R().outcome(old, false)

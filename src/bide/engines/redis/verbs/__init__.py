@@ -21,9 +21,9 @@ class Work(NamedTuple):
 
 
 _TOGETHER: dict[type, tuple[Callable[[Any], Job], tuple[str, ...]]] = {
-    cmd.Put: (put.put, ("on_conflict",)),
-    cmd.Cancel: (change.cancel, ("if_due",)),
-    cmd.Reschedule: (change.reschedule, ("at", "delay", "if_due")),
+    cmd.Put: (put.put, ("on_conflict", "if_version")),
+    cmd.Cancel: (change.cancel, ("if_due", "if_version")),
+    cmd.Reschedule: (change.reschedule, ("at", "delay", "if_due", "if_version")),
     cmd.Revive: (change.revive, ("delay",)),
     cmd.Ack: (settle.ack, ()),
     cmd.Extend: (settle.extend, ("lease",)),

@@ -52,17 +52,22 @@ def _distinct(ids: Sequence[str], size: int) -> list[Sequence[str]]:
     return [*lots, list(part)]
 
 
+def _still(command: Cancel | Reschedule) -> str:
+    """Return what the caller saw, as the scripts read it."""
+    due = "" if command.if_due is None else str(command.if_due)
+    return due if command.if_version is None else f"{due}v{command.if_version}"
+
+
 def cancel(run: Sequence[Cancel]) -> Job:
     """Take messages back by id."""
-    if_due = run[0].if_due
-    return _by_id(run, "cancel", ("" if if_due is None else if_due,), SLICE)
+    return _by_id(run, "cancel", (_still(run[0]),), SLICE)
 
 
 def reschedule(run: Sequence[Reschedule]) -> Job:
     """Move messages to another moment."""
     first = run[0]
-    if_due = "" if first.if_due is None else first.if_due
-    return _by_id(run, "reschedule", (when(first.at, first.delay), if_due), SLICE // 4)
+    head = when(first.at, first.delay), _still(first)
+    return _by_id(run, "reschedule", head, SLICE // 4)
 
 
 def revive(run: Sequence[Revive]) -> Job:

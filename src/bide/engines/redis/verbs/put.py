@@ -27,8 +27,10 @@ def put(run: Sequence[Put]) -> Job:
     queue, replace = run[0].queue, run[0].on_conflict != "keep"
     revive = run[0].on_conflict == "revive"
     items = [item for command in run for item in command.items]
+    version = run[0].if_version
     lots = [
-        _lot(queue, part, replace=replace, revive=revive) for part in _parts(items, replace=replace)
+        _lot(queue, part, replace=replace, revive=revive, version=version)
+        for part in _parts(items, replace=replace)
     ]
     texts = yield [lot.call for lot in lots]
     outcomes: list[Outcome] = []
@@ -68,12 +70,14 @@ def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
     yield part
 
 
-def _lot(queue: str, items: Sequence[Item], *, replace: bool, revive: bool) -> _Lot:
+def _lot(
+    queue: str, items: Sequence[Item], *, replace: bool, revive: bool, version: str | None
+) -> _Lot:
     args: list[Arg] = [""]
     flags = {"r"} if revive else set()
     for item in items:
         flags.add(write(item, args))
-    args[0] = "".join(flags)
+    args[0] = "".join(flags) + (f"={version}" if version and replace else "")
     return _Lot(items, Call("replace" if replace else "put", queue, args))
 
 

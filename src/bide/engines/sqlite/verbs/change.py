@@ -15,7 +15,7 @@ NEVER = 1 << 53
 _Pending = tuple[int, int, int]
 """seq, due, priority"""
 
-May = Callable[[Place], bool]
+May = Callable[[QueueRow, Place], bool]
 Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
 
@@ -38,7 +38,7 @@ def _changed(
     session: Session, queue: QueueRow, ids: Sequence[str], may: May, change: Change
 ) -> list[Outcome]:
     places = session.locate(queue, ids)
-    chosen = [place for place in places.values() if may(place)]
+    chosen = [place for place in places.values() if may(queue, place)]
     outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
     return [
         outcomes.get(id)
@@ -47,12 +47,18 @@ def _changed(
     ]
 
 
-def _pending(if_due: int | None) -> Callable[[Place], bool]:
-    def may(place: Place) -> bool:
-        unheld = place.token is None and place.aside is None
-        return unheld and (if_due is None or place.due == if_due)
+def _still(session: Session, command: Cancel | Reschedule) -> May:
+    """Return what tells of a message whether it waits, and still is what the caller saw."""
+
+    def may(queue: QueueRow, place: Place) -> bool:
+        due = command.if_due is None or place.due == command.if_due
+        return _waits(queue, place) and due and session.is_of(queue, place, command.if_version)
 
     return may
+
+
+def _waits(queue: QueueRow, place: Place) -> bool:
+    return place.token is None and place.aside is None
 
 
 def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
@@ -65,7 +71,7 @@ def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
         queue.cancelled += len(places)
         return [Outcome(place.id, True, due=place.due) for place in places]
 
-    return _each(session, command.queue, command.ids, _pending(command.if_due), remove)
+    return _each(session, command.queue, command.ids, _still(session, command), remove)
 
 
 def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
@@ -108,7 +114,7 @@ def reschedule(session: Session, command: Reschedule) -> Outcomes:
         session.run_many(SQL.move_due, [(due, p.expires, p.seq) for p in places])
         return _delayed(session, queue, places, due)
 
-    return _each(session, command.queue, command.ids, _pending(command.if_due), move)
+    return _each(session, command.queue, command.ids, _still(session, command), move)
 
 
 def revive(session: Session, command: Revive) -> Outcomes:
@@ -122,7 +128,9 @@ def revive(session: Session, command: Revive) -> Outcomes:
         queue.revived += len(places)
         return _delayed(session, queue, places, due)
 
-    return _each(session, command.queue, command.ids, lambda place: place.aside == DEAD, back)
+    return _each(
+        session, command.queue, command.ids, lambda queue, place: place.aside == DEAD, back
+    )
 
 
 def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
@@ -142,7 +150,7 @@ def set_aside(session: Session, name: str, ids: Sequence[str], reason: str) -> O
         queue.died += len(places)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    return _each(session, name, ids, _pending(None), aside)
+    return _each(session, name, ids, _waits, aside)
 
 
 def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
@@ -154,7 +162,7 @@ def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
         queue.purged += len(seqs)
         return [Outcome(place.id, True, due=place.due) for place in places]
 
-    return _each(session, name, ids, lambda place: place.aside == DEAD, remove)
+    return _each(session, name, ids, lambda queue, place: place.aside == DEAD, remove)
 
 
 def purge(session: Session, command: Purge) -> Outcomes | Affected:

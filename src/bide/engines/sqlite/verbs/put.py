@@ -157,7 +157,12 @@ def _replace(session: Session, command: Put) -> Outcomes:
                 known = place.outcome(False, session.now) if place else Outcome(item.id, False)
                 outcomes.append(known)
                 continue
-            if place is not None and not _clear(session, queue, place):
+            if command.if_version is not None and place is None:
+                outcomes.append(Outcome(item.id, False))
+                continue
+            if place is not None and not (
+                session.is_of(queue, place, command.if_version) and _clear(session, queue, place)
+            ):
                 outcomes.append(place.outcome(False, session.now))
                 continue
             outcome = _store(session, queue, item, place)
