@@ -25,15 +25,17 @@ _BUILT_IN = {
     "rediss": "bide.engines.redis:from_url",
     "unix": "bide.engines.redis:from_url",
     "redis+unix": "bide.engines.redis:from_url",
+    "redis+sentinel": "bide.engines.redis:from_url",
+    "rediss+sentinel": "bide.engines.redis:from_url",
 }
 
-_EXTRAS = {"rediss": "redis", "unix": "redis"}
+_EXTRAS = {"rediss": "redis", "rediss+sentinel": "redis", "unix": "redis"}
 """Where the extra of pip that a scheme needs is called otherwise."""
 
 # Up to the last @ before the path: a name is shown, what stands behind its colon is not. Alone
 # before the @ it may be a token, as http:// has it.
 _PASSWORD = re.compile(r"^((?:[a-z0-9+.-]+://)?(?:[^:/?#@]*:)?)[^/?#]*@", re.IGNORECASE)
-_OPTION = re.compile(r"([?&](?:password|token|secret|key)=)[^&#]*", re.IGNORECASE)
+_OPTION = re.compile(r"([?&](?:(?:sentinel_)?password|token|secret|key)=)[^&#]*", re.IGNORECASE)
 
 FromUrl = Callable[[SplitResult], Callable[[], Engine]]
 """Checks a URL, and returns what opens the store that it names, any number of times."""

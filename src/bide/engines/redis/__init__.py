@@ -13,8 +13,11 @@ __all__ = ["RedisEngine", "from_url"]
 def from_url(parts: SplitResult) -> Callable[[], RedisEngine]:
     """Return what opens `redis://host:6379/0`, `rediss://...` or `unix:///path/redis.sock`.
 
-    Options: `timeout=5s`, `wait_replicas=1`, `db=0`; with rediss:// also `ca`, `cert`, `cert_key`
-    (files) and `verify=full|none`.
+    With `redis+sentinel://host:26379,host:26379/master-name`: the master of a group.
+
+    Options: `timeout=5s`, `reconnect=5s`, `wait_replicas=1`, `db=0`; with rediss:// also `ca`,
+    `cert`, `cert_key` (files) and `verify=full|ca|none`; with sentinels also `sentinel_user`,
+    `sentinel_password` and `sentinel_tls=yes|no`.
 
     Raises:
         InvalidArgument: when the URL is of another form.

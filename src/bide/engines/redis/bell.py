@@ -6,12 +6,13 @@ channel. The server tells it whether anybody heard; a lane that is gone is passe
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from redis import exceptions as raised
 
 from bide.engines.redis.keys import CHANNEL, shard_keys
-from bide.engines.redis.link import Link, Lost, pack
+from bide.engines.redis.link import Link, Lost, pack, place
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
@@ -21,8 +22,12 @@ __all__ = ["ChannelBell"]
 LOOK = 1.0
 """How often, in seconds, the listener sees whether it was closed while the server was away."""
 
-HEARTBEAT = 30.0
+HEARTBEAT = 10.0
 """After so many seconds of silence the listener asks whether the server is still there."""
+
+
+CHECK = 5.0
+"""How often, in seconds, the sentinels are asked whether the master is still the same."""
 
 
 class ChannelBell:
@@ -31,16 +36,21 @@ class ChannelBell:
     Args:
         settings: where the server is.
         lane: who listens; the name of its channel.
+        moved: called when the sentinels name another server than the one that is listened to.
 
     Raises:
         StoreError: the server cannot be reached.
     """
 
-    def __init__(self, settings: Settings, lane: str) -> None:
+    def __init__(self, settings: Settings, lane: str, moved: Callable[[], None]) -> None:
         self._settings = settings
         self._lane = lane
-        self._told: set[str] = set()
+        self._moved = moved
+        self._stale = self._doubtful = False
+        self._checked = time.monotonic()
+        self._watched: set[str] = set()
         self._lock = threading.Lock()
+        self._hearing = threading.Lock()
         self._closed = False
         self._side: Link | None = None
         self._connection: Any = None
@@ -48,9 +58,20 @@ class ChannelBell:
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes, and return it; an empty list once the bell is closed."""
+        with self._hearing:
+            hints = self._hear()
+            if self._closed:
+                self._connection.disconnect()
+            return hints
+
+    def _hear(self) -> list[tuple[str, int]]:
         heard = time.monotonic()
         asked = False
         while not self._closed:
+            if self._stale or self._has_moved():
+                return self._anew()
+            if self._doubtful:
+                self._doubtful, heard = False, time.monotonic() - HEARTBEAT
             try:
                 answer = self._read(LOOK)
             except raised.TimeoutError:
@@ -63,9 +84,7 @@ class ChannelBell:
                 return self._anew()
             heard, asked = time.monotonic(), False
             if answer[0] == b"message" and answer[2]:
-                hint = _read(answer[2])
-                self._told.add(hint[0])
-                return [hint]
+                return [_read(answer[2])]
         return []
 
     def decline(self, queue: str, wake: int) -> None:
@@ -73,6 +92,21 @@ class ChannelBell:
         script = load_all()["decline"]
         keys = shard_keys(queue, self._lane)[0]
         self._aside("EVALSHA", script.sha, len(keys), *keys, "", "", self._lane, queue)
+
+    def watch(self, queue: str) -> None:
+        """A claim may wait for this queue: hints for it count."""
+        self._watched.add(queue)
+
+    def renew(self, where: str) -> None:
+        """Subscribe at another server soon, or see whether this one still answers.
+
+        Args:
+            where: where commands go to now, after their connection was lost.
+        """
+        if where == place(self._connection):
+            self._doubtful = True
+        else:
+            self._stale = True
 
     def close(self) -> None:
         """Stop listening: `listen` returns."""
@@ -82,6 +116,9 @@ class ChannelBell:
             if self._side is not None:
                 self._side.close()
                 self._side = None
+        if self._hearing.acquire(blocking=False):  # else whoever listens hangs up
+            self._connection.disconnect()
+            self._hearing.release()
 
     def _aside(self, *command: Any) -> None:
         """Send a command beside the listening; if it does not arrive, time makes up for it."""
@@ -92,7 +129,23 @@ class ChannelBell:
             except (StoreError, Lost):
                 self._side = None
 
+    def _has_moved(self) -> bool:
+        """Tell whether another server has become the master, behind the back of this one."""
+        sentinels = self._settings.sentinels
+        if sentinels is None or time.monotonic() - self._checked < CHECK:
+            return False
+        self._checked = time.monotonic()
+        try:
+            host, port = sentinels.master()
+        except StoreUnavailable:
+            return False
+        if f"{host}:{port}" == place(self._connection):
+            return False
+        self._moved()
+        return True
+
     def _subscribe(self) -> None:
+        self._stale = False
         connection = self._settings.connection()
         try:
             connection.connect()
@@ -122,7 +175,7 @@ class ChannelBell:
         return True
 
     def _anew(self) -> list[tuple[str, int]]:
-        """Subscribe again, and return that there may be something in each queue that was told of.
+        """Subscribe again, and return that there may be something in each queue that is watched.
 
         What was published meanwhile nobody heard.
         """
@@ -136,7 +189,7 @@ class ChannelBell:
                 pause = min(2 * pause, 1.0)
                 continue
             now = time.time_ns() // 1_000_000
-            return [(queue, now) for queue in self._told] or [("", now)]
+            return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
         return []
 
 

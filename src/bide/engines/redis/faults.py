@@ -11,7 +11,7 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["translate"]
+__all__ = ["passes", "translate"]
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("OOM", StoreFull,
@@ -58,6 +58,16 @@ def translate(error: Exception, shown: str) -> StoreError:
     if "unknown command" in text:
         return StoreUnavailable(f"{shown}: this is no Redis of version 7.0 or newer ({text})")
     return StoreError(f"{shown}: {text}")
+
+
+_PASSING = ("BUSY", "MASTERDOWN", "NOREPLICAS")
+
+
+def passes(answer: object) -> bool:
+    """Tell whether an answer means that nothing was done, for a reason that may soon be over."""
+    return isinstance(answer, raised.ResponseError) and (
+        isinstance(answer, raised.MasterDownError) or str(answer).partition(" ")[0] in _PASSING
+    )
 
 
 _KINDS = {

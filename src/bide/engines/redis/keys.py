@@ -6,7 +6,7 @@ and one script may touch them all.
 
 from typing import Final
 
-__all__ = ["CHANNEL", "KEYS", "QUEUES", "SLOTS", "VERSION", "meta_key", "shard_keys"]
+__all__ = ["CHANNEL", "KEYS", "QUEUES", "SLOTS", "VERSION", "meta_key", "probe_key", "shard_keys"]
 
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
@@ -37,6 +37,11 @@ def _prefix(queue: str, shard: int) -> str:
 def meta_key(queue: str, shard: int = 0) -> bytes:
     """Return the key of the hash with a shard's counters and settings: it exists with the shard."""
     return f"{_prefix(queue, shard)}meta".encode()
+
+
+def probe_key(queue: str, shard: int = 0) -> bytes:
+    """Return a key that is written to find out whether replicas follow; it is gone in a second."""
+    return f"{_prefix(queue, shard)}probe".encode()
 
 
 def shard_keys(queue: str, lane: str, shard: int = 0) -> list[list[bytes]]:

@@ -15,7 +15,7 @@ from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
 
-__all__ = ["LAYOUT", "Link", "Lost", "is_away", "pack"]
+__all__ = ["LAYOUT", "Link", "Lost", "pack", "place", "seek"]
 
 LAYOUT = 1
 """The version of the layout of keys and records."""
@@ -32,11 +32,49 @@ def pack(*command: Arg) -> bytes:
     return packed
 
 
-def is_away(error: StoreError) -> bool:
+def seek(settings: Settings, deadline: float | None) -> "Link":
+    """Return a connection to the server, sought until a moment of the monotonic clock.
+
+    A server that is loading its data is waited for in any case, for as long as a lost connection
+    would be sought.
+
+    Args:
+        settings: where the server is.
+        deadline: until when to try; `None`: once.
+
+    Raises:
+        StoreError: it cannot be reached, or is not what bide needs.
+    """
+    pause = 0.01
+    loaded = time.monotonic() + settings.reconnect
+    while True:
+        try:
+            return Link(settings)
+        except StoreUnavailable as error:
+            if not _is_away(error):
+                raise
+            if settings.sentinels is not None:
+                settings.sentinels.doubt()
+            loading = isinstance(error.__cause__, raised.BusyLoadingError)
+            until = loaded if loading else deadline
+            if until is None or time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+
+
+def _is_away(error: StoreError) -> bool:
     """Tell whether nobody answered, so that it may help to try again soon."""
     kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
     refused = (raised.AuthenticationError, raised.ResponseError)
     return isinstance(error.__cause__, kinds) and not isinstance(error.__cause__, refused)
+
+
+def place(connection: Any) -> str:
+    """Return where a connection leads to, fit to be shown."""
+    if hasattr(connection, "port"):
+        return f"{connection.host}:{connection.port}"
+    return str(connection.path)
 
 
 class Lost(Exception):
@@ -61,6 +99,7 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._connection = settings.connection()
+        self.place = place(self._connection)
         self.open = True
         try:
             self._connection.connect()
@@ -120,8 +159,9 @@ class Link:
         if isinstance(cause, raised.BusyLoadingError):
             return translate(cause, self._settings.shown)
         text = str(error).rstrip(".")
+        at = f" to {self.place}" if self._settings.sentinels is not None else ""
         return StoreUnavailable(
-            f"{self._settings.shown}: no connection ({text}); is the server running, is the "
+            f"{self._settings.shown}: no connection{at} ({text}); is the server running, is the "
             "address right, does a firewall stand between?"
         )
 
@@ -134,7 +174,10 @@ class Link:
             pack("GET", VERSION),
         ]
         packed += [pack("SCRIPT", "LOAD", script.text) for script in load_all().values()]
-        answers = self._patiently(packed)
+        try:
+            answers = self.exchange(packed)
+        except Lost as lost:
+            raise lost.cause from None
         info, version, *shas = answers
         for answer in (info, version):
             if isinstance(answer, Exception):
@@ -147,6 +190,11 @@ class Link:
             raise StoreUnavailable(
                 f"{self._settings.shown}: this is Redis {found}; bide needs 7.0 or newer, or Valkey"
             )
+        role = facts.get("role", "master")
+        if self._settings.sentinels is not None and role != "master":
+            raise raised.ConnectionError(
+                f"{self.place} is named as the master by a sentinel, and says that it is a {role}"
+            )
         if version is None:
             self.ask("SET", VERSION, LAYOUT, "NX")
         elif not version.isdigit() or int(version) > LAYOUT:
@@ -158,19 +206,6 @@ class Link:
             if isinstance(answer, Exception):
                 raise answer
         self._warn(facts)
-
-    def _patiently(self, packed: list[bytes]) -> list[Any]:
-        """Wait for a server that is still loading."""
-        deadline = time.monotonic() + self._settings.timeout
-        while True:
-            try:
-                return self.exchange(packed)
-            except Lost as lost:
-                loading = isinstance(lost.cause, raised.BusyLoadingError)
-                if not loading or time.monotonic() > deadline:
-                    raise lost.cause from None
-                time.sleep(0.05)
-                self._connection.connect()
 
     def _warn(self, facts: dict[str, str]) -> None:
         """Say once what makes this server a bad place for messages."""

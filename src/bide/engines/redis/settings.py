@@ -6,11 +6,16 @@ from urllib.parse import SplitResult, unquote
 import msgspec
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
+from bide.engines.redis.sentinel import OPTIONS, PATIENCE, Sentinels, split_hosts, split_path
 from bide.engines.registry import mask, options
 from bide.model.errors import InvalidArgument
 from bide.model.moments import milliseconds
 
 __all__ = ["Settings", "read_url"]
+
+_OPTIONS = (
+    "timeout", "reconnect", "wait_replicas", "db", "ca", "cert", "cert_key", "verify",
+)  # fmt: skip
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -21,12 +26,23 @@ class Settings(msgspec.Struct, frozen=True):
     kind: type[Connection | UnixDomainSocketConnection]
     arguments: dict[str, Any]
     timeout: float
-    """Seconds: how long the server may be silent, and how long a lost connection is sought."""
+    """Seconds: how long the server may be silent."""
+    reconnect: float
+    """Seconds: how long a connection that was lost is sought."""
     wait_replicas: int
+    sentinels: Sentinels | None = None
+    """Who knows where the server is, if the URL does not say it."""
 
     def connection(self) -> Any:
-        """Return a connection that is not open yet."""
-        return self.kind(**self.arguments)
+        """Return a connection that is not open yet.
+
+        Raises:
+            StoreUnavailable: the sentinels do not say where the server is.
+        """
+        if self.sentinels is None:
+            return self.kind(**self.arguments)
+        host, port = self.sentinels.master()
+        return self.kind(host=host, port=port, **self.arguments)
 
 
 def read_url(parts: SplitResult) -> Settings:
@@ -35,56 +51,84 @@ def read_url(parts: SplitResult) -> Settings:
     Raises:
         InvalidArgument: it is of another form.
     """
-    chosen = options(parts, "timeout", "wait_replicas", "db", "ca", "cert", "cert_key", "verify")
-    try:
-        timeout = milliseconds(_number(chosen.get("timeout", "5s")), "timeout") / 1000
-        port = parts.port
-    except ValueError as error:
-        raise InvalidArgument(f"url={mask(parts.geturl())!r}: {error}") from None
-    if timeout <= 0:
-        raise InvalidArgument("timeout must be longer than nothing, such as 5s")
+    by_sentinels = parts.scheme in ("redis+sentinel", "rediss+sentinel")
+    chosen = options(parts, *_OPTIONS, *(OPTIONS if by_sentinels else ()))
+    timeout = _seconds(chosen.get("timeout", "5s"), "timeout", parts)
     arguments: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "protocol": 2,
         "client_name": "bide",
     }
+    sought = dict(arguments)
     if parts.username:
         arguments["username"] = unquote(parts.username)
     if parts.password:
         arguments["password"] = unquote(parts.password)
-    kind: type[Any]
+    kind: type[Any] = Connection
     db = chosen.get("db")
+    sentinels = None
+    encrypted = parts.scheme.startswith("rediss")
+    tls = {"ca", "cert", "cert_key", "verify"} & chosen.keys()
+    if tls and not encrypted:
+        raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
     if parts.scheme in ("unix", "redis+unix"):
         if not parts.path.strip("/"):
             raise InvalidArgument("unix:// needs the path of a socket: unix:///run/redis.sock")
         kind = UnixDomainSocketConnection
         arguments["path"] = unquote(parts.path)
     else:
-        kind = Connection
-        arguments |= {
-            "host": parts.hostname or "localhost",
-            "port": port or 6379,
-            "socket_keepalive": True,
-        }
-        db = db or parts.path.strip("/")
-        if parts.scheme == "rediss":
+        arguments["socket_keepalive"] = True
+        if encrypted:
             kind = SSLConnection
             arguments |= _tls(chosen)
-    tls = {"ca", "cert", "cert_key", "verify"} & chosen.keys()
-    if tls and parts.scheme != "rediss":
-        raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
+        if by_sentinels:
+            sentinels, path_db = _sentinels(parts, chosen, sought, min(timeout, PATIENCE))
+        else:
+            arguments |= {"host": parts.hostname or "localhost", "port": _port(parts)}
+            path_db = parts.path.strip("/")
+        db = db or path_db
     arguments["db"] = _count(db or "0", "db")
-    replicas = _count(chosen.get("wait_replicas", "0"), "wait_replicas")
-    return Settings(mask(parts.geturl()), kind, arguments, timeout, replicas)
+    return Settings(
+        mask(parts.geturl()),
+        kind,
+        arguments,
+        timeout,
+        _seconds(chosen["reconnect"], "reconnect", parts) if "reconnect" in chosen else timeout,
+        _count(chosen.get("wait_replicas", "0"), "wait_replicas"),
+        sentinels,
+    )
+
+
+def _sentinels(
+    parts: SplitResult, chosen: dict[str, str], arguments: dict[str, Any], patience: float
+) -> tuple[Sentinels, str]:
+    """Return the sentinels of a URL, and the database that its path names."""
+    name, db = split_path(parts)
+    arguments |= {"socket_timeout": patience, "socket_connect_timeout": patience}
+    if "sentinel_user" in chosen:
+        arguments["username"] = chosen["sentinel_user"]
+    if "sentinel_password" in chosen:
+        arguments["password"] = chosen["sentinel_password"]
+    kind: type[Any] = Connection
+    encrypted = parts.scheme.startswith("rediss")
+    asked = chosen.get("sentinel_tls", "yes" if encrypted else "no")
+    if asked not in ("yes", "no") or (asked == "yes" and not encrypted):
+        raise InvalidArgument(
+            f"sentinel_tls={asked!r} must be yes or no, and yes is for rediss+sentinel://"
+        )
+    if asked == "yes":
+        kind = SSLConnection
+        arguments |= _tls(chosen)
+    return Sentinels(mask(parts.geturl()), name, split_hosts(parts), kind, arguments), db
 
 
 def _tls(chosen: dict[str, str]) -> dict[str, Any]:
     verify = chosen.get("verify", "full")
-    if verify not in ("full", "none"):
-        raise InvalidArgument(f"verify={verify!r} must be full or none")
+    if verify not in ("full", "ca", "none"):
+        raise InvalidArgument(f"verify={verify!r} must be full, ca or none")
     return {
-        "ssl_cert_reqs": "required" if verify == "full" else "none",
+        "ssl_cert_reqs": "none" if verify == "none" else "required",
         "ssl_check_hostname": verify == "full",
         "ssl_ca_certs": chosen.get("ca"),
         "ssl_certfile": chosen.get("cert"),
@@ -96,6 +140,23 @@ def _count(text: str, name: str) -> int:
     if not text.isdecimal():
         raise InvalidArgument(f"{name}={text!r} must be a number")
     return int(text)
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        return parts.port or 6379
+    except ValueError as error:
+        raise InvalidArgument(f"url={mask(parts.geturl())!r}: {error}") from None
+
+
+def _seconds(text: str, name: str, parts: SplitResult) -> float:
+    try:
+        found = milliseconds(_number(text), name) / 1000
+    except ValueError as error:
+        raise InvalidArgument(f"url={mask(parts.geturl())!r}: {error}") from None
+    if found <= 0:
+        raise InvalidArgument(f"{name} must be longer than nothing, such as 5s")
+    return found
 
 
 def _number(text: str) -> str | float:

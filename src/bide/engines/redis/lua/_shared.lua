@@ -33,6 +33,7 @@ if string.sub(MARK, 1, 1) == '?' then
   MARK = string.sub(MARK, 2)
   local last = redis.call('GET', TRY)
   if last and string.sub(last, 1, #MARK + 1) == MARK .. ' ' then
+    redis.call('SET', TRY, last, 'PX', 60000)  -- a WAIT behind this waits for what it tells of
     return string.sub(last, #MARK + 2)
   end
 end

@@ -1,0 +1,162 @@
+"""Sentinels: servers that watch a group of others, and know which of them is the master now."""
+
+from typing import Any
+from urllib.parse import SplitResult, unquote
+
+from redis import exceptions as raised
+
+from bide.engines.registry import mask
+from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
+
+__all__ = ["OPTIONS", "Sentinels", "split_hosts", "split_path"]
+
+OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
+"""What a URL of a group may say beside what every URL of a server may say."""
+
+PORT = 26379
+
+PATIENCE = 1.0
+"""For how many seconds one sentinel may be silent; then the next one is asked."""
+
+Address = tuple[str, int]
+
+
+class Sentinels:
+    """Those whom one asks for the master of a group.
+
+    Args:
+        shown: the URL without its passwords.
+        name: what they call the group.
+        addresses: where they are; any that answers will do.
+        kind: the class of connections to them.
+        arguments: how to connect to each, but for host and port.
+    """
+
+    def __init__(
+        self,
+        shown: str,
+        name: str,
+        addresses: list[Address],
+        kind: type[Any],
+        arguments: dict[str, Any],
+    ) -> None:
+        self._shown = shown
+        self._name = name
+        self._addresses = tuple(addresses)
+        self._kind = kind
+        self._arguments = arguments
+
+    def master(self) -> Address:
+        """Return the host and port of the master, as the first that knows one says.
+
+        Raises:
+            StoreUnavailable: none knows; its cause is a `ConnectionError` where that may pass.
+        """
+        troubles: list[str] = []
+        refusal: StoreError | None = None
+        for address in self._addresses:
+            shown = f"{address[0]}:{address[1]}"
+            try:
+                facts = self._ask(address)
+            except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
+                if isinstance(error, raised.AuthenticationError) or _refused(error):
+                    refusal = refusal or self._refusal(shown, error)
+                troubles.append(f"{shown}: {str(error).rstrip('.')}")
+                continue
+            except raised.ResponseError as error:
+                refusal = refusal or self._refusal(shown, error)
+                troubles.append(f"{shown}: {error}")
+                continue
+            flags = facts.get("flags", "").split(",")
+            if "s_down" in flags or "o_down" in flags:
+                troubles.append(f"{shown}: the master {facts['ip']}:{facts['port']} is down")
+                continue
+            self._addresses = (address, *(each for each in self._addresses if each != address))
+            return facts["ip"], int(facts["port"])
+        if refusal is not None:
+            raise refusal
+        told = "; ".join(troubles)
+        raise StoreUnavailable(
+            f"{self._shown}: no sentinel names a master ({told}); do the sentinels run, are their "
+            "addresses right, is a fail-over under way, are enough of them left to agree on one?"
+        ) from raised.ConnectionError(told)
+
+    def doubt(self) -> None:
+        """Ask another one first the next time: what was said last was of no use."""
+        first, *others = self._addresses
+        self._addresses = (*others, first)
+
+    def _ask(self, address: Address) -> dict[str, str]:
+        connection = self._kind(host=address[0], port=address[1], **self._arguments)
+        try:
+            connection.connect()
+            connection.send_command("SENTINEL", "MASTER", self._name)
+            answer = connection.read_response(disable_decoding=True)
+        finally:
+            connection.disconnect()
+        words = [word.decode(errors="replace") for word in answer]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def _refusal(self, shown: str, error: Exception) -> StoreError:
+        text = str(error)
+        if "No such master" in text:
+            mend = f"the sentinels watch nothing by the name of {self._name!r}"
+        elif "unknown command" in text:
+            mend = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
+        elif "Authentication required" in text or "NOAUTH" in text:
+            mend = (
+                "the sentinels want a password of their own: ?sentinel_password=... (and "
+                "sentinel_user=...); what stands before the @ is for the servers"
+            )
+        elif isinstance(error, raised.AuthenticationError):
+            mend = "sentinel_user or sentinel_password is wrong"
+        elif isinstance(error, raised.NoPermissionError) or "NOPERM" in text:
+            mend = "this user may not ask the sentinels: its ACL there needs +sentinel|master"
+        elif "protected mode" in text:
+            mend = "this sentinel is in protected mode: give it a password or a bind address"
+        else:
+            mend = "this sentinel refuses to answer"
+        refusal = StoreUnavailable(f"{self._shown}: {shown}: {mend} ({text})")
+        refusal.__cause__ = error if isinstance(error, raised.ResponseError) else None
+        return refusal
+
+
+def _refused(error: Exception) -> bool:
+    """Tell whether the other side gave a reason why it hung up."""
+    return isinstance(error.__cause__, raised.ResponseError) or "DENIED" in str(error)
+
+
+def split_hosts(parts: SplitResult) -> list[Address]:
+    """Return the hosts and ports that stand in a URL, separated by commas.
+
+    Raises:
+        InvalidArgument: one of them is none.
+    """
+    addresses = []
+    for text in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = text.rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = text, str(PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not (port.isdecimal() and 0 < int(port) < 65536):
+            raise InvalidArgument(
+                f"url={mask(parts.geturl())!r}: {text!r} is no host:port; write the sentinels as "
+                f"{parts.scheme}://host:26379,host:26379/master-name"
+            )
+        addresses.append((host, int(port)))
+    return addresses
+
+
+def split_path(parts: SplitResult) -> tuple[str, str]:
+    """Return the name of the master and the database, which may be empty, of a URL's path.
+
+    Raises:
+        InvalidArgument: it is of another form.
+    """
+    name, _, db = parts.path.strip("/").partition("/")
+    if not name or "/" in db:
+        raise InvalidArgument(
+            f"url={mask(parts.geturl())!r} must name the master as the sentinels know it: "
+            f"{parts.scheme}://host:26379,host:26379/master-name, or .../master-name/db"
+        )
+    return unquote(name), db
