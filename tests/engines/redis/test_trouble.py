@@ -13,6 +13,7 @@ import pytest
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.link import LAYOUT
+from bide.engines.redis.scripts import load_all
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put, Queues, Scan
 from bide.model.errors import (
     NotAStore,
@@ -138,6 +139,15 @@ def test_the_acl_of_the_documentation_is_just_enough(open_engine: Open, start: S
     admin.execute_command("ACL", "SETUSER", "bide", "-zadd")
     with pytest.raises(StoreError, match="its ACL needs"):
         ask(engine, put("c"))
+
+
+def test_the_acl_of_the_documentation_names_what_scripts_call() -> None:
+    told = re.search(r"^user bide on >password (.*)$", DOCS.read_text(), re.MULTILINE)
+    assert told is not None
+    texts = "".join(script.text for script in load_all().values())
+    called = {name.lower() for name in re.findall(r"'([A-Z]{3,})'", texts)}
+    options = {"limit", "withscores"}
+    assert called - options <= {word.lstrip("+") for word in told[1].split()}
 
 
 def test_a_key_that_is_somebody_elses_is_left_alone(open_engine: Open, start: Start) -> None:

@@ -22,7 +22,7 @@ SLOTS: Final = 64
 
 _PARTS = (
     "meta", "records", "delayed", "ready", "leased", "dead", "acked", "expired", "held", "groups",
-    "waiters", "order",
+    "waiters", "order", "alive", "tail",
 )  # fmt: skip
 
 

@@ -1,12 +1,18 @@
 """Messages as they stand in Redis: what a put sends of each, and what is made of what comes back.
 
-A record is one line of numbers and words, which `redis-cli` shows, and behind it the group, the
-headers, the failures and the body, end to end:
+A record is one line of numbers and words, which `redis-cli` shows, and behind it the body. Of a
+message that has nothing but a body the line is short; `kind` is `j` for JSON, `b` for bytes:
 
-    seq due priority attempt attempts expires aside ended kind |group| |headers| |failures|
+    seq due kind priority attempt attempts
+
+Else `kind` is `J` or `B`, the line goes on, and behind it stand group, headers, failures and body,
+end to end:
+
+    seq due kind priority attempt attempts expires aside ended |group| |headers| |failures|
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,7 +20,23 @@ import msgspec
 from bide.model.message import STATES, Failure, Item, Message, State
 from bide.model.replies import Outcome
 
-__all__ = ["as_message", "as_outcome", "when", "write"]
+__all__ = [
+    "SEQ",
+    "Arg",
+    "as_claimed",
+    "as_message",
+    "as_outcome",
+    "is_plain",
+    "mark",
+    "when",
+    "write",
+]
+
+SEQ = 13
+"""How many digits the number has with which records, members and leases begin."""
+
+_DUE = slice(SEQ + 1, SEQ + 14)
+_KIND = SEQ + 15
 
 _encode = msgspec.json.Encoder().encode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -23,49 +45,90 @@ _STATES: dict[str, State] = {state: state for state in STATES}
 
 Arg = bytes | str | int
 
+_NOTHING_MORE = (b"-", b"-", b"-", b"0", b"0", b"0")
+
 
 def when(at: int | None, delay: int) -> Arg:
     """Return a moment as scripts read it: as it is, or + and milliseconds from now."""
     return f"+{delay}" if at is None else at
 
 
-def write(item: Item, into: list[Arg]) -> str:
-    """Add the four arguments of an item that is put; return its flags, as the script `put` says."""
-    flags = ""
-    if (
+def is_plain(item: Item) -> bool:
+    """Tell whether an item has nothing but a body, a priority and a number of attempts."""
+    return (
         item.group is None
         and item.expires is None
         and item.headers is None
         and item.died is None
         and not item.attempt
         and not item.failures
-    ):
-        kind = "j" if item.json else "b"
-        rest = b"%d 0 %d - - - %b 0 0 0\n" % (item.priority, item.attempts, kind.encode())
-        into += (item.id, when(item.at, item.delay), item.priority, rest + item.data)
-        return "w" if item.priority else ""
+    )
+
+
+@lru_cache(256)
+def _plain_line(json: bool, priority: int, attempts: int) -> bytes:
+    return b"%b %d 0 %d\n" % (b"j" if json else b"b", priority, attempts)
+
+
+def write(item: Item) -> bytes:
+    """Return the record of an item that is put, from the kind on."""
+    if is_plain(item):
+        return _plain_line(item.json, item.priority, item.attempts) + item.data
     group = (item.group or "").encode()
     headers = _encode(item.headers) if item.headers is not None else b""
     failures = _encode(item.failures) if item.failures else b""
-    dead = item.died is not None
     line = (
-        f"{item.priority} {item.attempt} {item.attempts} "
+        f"{'J' if item.json else 'B'} {item.priority} {item.attempt} {item.attempts} "
         f"{'-' if item.expires is None else item.expires} "
-        f"{'dead' if dead else '-'} {item.died if dead else '-'} {'j' if item.json else 'b'} "
+        f"{'- -' if item.died is None else f'dead {item.died}'} "
         f"{len(group)} {len(headers)} {len(failures)}\n"
     )
-    mark = f"{item.priority} {item.died if dead else '-'} {item.group or ''}"
-    rest = b"".join((line.encode(), group, headers, failures, item.data))
-    into += (item.id, when(item.at, item.delay), mark, rest)
-    for flag, has in (("w", item.priority), ("g", group), ("e", item.expires is not None)):
-        if has:
-            flags += flag
-    return flags
+    return b"".join((line.encode(), group, headers, failures, item.data))
 
 
-def as_outcome(id: str, told: Sequence[Any]) -> Outcome:
-    """Return an outcome that a script tells: done, state, due, until, holder."""
+def mark(item: Item) -> Arg:
+    """Return what the script `put` has to know of an item beside its record."""
+    if item.group is None and item.died is None:
+        return item.priority
+    return f"{item.priority} {'-' if item.died is None else item.died} {item.group or ''}"
+
+
+def as_outcome(id: str, told: Any) -> Outcome:
+    """Return an outcome that a script tells: done, state, due, until, holder; or due alone."""
+    if type(told) is int:  # it has gone
+        return Outcome(id, True, None, told)
     return Outcome(id, *told)
+
+
+@lru_cache(1024)
+def _plain(line: bytes) -> tuple[bool, int, int, int] | None:
+    """Read a line from the kind on, if it is a short one."""
+    if line[:1].isupper():
+        return None
+    kind, priority, attempt, attempts = line.split(b" ")
+    return kind == b"j", int(priority), int(attempt), int(attempts)
+
+
+def as_claimed(
+    queue: str, ids: Sequence[str], records: Sequence[bytes], now: int, holder: str, until: int
+) -> list[Message]:
+    """Return the messages that a claim brought."""
+    found: list[Message] = []
+    add = found.append
+    for id, record in zip(ids, records, strict=True):
+        end = record.index(b"\n", _KIND)
+        plain = _plain(record[_KIND:end])
+        if plain is None:
+            add(as_message(queue, id, record, now, holder=holder, until=until))
+            continue
+        json, priority, attempt, attempts = plain
+        add(
+            Message(
+                id, queue, record[end + 1 :], json, int(record[_DUE]), priority, attempt + 1,
+                attempts, "leased", None, None, None, (), holder, until,
+            )
+        )  # fmt: skip
+    return found
 
 
 def as_message(
@@ -90,8 +153,15 @@ def as_message(
         until: when the lease lapses.
     """
     line, _, rest = record.partition(b"\n")
-    (_, due_, priority, attempt, attempts, expires, aside, ended, kind, group_, headers_,
-     failures_) = line.split(b" ")  # fmt: skip
+    _, due_, kind, priority, attempt, attempts, *more = line.split(b" ")
+    expires, aside, ended, group_, headers_, failures_ = more or (
+        b"-",
+        b"-",
+        b"-",
+        b"0",
+        b"0",
+        b"0",
+    )
     due = int(due_)
     state: State
     if holder is not None:
@@ -113,7 +183,7 @@ def as_message(
         size = int(failures_)
         failures, rest = _failures(rest[:size]), rest[size:]
     return Message(
-        id, queue, rest, kind == b"j", due, int(priority), int(attempt) + (holder is not None),
+        id, queue, rest, kind in b"jJ", due, int(priority), int(attempt) + (holder is not None),
         int(attempts), state, None if expires == b"-" else int(expires), group, headers,
         failures, holder, until, None if ended == b"-" else int(ended),
     )  # fmt: skip

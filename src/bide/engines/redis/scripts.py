@@ -1,4 +1,4 @@
-"""The scripts: one Lua file a verb, each behind what all of them share.
+"""The scripts: one Lua file a verb, each behind the parts that it needs, whose names begin with _.
 
 A script is called by the hash of its text. So two versions of bide beside each other on one server
 each run their own, and neither has to know of the other's.
@@ -10,6 +10,9 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 __all__ = ["SCRIPTS", "Script", "load_all"]
+
+_CHANGES: Final = ("_frame", "_records", "_order", "_waking")
+_LOOKS: Final = ("_frame", "_records")
 
 # What a server that is full still lets through: that which makes room, and what only looks.
 _FLAGS: Final = {
@@ -36,6 +39,17 @@ _FLAGS: Final = {
     "forecast": "no-writes",
 }
 
+_PARTS: Final = {
+    "decline": ("_frame", "_waking"),
+    "recover": _LOOKS,
+    "find": _LOOKS,
+    "scan": (*_LOOKS, "_order"),
+    "count": _LOOKS,
+    "audit": _LOOKS,
+    "forecast": _LOOKS,
+}
+"""What stands in front of a verb, where that is less than `_CHANGES`."""
+
 
 class Script(NamedTuple):
     """A script as the server knows it."""
@@ -54,11 +68,12 @@ SCRIPTS: Final = tuple(_FLAGS)
 def load_all() -> dict[str, Script]:
     """Return all scripts by name."""
     folder = files("bide.engines.redis") / "lua"
-    shared = (folder / "_shared.lua").read_text("utf-8")
+    parts = {name: (folder / f"{name}.lua").read_text("utf-8") for name in _CHANGES}
     found = {}
     for name, flags in _FLAGS.items():
+        front = "\n".join(parts[part] for part in _PARTS.get(name, _CHANGES))
         verb = (folder / f"{name}.lua").read_text("utf-8")
-        text = f"#!lua{f' flags={flags}' if flags else ''}\n{shared}\n{verb}"
+        text = f"#!lua{f' flags={flags}' if flags else ''}\n{front}\n{verb}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
         found[name] = Script(name, text, sha, flags != "no-writes")
     return found

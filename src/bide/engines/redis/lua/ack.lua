@@ -1,47 +1,43 @@
 -- ack: messages are done and leave the queue, or are kept for a while where the queue keeps.
--- ARGV from 5 on, two for each lease: id, token; no id twice
+-- ARGV 5 token: of all leases; empty: each has its own
+--      from 6 on, no id twice: all ids, and where each has its own, all tokens
 -- Reply: [now, 0, [outcome of each]]; [now, 0, []] when all have gone
 forget()
-local ids = {}
-for i = 5, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-local helds = exists and each('HMGET', HELD, ids) or {}
-local first = call('ZRANGE', LEASED, 0, 0, 'WITHSCORES')[2]
-local keep = tonumber(meta[KEEP] or 0)
-local members = {}
-local plain = keep == 0 and first and tonumber(first) > now
-for i, id in ipairs(ids) do
-  local held = helds[i]
-  local token = ARGV[4 + i * 2] .. ' '
-  if not (plain and held and string.sub(held, SEQ + 1, SEQ + #token) == token) then
-    plain = false
-    break
+local total = ARGV[5] ~= '' and #ARGV - 5 or (#ARGV - 5) / 2
+local function token_of(i) return ARGV[5] ~= '' and ARGV[5] or ARGV[5 + total + i] end
+
+-- The usual case: all leases hold, and nothing is to be remembered.
+local function at_once()
+  local first = call('ZRANGE', LEASED, '0', '0', 'WITHSCORES')[2]
+  if not first or tonumber(first) <= now then return false end
+  local ids = {unpack(ARGV, 6, 5 + total)}
+  local members = {}
+  for i, held in ipairs(call('HMGET', HELD, unpack(ids))) do
+    local mine = token_of(i) .. ' '
+    if not held or sub(held, SEQ + 1, SEQ + #mine) ~= mine then return false end
+    members[i] = sub(held, 1, SEQ) .. ids[i]
   end
-  members[i] = string.sub(held, 1, SEQ) .. id
+  if has('g') then many('ZREM', GROUPS, R().grouped(members, call('HMGET', RECORDS, unpack(ids)))) end
+  call('ZREM', LEASED, unpack(members))
+  call('HDEL', HELD, unpack(ids))
+  call('HDEL', RECORDS, unpack(ids))
+  count('acked', total)
+  gone(members)
+  return true
 end
-if plain then
-  if meta[GROUPED] then
-    for i, text in ipairs(each('HMGET', RECORDS, ids)) do
-      local r = R().parse(ids[i], text)
-      if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-    end
-  end
-  many('ZREM', LEASED, members)
-  many('HDEL', HELD, ids)
-  many('HDEL', RECORDS, ids)
-  count('acked', #ids)
-  tidy(#ids)
-  return answer({})
-end
-local outcomes = {}
-for i, id in ipairs(ids) do
-  local r = R().locate(id)
-  if not r or r.token ~= ARGV[4 + i * 2] then
+
+if exists and keep == 0 and total > 0 and at_once() then return answer({}) end
+local outcomes, members = {}, {}
+for i = 1, total do
+  local r = R().locate(ARGV[5 + i])
+  if not r or r.token ~= token_of(i) then
     outcomes[i] = R().outcome(r, false)
   else
     R().leave(r)
     count('acked')
     if keep == 0 then
       R().delete(r)
+      members[#members + 1] = r.member
       outcomes[i] = '[true]'
     else
       r.attempt = r.attempt + 1
@@ -51,5 +47,5 @@ for i, id in ipairs(ids) do
     end
   end
 end
-tidy(#ids)
+gone(members)
 return answer(outcomes)

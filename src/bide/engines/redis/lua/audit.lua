@@ -9,7 +9,7 @@ local strays, left = 0, 300
 while sets[set] and left > 0 do
   local members = call('ZRANGE', sets[set], offset, offset + left - 1)
   for _, member in ipairs(members) do
-    local id = string.sub(member, SEQ + 1)
+    local id = sub(member, SEQ + 1)
     local text = call('HGET', RECORDS, id)
     local r = text and R().parse(id, text)
     local fine = r and r.member == member and r.aside == states[set]

@@ -1,30 +1,36 @@
 -- cancel: take messages back that nobody holds.
 -- ARGV 5 still: what the caller saw (see is_still), or empty; from 6 on: ids, none twice
--- Reply: [now, 0, [outcome of each]]; done ones have gone: [true, null, due]
+-- Reply: [now, 0, [outcome of each]]; of a done one, which has gone: its due moment
 forget()
 local still = ARGV[5]
-local ids = {}
-for i = 6, #ARGV do ids[i - 5] = ARGV[i] end
-local texts = exists and each('HMGET', RECORDS, ids) or {}
-local helds = exists and call('EXISTS', HELD) == 1 and each('HMGET', HELD, ids) or {}
-local outcomes, members, gone, groups = {}, {}, {}, {}
-for i, id in ipairs(ids) do
-  local r
-  if texts[i] then r = helds[i] and R().locate(id, texts[i]) or R().parse(id, texts[i]) end
-  if r and not r.token and not r.aside and (still == '' or R().is_still(r, still)) then
-    members[#members + 1] = r.member
-    gone[#gone + 1] = id
-    if r.group ~= '' then groups[#groups + 1] = r.group .. '\1' .. r.member end
-    outcomes[i] = '[true,null,' .. number(r.due) .. ']'
+local total = exists and #ARGV - 5 or 0
+local texts = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 6)) or {}
+local held = {}
+if total > 0 and call('EXISTS', HELD) == 1 then held = call('HMGET', HELD, unpack(ARGV, 6)) end
+local outcomes, members, ids, groups = {}, {}, {}, {}
+local n = 0
+for i = 1, #ARGV - 5 do
+  local id, text = ARGV[5 + i], texts[i]
+  if text and not held[i] and still == '' and not is_long(text) and byte(text, 15) ~= 48 then
+    n = n + 1
+    ids[n], members[n], outcomes[i] = id, sub(text, 1, SEQ) .. id, sub(text, 15, 27)
   else
-    outcomes[i] = R().outcome(r, false)
+    local r
+    if text then r = held[i] and R().locate(id, text) or R().parse(id, text) end
+    if r and not r.token and not r.aside and (still == '' or R().is_still(r, still)) then
+      n = n + 1
+      ids[n], members[n], outcomes[i] = id, r.member, number(r.due)
+      if r.group ~= '' then groups[#groups + 1] = r.group .. '\1' .. r.member end
+    else
+      outcomes[i] = R().outcome(r, false)
+    end
   end
 end
-if #gone > 0 then
-  if many('ZREM', DELAYED, members) < #gone then many('ZREM', READY, members) end
-  many('HDEL', RECORDS, gone)
+if n > 0 then
+  if many('ZREM', DELAYED, members) < n then many('ZREM', READY, members) end
+  many('HDEL', RECORDS, ids)
   many('ZREM', GROUPS, groups)
-  count('cancelled', #gone)
-  tidy(#gone)
+  count('cancelled', n)
+  gone(members)
 end
 return answer(outcomes)

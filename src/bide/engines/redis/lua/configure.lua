@@ -5,13 +5,12 @@ make()
 local resumed = false
 forget()
 if ARGV[5] ~= '' then
-  resumed = meta[PAUSED] == '1' and ARGV[5] == '0'
-  meta[PAUSED] = ARGV[5]
-  call('HSET', META, 'paused', ARGV[5])
+  resumed = has('p') and ARGV[5] == '0'
+  flag('p', ARGV[5] == '1')
 end
 if ARGV[6] ~= '' then
-  meta[KEEP] = ARGV[6]
+  keep = tonumber(ARGV[6])
   call('HSET', META, 'keep', ARGV[6])
 end
 if resumed then wake(now) end
-return finish(cjson.encode({now, made, meta[PAUSED] == '1', tonumber(meta[KEEP] or 0), resumed}))
+return finish(cjson.encode({now, tonumber(made), has('p'), keep, resumed}))

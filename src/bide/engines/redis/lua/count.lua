@@ -1,12 +1,12 @@
 -- count: how many messages are where, and what has become of all others.
 -- Reply: JSON [delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters]
-local due = call('ZCOUNT', DELAYED, '-inf', now * 256 + 255)
+local due = call('ZCOUNT', DELAYED, '-inf', number(now * 256 + 255))
 local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
 local leased, dead = call('ZCARD', LEASED), call('ZCARD', ENDED.dead)
 local kept = call('ZCARD', ENDED.acked) + call('ZCARD', ENDED.expired)
 local oldest
 if due > 0 then
-  oldest = math.floor(tonumber(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]) / 256)
+  oldest = floor(tonumber(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]) / 256)
 end
 local rank = '-inf'
 while ready > 0 do  -- the first of each weight is its oldest
@@ -15,12 +15,12 @@ while ready > 0 do  -- the first of each weight is its oldest
   first = tonumber(first)
   local moment = first % WEIGHT
   if not oldest or moment < oldest then oldest = moment end
-  rank = (math.floor(first / WEIGHT) + 1) * WEIGHT
+  rank = number((floor(first / WEIGHT) + 1) * WEIGHT)
 end
 local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
   + math.abs(call('HLEN', HELD) - leased)
-local counters = call('HMGET', META, 'seq', 'acked', 'cancelled', 'expired', 'purged', 'died',
+local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
   'revived', 'retried', 'lapsed')
 for i = 1, 9 do counters[i] = tonumber(counters[i] or 0) end
-return cjson.encode({delayed - due, ready + due, leased, dead, kept, meta[PAUSED] == '1',
-  tonumber(meta[KEEP] or 0), oldest or null, strays, counters})
+return cjson.encode({delayed - due, ready + due, leased, dead, kept, has('p'), keep,
+  oldest or null, strays, counters})

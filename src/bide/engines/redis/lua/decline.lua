@@ -1,8 +1,5 @@
 -- decline: a lane was told of something, and nobody waits there any more: tell another one.
 -- Reply: nothing
 call('ZREM', WAITERS, LANE)
-if meta[LEADER] == LANE then
-  local at = tonumber(meta[LEAD_AT])
-  W().elect(at)
-end
+if has('l') and W().leader == LANE then W().elect(W().at) end
 return false

@@ -4,12 +4,11 @@
 forget()
 local outcomes = {}
 local moment = now + ARGV[5]
-local soonest
 for i = 6, #ARGV, 2 do
   local r = R().locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
   if done then
-    call('ZADD', LEASED, moment, r.member)
+    call('ZADD', LEASED, number(moment), r.member)
     r.until_ = moment
   end
   outcomes[#outcomes + 1] = R().outcome(r, done)

@@ -9,6 +9,6 @@ local helds = each('HMGET', HELD, ids)
 local leases = {}
 for i, held in ipairs(helds) do
   leases[#leases + 1] = held
-  leases[#leases + 1] = held and call('ZSCORE', LEASED, string.sub(held, 1, SEQ) .. ids[i]) or false
+  leases[#leases + 1] = held and call('ZSCORE', LEASED, sub(held, 1, SEQ) .. ids[i]) or false
 end
 return {number(now), texts, leases}

@@ -1,80 +1,98 @@
 -- put: store messages whose ids are not there yet.
 -- ARGV 5 flags: of all messages, w: one has a priority, g: a group, e: an expiry
---      from 6 on, four for each message, no id twice:
---        id; when: a moment, or + and a delay; mark: the priority, and for a dead letter or
---        one of a group also: moment of death or -, group; rest: the record behind its due
+--      6 when: of all: a moment, or + and a delay; empty: each has its own
+--      7 priority: of all; empty: each has its own
+--      8 lines: the ids as the order of puts tells them when all of them are new
+--      from 9 on, no id twice: all ids; all records from the kind on; and where each has its own,
+--      of all the moment or the delay, and of all the priority, or priority, moment of death
+--      or -, and group
 -- Reply: [now, made, [[index, outcome...] of each that was there]]
 make()
 forget()
-local byte, find = string.byte, string.find
 local HEX = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'}
-local base, stride = 6, 4
-local total = (#ARGV - base + 1) / stride
-local ids = {}
-for i = 1, total do ids[i] = ARGV[base + (i - 1) * stride] end
-local known = each('HMGET', RECORDS, ids)
-local new, stored = {}, 0
+local own = (ARGV[6] == '' and 1 or 0) + (ARGV[7] == '' and 1 or 0)
+local total = (#ARGV - 8) / (2 + own)
+local first_text, first_when, first_mark = 8 + total, 8 + total * 2, 8 + total * (1 + own)
+local known = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 9, 8 + total)) or {}
+local new, kept = total, {}
 for i = 1, total do
-  if not known[i] then
-    stored = stored + 1
-    new[stored] = ids[i]
+  if known[i] then new = new - 1 end
+end
+local name, place, lines = '', 0, ARGV[8]
+if new > 0 then
+  name, place = room(new, new)
+  if new < total then
+    local ids = {}
+    for i = 1, total do
+      if not known[i] then ids[#ids + 1] = ARGV[8 + i] end
+    end
+    lines = lines_for(ids)
   end
 end
-local seq = 0
-if stored > 0 then
-  seq = call('HINCRBY', META, 'seq', stored) - stored
-  in_order(seq, new)
-end
-local kept, ranks, texts, groups = {}, {}, {}, {}
+
+local ranks, texts, groups = {}, {}, {}
 local r, t = 0, 0
-local earliest
-local digits, due_before, due_text  -- most of these are as they were for the message before
+local earliest, due, due_text, rank, row
+local when_before, priority_before, priority, died
+
+local function resolve(when)
+  due = tonumber(when)
+  if byte(when) == 43 then due = now + due end
+  due_text = string.format(' %013.0f ', due)
+  when_before, rank = when, nil
+end
+
+local function place_dead(mark, member)
+  local group
+  priority, died, group = string.match(mark, '^(%d+) (%S+) (.*)$')
+  if group ~= '' then
+    groups[#groups + 1] = '0'
+    groups[#groups + 1] = group .. '\1' .. member
+  end
+  if died == '-' then return false end
+  call('ZADD', ENDED.dead, died, member)
+  count('died')
+  return true
+end
+
 for i = 1, total do
-  local id = ids[i]
+  local id = ARGV[8 + i]
   if known[i] then
     kept[#kept + 1] = '[' .. (i - 1) .. ',' .. R().outcome(R().locate(id, known[i]), false) .. ']'
   else
-    local at = base + (i - 1) * stride
-    local when, mark = ARGV[at + 1], ARGV[at + 2]
-    local due = tonumber(when)
-    if byte(when) == 43 then due = now + due end
-    seq = seq + 1
-    local last = seq % 16
-    if last == 0 or not digits then digits = string.format('%09x', (seq - last) / 16) end
-    local order = digits .. HEX[last]
-    local member = order .. id
-    local priority, died, group = tonumber(mark), nil, nil
-    if not priority then
-      priority, died, group = string.match(mark, '^(%d+) (%S+) (.*)$')
-      died = tonumber(died)
-      if group ~= '' then
-        groups[#groups + 1] = 0
-        groups[#groups + 1] = group .. '\1' .. member
+    local when = own > 0 and ARGV[6] == '' and ARGV[first_when + i] or ARGV[6]
+    if when ~= when_before then resolve(when) end
+    local low = place % 16
+    if low == 0 or not row then row = name .. string.format('%02x', (place - low) / 16) end
+    local member = row .. HEX[low] .. id
+    texts[t + 1], texts[t + 2] = id, row .. HEX[low] .. due_text .. ARGV[first_text + i]
+    t = t + 2
+    place = place + 1
+    local mark = ARGV[7]
+    local dead = false
+    if mark == '' then
+      mark = ARGV[first_mark + i]
+      if find(mark, ' ', 1, true) then
+        dead = place_dead(mark, member)
+        mark = priority
       end
     end
-    if died then
-      call('ZADD', ENDED.dead, died, member)
-      count('died')
-    else
-      ranks[r + 1], ranks[r + 2] = due * 256 + 255 - priority, member
+    if not dead then
+      if not rank or mark ~= priority_before then
+        priority_before, rank = mark, number(due * 256 + 255 - mark)
+      end
+      ranks[r + 1], ranks[r + 2] = rank, member
       r = r + 2
       if not earliest or due < earliest then earliest = due end
     end
-    if due ~= due_before then due_before, due_text = due, string.format(' %.0f ', due) end
-    texts[t + 1], texts[t + 2] = id, order .. due_text .. ARGV[at + 3]
-    t = t + 2
   end
 end
-if stored > 0 then
-  many('ZADD', DELAYED, ranks)
+if new > 0 then
+  add('ZADD', DELAYED, ranks)
   many('HSET', RECORDS, texts)
   many('ZADD', GROUPS, groups)
-  local flags = ARGV[5]
-  if flags ~= '' then
-    if find(flags, 'w') then flag(WEIGHTED, 'weighted') end
-    if find(flags, 'g') then flag(GROUPED, 'grouped') end
-    if find(flags, 'e') then flag(EXPIRING, 'expiring') end
-  end
+  list(new, new, name, place - new, lines)
+  for letter in string.gmatch(ARGV[5], '%a') do flag(letter, true) end
   wake(earliest)
 end
 return answer(kept)

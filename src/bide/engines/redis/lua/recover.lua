@@ -3,13 +3,13 @@
 -- Reply: [head, ids, records], as that of a claim
 local ids = {}
 for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, ARGV[6], ARGV[6])) do
-  ids[#ids + 1] = string.sub(member, SEQ + 1)
+  ids[#ids + 1] = sub(member, SEQ + 1)
 end
 local mine = {}
 for i, held in ipairs(each('HMGET', HELD, ids)) do
-  if held and string.match(string.sub(held, SEQ + 1), '^(%d+) ') == ARGV[5] then
+  if held and string.match(held, '^(%d+) ', SEQ + 1) == ARGV[5] then
     mine[#mine + 1] = ids[i]
   end
 end
 local head = cjson.encode({now, tonumber(ARGV[5]), null, 1, 0, 0, #mine, false})
-return {head, mine, each('HMGET', RECORDS, mine)}
+return {head, concat(mine, '\n'), each('HMGET', RECORDS, mine)}

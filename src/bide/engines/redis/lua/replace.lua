@@ -1,16 +1,17 @@
 -- replace: store messages, in the place of those with their ids that nobody holds.
--- ARGV as for put, one message after the other; an id may come twice.
--- ARGV 5 flags: as for put, and r: only dead letters are replaced, nothing new is stored;
---      last =VERSION: only what still is of this version is replaced, and nothing new is stored
+-- ARGV from 6 on, three for each message; an id may come twice: id; when: a moment, or + and a
+--      delay; the record from the kind on
+--      5 r: only dead letters are replaced; =VERSION: only what still is of this version; nothing
+--      new is stored then; or empty
 -- Reply: [now, made, [outcome of each]]
-local flags, version = string.match(ARGV[5], '^(%a*)=?(%x*)$')
-local only_dead = string.find(flags, 'r') ~= nil
+local which, version = string.match(ARGV[5], '^(%a*)=?(%x*)$')
+local only_dead = which == 'r'
 make()
 forget()
 local outcomes = {}
 local earliest
-for at = 6, #ARGV, 4 do
-  local id, when, mark, rest = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+for at = 6, #ARGV, 3 do
+  local id, when, rest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local old = R().locate(id)
   if only_dead and not (old and old.aside == 'dead') then
     outcomes[#outcomes + 1] = R().outcome(old, false)
@@ -20,7 +21,7 @@ for at = 6, #ARGV, 4 do
     outcomes[#outcomes + 1] = R().outcome(old, false)
   else
     local due = tonumber(when)
-    if string.byte(when) == 43 then due = now + due end
+    if byte(when) == 43 then due = now + due end
     local seq
     if old then
       if old.aside == 'dead' then count('revived') end
@@ -28,21 +29,21 @@ for at = 6, #ARGV, 4 do
       R().delete(old)
       seq = old.seq
     else
-      local number = call('HINCRBY', META, 'seq', 1)
-      in_order(number - 1, {id})
-      seq = string.format('%010x', number)
+      local name, place = room(1, 1)
+      list(1, 1, name, place, id .. '\n')
+      seq = name .. string.format('%03x', place)
     end
-    local text = seq .. ' ' .. number(due) .. ' ' .. rest
+    local text = seq .. string.format(' %013.0f ', due) .. rest
     local r = R().parse(id, text)
     call('HSET', RECORDS, id, text)
     if r.group ~= '' then
-      call('ZADD', GROUPS, 0, r.group .. '\1' .. r.member)
-      flag(GROUPED, 'grouped')
+      call('ZADD', GROUPS, '0', r.group .. '\1' .. r.member)
+      flag('g', true)
     end
-    if r.priority ~= 0 then flag(WEIGHTED, 'weighted') end
-    if r.expires then flag(EXPIRING, 'expiring') end
+    if r.priority ~= 0 then flag('w', true) end
+    if r.expires then flag('e', true) end
     if r.aside then
-      call('ZADD', ENDED.dead, r.ended, r.member)
+      call('ZADD', ENDED.dead, number(r.ended), r.member)
       count('died')
     else
       R().to_delayed(r)

@@ -1,9 +1,10 @@
 -- reschedule: move messages that nobody holds to another moment.
--- ARGV 5 when: a moment, or + and a delay; 6 still: what the caller saw (see is_still), or empty; from 7 on: ids
+-- ARGV 5 when: a moment, or + and a delay; 6 still: what the caller saw (see is_still), or
+--      empty; from 7 on: ids
 -- Reply: [now, 0, [outcome of each]]
 forget()
 local due, still = tonumber(ARGV[5]), ARGV[6]
-if string.byte(ARGV[5]) == 43 then due = now + due end
+if byte(ARGV[5]) == 43 then due = now + due end
 local outcomes, moved = {}, false
 for i = 7, #ARGV do
   local r = R().locate(ARGV[i])

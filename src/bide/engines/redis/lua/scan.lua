@@ -23,32 +23,41 @@ local function add(id, text)
   ids[#ids + 1], texts[#texts + 1] = id, text
   local held = call('HGET', HELD, id)
   leases[#leases + 1] = held
-  leases[#leases + 1] = held and call('ZSCORE', LEASED, string.sub(held, 1, SEQ) .. id) or false
+  leases[#leases + 1] = held and call('ZSCORE', LEASED, sub(held, 1, SEQ) .. id) or false
+end
+
+-- Adds those of a chunk that stand behind the place; returns whether there was room for all.
+local function add_listed(found, seqs)
+  local first = 1
+  while first <= #found and seqs[first] <= seq do first = first + 1 end
+  while first <= #found do
+    local last = math.min(#found, first + math.max(limit - #ids, 1) - 1)
+    local records = call('HMGET', RECORDS, unpack(found, first, last))
+    for i = first, last do
+      local record = records[i - first + 1]
+      if record and sub(record, 1, SEQ) == seqs[i] then
+        if #ids == limit then return false end
+        add(found[i], record)
+      end
+      place = {'0', seqs[i]}
+    end
+    first = last + 1
+  end
+  return true
 end
 
 local function all()
-  local last = tonumber(call('HGET', META, 'seq') or 0)
-  local from = math.max(tonumber(seq, 16) or 0, tonumber(call('HGET', META, 'lowest') or 0) * CHUNK)
-  local chunk, most = math.floor(from / CHUNK), math.floor(last / CHUNK)
+  local at = tonumber(sub(seq, 1, 10), 16) or 0
   for _ = 1, 40 do
-    if chunk > most then
-      place = nil
-      return
-    end
-    local text = call('HGET', ORDER, chunk)
-    if text then
-      local found, seqs = lines_of(chunk, text)
-      for i, record in ipairs(each('HMGET', RECORDS, found)) do
-        if seqs[i] > seq and record and string.sub(record, 1, SEQ) == seqs[i] then
-          if #ids == limit then return end
-          add(found[i], record)
-          place = {'0', seqs[i]}
-        end
-      end
-    end
-    chunk = chunk + 1
+    local text = call('ZRANGEBYSCORE', ORDER, at, '+inf', 'LIMIT', '0', '1')[1]
+    if not text then break end
+    if not add_listed(told_by_text(text)) then return end
+    at = tonumber(sub(text, 1, 10), 16) + 1
+    if #ids == limit then return end
   end
-  if #ids < limit then place = {'0', string.format('%010x', chunk * CHUNK)} end
+  if call('ZCOUNT', ORDER, at, '+inf') > 0 then return end
+  local name = name_of(floor((meta[4] or 0) / PLACES))
+  if add_listed(told_by(name, '', call('GET', TAIL) or '')) then place = nil end
 end
 
 local function of_group()
@@ -56,10 +65,10 @@ local function of_group()
   local low = seq == '' and '[' .. prefix or '(' .. prefix .. seq .. '\255'
   local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, limit)
   for _, entry in ipairs(entries) do
-    local member = string.sub(entry, #prefix + 1)
-    local id = string.sub(member, SEQ + 1)
+    local member = sub(entry, #prefix + 1)
+    local id = sub(member, SEQ + 1)
     add(id, call('HGET', RECORDS, id))
-    place = {'0', string.sub(member, 1, SEQ)}
+    place = {'0', sub(member, 1, SEQ)}
   end
   if #entries < limit then place = nil end
 end
@@ -69,9 +78,9 @@ local function behind(set)
   local low = call('ZCOUNT', set, '-inf', '(' .. rank)
   local high = call('ZCOUNT', set, '-inf', rank)
   while low < high do
-    local middle = math.floor((low + high) / 2)
+    local middle = floor((low + high) / 2)
     local member = call('ZRANGE', set, middle, middle)[1]
-    if string.sub(member, 1, SEQ) > seq then high = middle else low = middle + 1 end
+    if sub(member, 1, SEQ) > seq then high = middle else low = middle + 1 end
   end
   return low
 end
@@ -94,9 +103,9 @@ local function of_set(set)
       place = nil
       return
     end
-    local id = string.sub(found[i], SEQ + 1)
+    local id = sub(found[i], SEQ + 1)
     add(id, call('HGET', RECORDS, id))
-    place = {number(at), string.sub(found[i], 1, SEQ)}
+    place = {number(at), sub(found[i], 1, SEQ)}
   end
   if #found < limit * 2 then place = nil end
 end

@@ -10,18 +10,14 @@ local limit, delete_them = tonumber(ARGV[9]), ARGV[12] == '1'
 if delete_them then forget() end
 
 local function drop(members)
-  local ids, groups = {}, {}
-  for i, member in ipairs(members) do ids[i] = string.sub(member, SEQ + 1) end
-  if meta[GROUPED] then
-    for i, text in ipairs(each('HMGET', RECORDS, ids)) do
-      local r = R().parse(ids[i], text)
-      if r.group ~= '' then groups[#groups + 1] = r.group .. '\1' .. r.member end
-    end
+  local ids = {}
+  for i, member in ipairs(members) do ids[i] = sub(member, SEQ + 1) end
+  if has('g') then
+    many('ZREM', GROUPS, R().grouped(members, each('HMGET', RECORDS, ids)))
   end
   many('HDEL', RECORDS, ids)
-  many('ZREM', GROUPS, groups)
   if ARGV[11] ~= '' and #ids > 0 then count(ARGV[11], #ids) end
-  tidy(#ids)
+  gone(members)
 end
 
 local found = 0
@@ -46,9 +42,9 @@ local function ready()
   while true do
     local first = call('ZRANGEBYSCORE', READY, rank, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     if not first then return end
-    local weight = math.floor(tonumber(first) / WEIGHT) * WEIGHT
-    range(READY, weight + after, '(' .. number(weight + math.min(before, WEIGHT)))
-    rank = weight + WEIGHT
+    local weight = floor(tonumber(first) / WEIGHT) * WEIGHT
+    range(READY, number(weight + after), '(' .. number(weight + math.min(before, WEIGHT)))
+    rank = number(weight + WEIGHT)
   end
 end
 
@@ -60,8 +56,8 @@ if which == 'group' then
   local delayed, chosen = {}, {}
   for _, entry in ipairs(members) do
     if found >= limit then break end
-    local member = string.sub(entry, #prefix + 1)
-    local id = string.sub(member, SEQ + 1)
+    local member = sub(entry, #prefix + 1)
+    local id = sub(member, SEQ + 1)
     local r = R().parse(id, call('HGET', RECORDS, id))
     if not r.aside and r.due >= after and r.due < before and call('HEXISTS', HELD, id) == 0 then
       found = found + 1
@@ -75,11 +71,11 @@ if which == 'group' then
   end
   if #members < 300 and found < limit then next_cursor = nil end
 elseif ENDED[which] then
-  range(ENDED[which], ARGV[6] == '' and '-inf' or after, ARGV[7] == '' and '+inf' or '(' .. number(before))
+  range(ENDED[which], ARGV[6] == '' and '-inf' or number(after), ARGV[7] == '' and '+inf' or '(' .. number(before))
 else
   if which == 'due' then before = math.min(before, now + 1) end
   if which == 'delayed' then after = math.max(after, now + 1) else ready() end
-  if before > after then range(DELAYED, after * 256, '(' .. number(before * 256)) end
+  if before > after then range(DELAYED, number(after * 256), '(' .. number(before * 256)) end
 end
 local reply = cjson.encode({found, next_cursor or null})
 if delete_them then return finish(reply) end

@@ -1,6 +1,6 @@
 """Claim: lease the next due messages, slice by slice if very many are wanted."""
 
-from bide.engines.redis.records import as_message
+from bide.engines.redis.records import SEQ, as_claimed
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Claim
 from bide.model.message import Message
@@ -22,7 +22,8 @@ def claim(command: Claim) -> Job:
     wanted, lapses, weigh, examine = command.count, reach, reach, reach
     token = 0
     weighted = False
-    found: list[tuple[Message, bytes]] = []
+    found: list[Message] = []
+    texts: list[bytes] = []
     while True:
         args = (wanted, command.lease, holder, token or "", lapses, weigh, examine)
         (answer,) = yield [Call("claim", queue, args)]
@@ -34,17 +35,21 @@ def claim(command: Claim) -> Job:
         now, given, following, weighs, lapsed, weighed, examined, *rest = decode(head)
         more = bool(rest and rest[0])
         until = until or now + command.lease
-        for id, record in zip(ids, records, strict=True):
-            message = as_message(queue, id.decode(), record, now, holder=holder, until=until)
-            found.append((message, record[:10]))
+        names = ids.decode().split("\n") if ids else []
+        found += as_claimed(queue, names, records, now, holder, until)
+        texts += records
         token = given or token
         weighted = weighted or bool(weighs)
-        wanted -= len(ids)
+        wanted -= len(records)
         lapses, weigh, examine = lapses - lapsed, weigh - weighed, examine - examined
         if not more or wanted <= 0:
             break
-    if weighted:
-        found.sort(key=lambda pair: (ready_rank(pair[0].due, pair[0].priority), pair[1]))
     if not found:
         return [Claimed([], 0, now, following)]
-    return [Claimed([message for message, _ in found], token, now)]
+    if weighted:
+        places = sorted(
+            range(len(found)),
+            key=lambda i: (ready_rank(found[i].due, found[i].priority), texts[i][:SEQ]),
+        )
+        found = [found[i] for i in places]
+    return [Claimed(found, token, now)]

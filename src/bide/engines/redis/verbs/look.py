@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.pages import PHASES, Phase, cursor_after, position
-from bide.engines.redis.records import as_message
+from bide.engines.redis.records import SEQ, as_message
 from bide.engines.redis.verbs.job import Call, Job, decode, parts
 from bide.model.commands import Count, Find, Forecast, Scan
 from bide.model.message import Message
@@ -20,7 +20,7 @@ _MOST = 500
 
 
 def _held(lease: bytes | None) -> str | None:
-    return None if lease is None else lease[10:].partition(b" ")[2].decode()
+    return None if lease is None else lease[SEQ:].partition(b" ")[2].decode()
 
 
 def find(command: Find) -> Job:
@@ -55,7 +55,7 @@ def check_cursor(command: Scan) -> tuple[int, str, str]:
         InvalidArgument: no scan made this cursor.
     """
     phase, (rank, seq) = position(command.cursor)
-    return phase, *(("", "") if rank < 0 else (str(rank), f"{seq:010x}"))
+    return phase, *(("", "") if rank < 0 else (str(rank), f"{seq:0{SEQ}x}"))
 
 
 def scan(command: Scan) -> Job:

@@ -1,9 +1,8 @@
 """Put: the messages of many callers in few calls."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from bide.engines.redis.records import Arg, as_outcome, write
+from bide.engines.redis.records import Arg, as_outcome, is_plain, mark, when, write
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
 from bide.model.message import Item
@@ -14,32 +13,27 @@ __all__ = ["put"]
 SIZE = 1_000_000
 """How many bytes of bodies one call carries, unless one body alone is larger."""
 
-
-class _Lot(NamedTuple):
-    """What one call puts, and what it returned: when, and who was there before."""
-
-    items: Sequence[Item]
-    call: Call
+LONG = 64
+"""From how many messages on a call brings the lines of a chunk of the order of puts."""
 
 
 def put(run: Sequence[Put]) -> Job:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     queue, replace = run[0].queue, run[0].on_conflict != "keep"
-    revive = run[0].on_conflict == "revive"
-    items = [item for command in run for item in command.items]
-    version = run[0].if_version
-    lots = [
-        _lot(queue, part, replace=replace, revive=revive, version=version)
-        for part in _parts(items, replace=replace)
-    ]
-    texts = yield [lot.call for lot in lots]
+    items = run[0].items if len(run) == 1 else [item for command in run for item in command.items]
+    lots = list(_parts(items, replace=replace))
+    if replace:
+        calls = [Call("replace", queue, _replacing(lot, run[0])) for lot in lots]
+    else:
+        calls = [Call("put", queue, _putting(lot)) for lot in lots]
+    texts = yield calls
     outcomes: list[Outcome] = []
     for lot, text in zip(lots, texts, strict=True):
         now, _, told = decode(text)
         if replace:
-            outcomes += map(as_outcome, (item.id for item in lot.items), told)
+            outcomes += map(as_outcome, [item.id for item in lot], told)
         else:
-            outcomes += _kept(lot.items, now, dict(told))
+            outcomes += _kept(lot, now, dict(told))
     replies = []
     first = 0
     for command in run:
@@ -70,18 +64,47 @@ def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
     yield part
 
 
-def _lot(
-    queue: str, items: Sequence[Item], *, replace: bool, revive: bool, version: str | None
-) -> _Lot:
-    args: list[Arg] = [""]
-    flags = {"r"} if revive else set()
+def _putting(items: Sequence[Item]) -> list[Arg]:
+    """Return the arguments of the script `put`; what all items have in common is said once."""
+    if not items:
+        return ["", 0, 0, ""]
+    ids = [item.id for item in items]
+    moments = {(item.at, item.delay) for item in items}
+    odd = [item for item in items if not is_plain(item)]
+    flags = "w" if any(item.priority for item in items) else ""
+    marks: list[Arg] = []
+    if odd:
+        flags += "g" if any(item.group is not None for item in odd) else ""
+        flags += "e" if any(item.expires is not None for item in odd) else ""
+        marks = [mark(item) for item in items]
+    elif flags:
+        marks = [item.priority for item in items]
+    common = when(items[0].at, items[0].delay) if len(moments) == 1 else ""
+    args: list[Arg] = [flags, common, "" if marks else 0, _lines(ids), *ids, *map(write, items)]
+    if common == "":
+        args += [when(item.at, item.delay) for item in items]
+    args += marks
+    return args
+
+
+def _lines(ids: Sequence[str]) -> str:
+    """Return ids as the order of puts tells them, a line each."""
+    if len(ids) < LONG:
+        return "\n".join([*ids, ""])
+    low, high = min(ids), max(ids)
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    return "\n".join([low[:same], *[id[same:] for id in ids], ""])
+
+
+def _replacing(items: Sequence[Item], command: Put) -> list[Arg]:
+    version = f"={command.if_version}" if command.if_version else ""
+    args: list[Arg] = ["r" if command.on_conflict == "revive" else version]
     for item in items:
-        flags.add(write(item, args))
-    args[0] = "".join(flags) + (f"={version}" if version and replace else "")
-    return _Lot(items, Call("replace" if replace else "put", queue, args))
+        args += (item.id, when(item.at, item.delay), write(item))
+    return args
 
 
-def _kept(items: Sequence[Item], now: int, known: dict[int, list[object]]) -> Iterator[Outcome]:
+def _kept(items: Sequence[Item], now: int, known: dict[int, object]) -> Iterator[Outcome]:
     """Tell of each item where its message stands now."""
     for index, item in enumerate(items):
         if index in known:

@@ -1,6 +1,6 @@
 """Extend, ack, retry, bury: what the holder of a lease may say."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bide.engines.redis.records import Arg, as_outcome
 from bide.engines.redis.verbs.change import set_aside
@@ -12,14 +12,30 @@ from bide.model.replies import Outcome, Outcomes
 __all__ = ["ack", "bury", "bury_by_id", "extend", "retry"]
 
 
+def _flat(leases: Sequence[Lease]) -> list[Arg]:
+    return [part for lease in leases for part in (lease.id, lease.token)]
+
+
+def _of_one_claim(leases: Sequence[Lease]) -> list[Arg]:
+    """Return the token, if all leases have the same, and the ids; else also a token each."""
+    tokens = [lease.token for lease in leases]
+    one = len(set(tokens)) == 1
+    head: Arg = tokens[0] if one else ""
+    return [head, *[lease.id for lease in leases], *(() if one else tokens)]
+
+
 def _settle(
-    run: Sequence[Ack | Extend | Retry | Bury], script: str, head: Sequence[Arg], size: int = SLICE
+    run: Sequence[Ack | Extend | Retry | Bury],
+    script: str,
+    head: Sequence[Arg],
+    size: int,
+    flat: Callable[[Sequence[Lease]], list[Arg]] = _flat,
 ) -> Job:
     """Settle the leases of consecutive commands that say the same."""
     queue = run[0].queue
     leases = [lease for command in run for lease in command.leases]
     lots = _parts(leases, size)
-    texts = yield [Call(script, queue, [*head, *_flat(lot)]) for lot in lots]
+    texts = yield [Call(script, queue, [*head, *flat(lot)]) for lot in lots]
     outcomes: list[Outcome] = []
     for lot, text in zip(lots, texts, strict=True):
         _, _, told = decode(text)
@@ -37,10 +53,6 @@ def _settle(
         ]
         replies.append(Outcomes(mine, min(dues) if dues else None))
     return list(replies)
-
-
-def _flat(leases: Sequence[Lease]) -> list[Arg]:
-    return [part for lease in leases for part in (lease.id, lease.token)]
 
 
 def _parts(leases: Sequence[Lease], size: int) -> list[Sequence[Lease]]:
@@ -61,7 +73,7 @@ def _parts(leases: Sequence[Lease], size: int) -> list[Sequence[Lease]]:
 
 def ack(run: Sequence[Ack]) -> Job:
     """Let messages leave the queue, or remember them where the queue keeps."""
-    return _settle(run, "ack", ())
+    return _settle(run, "ack", (), SLICE, _of_one_claim)
 
 
 def extend(run: Sequence[Extend]) -> Job:

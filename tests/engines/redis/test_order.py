@@ -1,0 +1,125 @@
+"""The order of puts: chunks that are written with the messages and go with them."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import redis as client_library
+
+from bide.engines.redis import RedisEngine
+from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put, Scan
+from bide.model.identity import new_ids
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Page
+from tests.engines.redis.conftest import Open
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def engine(open_engine: Open) -> RedisEngine:
+    return open_engine()
+
+
+@pytest.fixture
+def server(url: str) -> Iterator["client_library.Redis"]:
+    client = client_library.Redis.from_url(url)
+    yield client
+    client.close()
+
+
+def put(ids: Sequence[str], delay: int = HOUR) -> Put:
+    return Put("q", [Item(id, b"1", delay=delay) for id in ids])
+
+
+def listed(engine: RedisEngine, limit: int = 70) -> list[str]:
+    """Scan all, page by page."""
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        (page,) = engine.execute([Scan("q", cursor=cursor, limit=limit)])
+        assert isinstance(page, Page)
+        found += [message.id for message in page.messages]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def do(engine: RedisEngine, *commands: Command) -> None:
+    for command in commands:
+        engine.execute([command])
+
+
+def key(part: str) -> str:
+    return f"bide:{{q#0}}:{part}"
+
+
+def told(server: "client_library.Redis") -> int:
+    """How many ids the chunks tell of."""
+    texts: list[bytes] = server.zrange(key("order"), 0, -1)  # type: ignore[assignment]
+    lines = [line for text in texts for line in text.split(b"\n")[2:-1]]
+    return sum(not line.startswith(b"\1") for line in lines)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 70, [500, 1, 500], [63, 63, 1, 64, 5, 200], [1, 500, 1]])
+def test_few_and_many_are_listed_as_they_were_put(engine: RedisEngine, sizes: list[int]) -> None:
+    ids = iter(new_ids(sum(sizes)))
+    lots = [[next(ids) for _ in range(size)] for size in sizes]
+    do(engine, *map(put, lots))
+    assert listed(engine) == [id for lot in lots for id in lot]
+
+
+def test_ids_of_all_kinds_come_back_as_they_were(engine: RedisEngine) -> None:
+    odd = ["order", "order-", "order-1", "ö", "öl", "2", "日本", "a" * 512, " ", "order-1 2"]
+    do(engine, put(odd), put([f"日{number}" for number in range(64)]), put(["x"] * 3))
+    assert listed(engine, 3) == [*odd, *[f"日{number}" for number in range(64)], "x"]
+
+
+def test_those_that_are_there_already_keep_their_place(engine: RedisEngine) -> None:
+    first = [f"a{number}" for number in range(0, 200, 2)]
+    do(engine, put(first), put([f"a{number}" for number in range(200)]), put([*first, "z"]))
+    rest = [f"a{number}" for number in range(1, 200, 2)]
+    assert listed(engine) == [*first, *rest, "z"]
+
+
+def test_an_id_that_comes_again_stands_where_it_came_again(engine: RedisEngine) -> None:
+    for sizes in ((3, 3), (100, 100)):
+        lots = [[f"{size}-{lot}-{number}" for number in range(size)]
+                for lot, size in enumerate(sizes)]  # fmt: skip
+        first, second = lots
+        do(engine, put(first), put(second), Cancel("q", first[1:]), put(first))
+        assert listed(engine) == [first[0], *second, *first[1:]]
+        do(engine, Cancel("q", [*first, *second]))
+
+
+def test_the_order_goes_with_the_messages(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    lots = [[f"{lot}-{number}" for number in range(100)] for lot in range(5)]
+    do(engine, *[put(lot, delay=0) for lot in lots])
+    (claimed,) = engine.execute([Claim("q", 500, HOUR, "w")])
+    assert isinstance(claimed, Claimed)
+    leases = [Lease(message.id, claimed.token) for message in claimed.messages]
+    do(engine, Ack("q", leases[::2]), Ack("q", leases[1::2]))
+    assert not server.exists(key("order"), key("alive"), key("tail"))
+    assert server.hget(key("meta"), "listed") == b"0"
+
+
+def test_of_chunks_that_are_almost_gone_only_the_rest_is_kept(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    lots = [[f"{lot}-{number}" for number in range(100)] for lot in range(40)]
+    do(engine, *map(put, lots))
+    left = [id for lot in lots for id in lot[::20]]
+    for start in range(20):
+        if start:
+            do(engine, *[Cancel("q", lot[start::20]) for lot in lots])
+    assert listed(engine) == left
+    assert told(server) <= 2 * len(left) + 1024
+    do(engine, *[put([f"single-{number}"]) for number in range(64)])
+    assert listed(engine) == [*left, *[f"single-{number}" for number in range(64)]]
+    for id in left:
+        do(engine, Cancel("q", [id]))
+    assert told(server) == 64
+    (counts,) = engine.execute([Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    assert counts.strays == 0
