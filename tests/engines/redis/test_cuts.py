@@ -51,12 +51,14 @@ UP = [*range(1, 2_600, 130), 2_600, 2_700]
 DOWN = [1, 2, 3, 4, 5, 9, 17, 25, 26, 27, 28, 29, 33, 41, 60, 80, 100, 140, 200, 260, 400, 600]
 
 
+@pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize(
     ("side", "place"), [("cut_up", n) for n in UP] + [("cut_down", n) for n in DOWN]
 )
 def test_a_connection_cut_at_any_byte_changes_no_answer(
-    far: RedisEngine, proxy: Proxy, side: str, place: int
+    proxy: Proxy, url: str, open_engine: Open, side: str, place: int, shards: int
 ) -> None:
+    far = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?timeout=2s&shards={shards}")
     ask(far, put("before"))
     setattr(proxy, side, place)
     first, claimed, third = ask(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bide.engines.redis import RedisEngine
+from bide.engines.redis.keys import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Command, Configure, Put
@@ -44,13 +45,14 @@ class Waiter:
 
 
 @pytest.fixture
-def waiters(url: str, redis_server: RedisServer) -> Iterator[Callable[[int], list[Waiter]]]:
+def waiters(url: str, redis_server: RedisServer) -> Iterator[Callable[..., list[Waiter]]]:
     made: list[Waiter] = []
 
-    def wait(count: int) -> list[Waiter]:
-        made.extend(Waiter(url) for _ in range(count))
+    def wait(count: int, at: str = url, shards: int = 1) -> list[Waiter]:
+        made.extend(Waiter(at) for _ in range(count))
         client = redis_server.client(db=int(url.rpartition("=")[2]))
-        eventually(lambda: client.zcard("bide:{q#0}:waiters") == len(made))
+        keys = [f"bide:{{q#{shard}}}:waiters" for shard in range(shards)]
+        eventually(lambda: all(client.zcard(key) == len(made) for key in keys))
         client.close()
         return made
 
@@ -87,6 +89,24 @@ def test_a_put_elsewhere_wakes_who_waits(
     ((id, late),) = waiter.got
     assert id == "a"
     assert 0 <= late < 0.5
+
+
+@pytest.mark.process
+def test_a_put_in_any_shard_wakes_who_waits(
+    waiters: Callable[..., list[Waiter]], open_engine: Open, url: str
+) -> None:
+    several = f"{url}&shards=4"
+    engine = open_engine(several)
+    engine.execute([Configure("q")])
+    crowd = waiters(4, several, shards=4)
+    ids = ["m0", "m1", "m4", "m5"]
+    assert {shard_of(id, 4) for id in ids} == {0, 1, 2, 3}
+    for id in ids:
+        engine.execute([put(id, delay=50)])
+    for waiter in crowd:
+        waiter.join()
+    assert sorted(id for waiter in crowd for id, _ in waiter.got) == ids
+    assert max(late for waiter in crowd for _, late in waiter.got) < 0.5
 
 
 @pytest.mark.process
@@ -219,6 +239,42 @@ def test_who_declines_passes_the_hint_on(open_engine: Open) -> None:
     bell.decline(queue, wake)
     ((_, told),) = hear(second)  # by the server's clock now, at which it is long over
     assert told <= time.time() * 1000
+
+
+def test_a_shard_tells_who_leads_there_and_who_declines_passes_it_on(
+    open_engine: Open, url: str
+) -> None:
+    first, second, putter = (open_engine(f"{url}&shards=2") for _ in range(3))
+    commands(putter, Configure("q"))
+    for number, engine in enumerate((first, second)):
+        engine.doorbell()
+        assert claim(engine, NOW + number).next is None
+    assert [shard_of(id, 2) for id in ("a", "d")] == [1, 0]
+    commands(putter, put("a", delay=500), now=NOW + 2)
+    assert [hear(first), hear(second)] == [[("q", NOW + 502)], [("q", NOW + 552)]]
+    commands(putter, put("d", delay=300), now=NOW + 2)
+    assert [hear(first), hear(second)] == [[("q", NOW + 302)], [("q", NOW + 352)]]
+    bell = first.doorbell()
+    assert bell is not None
+    bell.decline("q", NOW)
+    told = [hear(second)[0][1] for _ in range(2)]  # for each shard, by the server's clock
+    assert max(told) <= time.time() * 1000
+
+
+def test_who_got_something_waits_in_no_shard(
+    open_engine: Open, redis_server: RedisServer, url: str
+) -> None:
+    engine, putter = (open_engine(f"{url}&shards=4") for _ in range(2))
+    engine.doorbell()
+    commands(putter, Configure("q"))
+    claim(engine, NOW)
+    commands(putter, put("a"), now=NOW)
+    assert len(claim(engine, NOW).messages) == 1
+    client = redis_server.client(db=int(url.rpartition("=")[2]))
+    for shard in range(4):
+        assert not client.exists(f"bide:{{q#{shard}}}:waiters")
+        assert client.hget(f"bide:{{q#{shard}}}:meta", "leader") is None
+    client.close()
 
 
 def test_a_claim_of_somebody_who_does_not_wait_leads_nobody(

@@ -15,9 +15,9 @@ def from_url(parts: SplitResult) -> Callable[[], RedisEngine]:
 
     With `redis+sentinel://host:26379,host:26379/master-name`: the master of a group.
 
-    Options: `timeout=5s`, `reconnect=5s`, `wait_replicas=1`, `db=0`; with rediss:// also `ca`,
-    `cert`, `cert_key` (files) and `verify=full|ca|none`; with sentinels also `sentinel_user`,
-    `sentinel_password` and `sentinel_tls=yes|no`.
+    Options: `timeout=5s`, `reconnect=5s`, `wait_replicas=1`, `shards=1`, `db=0`; with rediss://
+    also `ca`, `cert`, `cert_key` (files) and `verify=full|ca|none`; with sentinels also
+    `sentinel_user`, `sentinel_password` and `sentinel_tls=yes|no`.
 
     Raises:
         InvalidArgument: when the URL is of another form.

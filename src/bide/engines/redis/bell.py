@@ -15,9 +15,12 @@ from bide.engines.redis.keys import CHANNEL, shard_keys
 from bide.engines.redis.link import Link, Lost, pack, place
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
+from bide.engines.redis.verbs.job import Call
 from bide.model.errors import StoreError, StoreUnavailable
 
 __all__ = ["ChannelBell"]
+
+_Where = tuple[int, int]  # which shard it is, of how many
 
 LOOK = 1.0
 """How often, in seconds, the listener sees whether it was closed while the server was away."""
@@ -49,6 +52,7 @@ class ChannelBell:
         self._stale = self._doubtful = False
         self._checked = time.monotonic()
         self._watched: set[str] = set()
+        self._told: dict[str, set[_Where]] = {}
         self._lock = threading.Lock()
         self._hearing = threading.Lock()
         self._closed = False
@@ -84,14 +88,18 @@ class ChannelBell:
                 return self._anew()
             heard, asked = time.monotonic(), False
             if answer[0] == b"message" and answer[2]:
-                return [_read(answer[2])]
+                queue, where, wake = _read(answer[2])
+                self._told.setdefault(queue, set()).add(where)
+                return [(queue, wake)]
         return []
 
     def decline(self, queue: str, wake: int) -> None:
         """Pass on a hint, since nobody waits for this queue here any more."""
         script = load_all()["decline"]
-        keys = shard_keys(queue, self._lane)[0]
-        self._aside("EVALSHA", script.sha, len(keys), *keys, "", "", self._lane, queue)
+        for where in self._told.pop(queue, {(0, 1)}):
+            call = Call("decline", queue, (), *where)
+            keys = shard_keys(queue, self._lane, call.shard)[0]
+            self._aside("EVALSHA", script.sha, len(keys), *keys, "", "", self._lane, call.label)
 
     def watch(self, queue: str) -> None:
         """A claim may wait for this queue: hints for it count."""
@@ -193,9 +201,11 @@ class ChannelBell:
         return []
 
 
-def _read(hint: bytes) -> tuple[str, int]:
-    """Return the queue of a hint, and the moment by this machine's clock."""
-    queue, kind, moment = hint.decode().split(" ")
-    if kind == "at":
-        return queue, int(moment)
-    return queue, time.time_ns() // 1_000_000 + int(moment)
+def _read(hint: bytes) -> tuple[str, _Where, int]:
+    """Return the queue of a hint, its shard, and the moment by this machine's clock."""
+    label, kind, moment = hint.decode().split(" ")
+    queue, _, place = label.partition("#")
+    shard, _, shards = place.partition("/")
+    where = (int(shard), int(shards)) if place else (0, 1)
+    wake = int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+    return queue, where, wake

@@ -2,24 +2,22 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
+from bide.engines.redis.batch import Batch, MadeOtherwise
 from bide.engines.redis.bell import ChannelBell
 from bide.engines.redis.faults import translate
 from bide.engines.redis.keys import QUEUES, SLOTS, meta_key
 from bide.engines.redis.link import pack
 from bide.engines.redis.sender import Answer, Sender
 from bide.engines.redis.settings import Settings
-from bide.engines.redis.verbs import Call, Work, check, plan
+from bide.engines.redis.shards.known import Known
+from bide.engines.redis.verbs import Call, check
 from bide.model.commands import Command, Queues
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Names, Reply
 
 __all__ = ["RedisEngine"]
-
-_MAKES = ("put", "replace", "configure")
-"""The scripts that may make a queue."""
 
 
 class RedisEngine:
@@ -37,7 +35,8 @@ class RedisEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lane = secrets.token_hex(6)
-        self._known: set[str] = set()
+        self._named: set[str] = set()
+        self._known = Known(settings.shards)
         self._bell: ChannelBell | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)
@@ -47,19 +46,7 @@ class RedisEngine:
         if self._closed:
             raise Closed("this engine was closed")
         check(commands)
-        batch = _Batch(self, now)
-        outcomes: list[Reply | StoreError] = []
-        waiting: list[Work] = []
-        scripted: list[Command] = []
-        for command in commands:
-            if isinstance(command, Queues):
-                waiting += plan(scripted)
-                outcomes += batch.run(waiting)
-                waiting, scripted = [], []
-                outcomes.append(self._queues(command))
-            else:
-                scripted.append(command)
-        outcomes += batch.run([*waiting, *plan(scripted)])
+        outcomes = self._carry_out(commands, now)
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         if not errors:
             return outcomes  # type: ignore[return-value]
@@ -89,38 +76,71 @@ class RedisEngine:
             self._bell = None
         self._sender.close()
 
-    # Sending.
+    # Carrying out.
 
-    def send(self, calls: Sequence[Call], now: int | None) -> list[Answer]:
+    def _carry_out(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
+        """Carry out commands in order; return what came of each."""
+        outcomes: list[Reply | StoreError] = []
+        gathered: list[Command] = []
+        for command in commands:
+            if isinstance(command, Queues):
+                outcomes += self._run(gathered, now)
+                gathered = []
+                outcomes.append(self._queues(command))
+            else:
+                gathered.append(command)
+        return outcomes + self._run(gathered, now)
+
+    def _run(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
+        def send(calls: Sequence[Call]) -> list[Answer]:
+            return self._send(calls, now)
+
+        self._known.meet(commands, send)
+        outcomes = Batch(send, self._translated, self._known.made).run(commands)
+        otherwise = {i: o.shards for i, o in enumerate(outcomes) if isinstance(o, MadeOtherwise)}
+        if otherwise:  # nothing was done for these, and now it is known how
+            for i, shards in otherwise.items():
+                self._known.learn(commands[i].queue, shards, send)
+            told = self._run([commands[i] for i in otherwise], now)
+            for i, outcome in zip(otherwise, told, strict=True):
+                outcomes[i] = outcome
+        return outcomes
+
+    def _send(self, calls: Sequence[Call], now: int | None) -> list[Answer]:
         """Send calls of scripts in pipelines and return what they answered, errors as values."""
         answers: list[Answer] = []
         for first in range(0, len(calls), SLOTS):
-            answers += self._send(calls[first : first + SLOTS], now)
+            answers += self._pipeline(calls[first : first + SLOTS], now)
         return answers
 
-    def _send(self, calls: Sequence[Call], now: int | None) -> list[Answer]:
-        fresh = {call.queue for call in calls if call.script in _MAKES} - self._known
+    def _pipeline(self, calls: Sequence[Call], now: int | None) -> list[Answer]:
+        making = [call for call in calls if _makes(call)]
+        fresh = {call.queue for call in making} - self._named
         if self._bell is not None:
             for call in calls:
                 if call.script == "claim":
                     self._bell.watch(call.queue)
         before = [pack("ZADD", QUEUES, 0, queue) for queue in fresh]
         answers = self._sender.send(calls, now, before)
-        self._known |= fresh
-        self._register(calls, answers)
+        self._named |= fresh
+        if making:
+            self._name_again(calls, answers, now)
         return answers
 
-    def _register(self, calls: Sequence[Call], answers: Sequence[Answer]) -> None:
+    def _name_again(
+        self, calls: Sequence[Call], answers: Sequence[Answer], now: int | None
+    ) -> None:
         """Name queues that were made though they were known: somebody has wiped the store."""
-        again = [
-            call.queue
+        again = {
+            call.queue: call
             for call, answer in zip(calls, answers, strict=False)
-            if call.script in _MAKES
-            and isinstance(answer, bytes)
-            and answer.split(b",", 2)[1] == b"1"
-        ]
+            if _makes(call) and isinstance(answer, bytes) and answer.split(b",", 2)[1] == b"1"
+        }
         if again:
             self._sender.plain("ZADD", QUEUES, *(part for queue in again for part in (0, queue)))
+        for queue, call in again.items():
+            if call.shards > 1:
+                self._known.make(queue, call.shards, lambda calls: self._send(calls, now))
 
     # What belongs to no queue.
 
@@ -140,7 +160,7 @@ class RedisEngine:
         there = [self._sender.plain("EXISTS", meta_key(name.decode())) for name in names]
         return [name for name, is_there in zip(names, there, strict=True) if is_there]
 
-    def translated(self, error: Exception) -> StoreError:
+    def _translated(self, error: Exception) -> StoreError:
         """Return an answer that is an error as one of bide's."""
         if isinstance(error, StoreError):
             return error
@@ -149,60 +169,8 @@ class RedisEngine:
         return found
 
 
-class _Batch:
-    """The works of one batch on their way."""
-
-    def __init__(self, engine: RedisEngine, now: int | None) -> None:
-        self._engine = engine
-        self._now = now
-
-    def run(self, works: Sequence[Work]) -> list[Reply | StoreError]:
-        """Carry out works in order; those that take one round share pipelines."""
-        outcomes: list[Reply | StoreError] = []
-        together: list[Work] = []
-        for work in works:
-            if work.rounds:
-                outcomes += self._together(together)
-                outcomes += self._together([work])
-                together = []
-            else:
-                together.append(work)
-        return outcomes + self._together(together)
-
-    def _together(self, works: Sequence[Work]) -> list[Reply | StoreError]:
-        asked = [_start(work) for work in works]
-        calls = [call for round in asked if isinstance(round, list) for call in round]
-        answers = iter(self._engine.send(calls, self._now))
-        told = [
-            [next(answers) for _ in round] if isinstance(round, list) else round for round in asked
-        ]
-        outcomes: list[Reply | StoreError] = []
-        for work, mine in zip(works, told, strict=True):
-            outcomes += self._finish(work, mine)
-        return outcomes
-
-    def _finish(self, work: Work, told: Any) -> list[Reply | StoreError]:
-        """Go on with a work until it has its replies."""
-        try:
-            if not isinstance(told, list):
-                replies: list[Reply] = told.value
-                return list(replies)
-            while True:
-                broken = next((answer for answer in told if isinstance(answer, Exception)), None)
-                if broken is not None:
-                    work.job.close()
-                    error = self._engine.translated(broken)
-                    return [error for _ in work.commands]
-                told = self._engine.send(work.job.send(told), self._now)
-        except StopIteration as end:
-            return list(end.value)
-        except StoreError as error:
-            return [error for _ in work.commands]
-
-
-def _start(work: Work) -> Any:
-    """Return the calls of the first round, or the end of a work that needs none."""
-    try:
-        return next(work.job)
-    except StopIteration as end:
-        return end
+def _makes(call: Call) -> bool:
+    """Tell whether a call may make a queue."""
+    if call.script == "shards":
+        return call.args[0] != ""
+    return call.script in ("put", "replace", "configure")

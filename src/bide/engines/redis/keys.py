@@ -5,8 +5,12 @@ and one script may touch them all.
 """
 
 from typing import Final
+from zlib import crc32
 
-__all__ = ["CHANNEL", "KEYS", "QUEUES", "SLOTS", "VERSION", "meta_key", "probe_key", "shard_keys"]
+__all__ = [
+    "CHANNEL", "KEYS", "QUEUES", "SHARDS", "SLOTS", "VERSION", "meta_key", "probe_key",
+    "shard_keys", "shard_of",
+]  # fmt: skip
 
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
@@ -20,6 +24,9 @@ CHANNEL: Final = "bide:wake:"
 SLOTS: Final = 64
 """Of so many of its last changes a lane can still be told the reply, and so many travel at once."""
 
+SHARDS: Final = 64
+"""Of so many shards a queue can be made at most."""
+
 _PARTS = (
     "meta", "records", "delayed", "ready", "leased", "dead", "acked", "expired", "held", "groups",
     "waiters", "order", "alive", "tail",
@@ -32,6 +39,16 @@ KEYS: Final = len(_PARTS) + 1
 
 def _prefix(queue: str, shard: int) -> str:
     return f"bide:{{{queue}#{shard}}}:"
+
+
+def shard_of(id: str, shards: int) -> int:
+    """Return in which shard a message is.
+
+    Example:
+        >>> shard_of("order-42", 8)
+        6
+    """
+    return crc32(id.encode()) % shards
 
 
 def meta_key(queue: str, shard: int = 0) -> bytes:

@@ -13,6 +13,7 @@ __all__ = ["SCRIPTS", "Script", "load_all"]
 
 _CHANGES: Final = ("_frame", "_records", "_order", "_waking")
 _LOOKS: Final = ("_frame", "_records")
+_LEASES: Final = (*_CHANGES, "_leasing")
 
 # What a server that is full still lets through: that which makes room, and what only looks.
 _FLAGS: Final = {
@@ -21,9 +22,12 @@ _FLAGS: Final = {
     "reschedule": "",
     "revive": "",
     "configure": "",
+    "shards": "",
     "cancel": "allow-oom",
     "sweep": "allow-oom",
     "claim": "allow-oom",
+    "survey": "allow-oom",
+    "take": "allow-oom",
     "extend": "allow-oom",
     "ack": "allow-oom",
     "retry": "allow-oom",
@@ -40,6 +44,9 @@ _FLAGS: Final = {
 }
 
 _PARTS: Final = {
+    "claim": _LEASES,
+    "survey": _LEASES,
+    "take": _LEASES,
     "decline": ("_frame", "_waking"),
     "recover": _LOOKS,
     "find": _LOOKS,
@@ -48,7 +55,7 @@ _PARTS: Final = {
     "audit": _LOOKS,
     "forecast": _LOOKS,
 }
-"""What stands in front of a verb, where that is less than `_CHANGES`."""
+"""What stands in front of a verb, where that is not `_CHANGES`."""
 
 
 class Script(NamedTuple):
@@ -68,7 +75,7 @@ SCRIPTS: Final = tuple(_FLAGS)
 def load_all() -> dict[str, Script]:
     """Return all scripts by name."""
     folder = files("bide.engines.redis") / "lua"
-    parts = {name: (folder / f"{name}.lua").read_text("utf-8") for name in _CHANGES}
+    parts = {name: (folder / f"{name}.lua").read_text("utf-8") for name in _LEASES}
     found = {}
     for name, flags in _FLAGS.items():
         front = "\n".join(parts[part] for part in _PARTS.get(name, _CHANGES))

@@ -157,13 +157,14 @@ class Sender:
         return answers
 
     def _pack(self, call: Call, mark: int, now: int | None, again: str) -> bytes:
-        keys = self._keys.get(call.queue)
+        label = call.label
+        keys = self._keys.get(label)
         if keys is None:
-            keys = self._keys[call.queue] = shard_keys(call.queue, self._lane)
+            keys = self._keys[label] = shard_keys(call.queue, self._lane, call.shard)
         return pack(
             "EVALSHA", self._scripts[call.script].sha, KEYS, *keys[mark % SLOTS],
             "" if now is None else now, f"{again}{mark}", self._lane if self._renewed else "",
-            call.queue, *call.args,
+            label, *call.args,
         )  # fmt: skip
 
     def _connected(self, deadline: float | None) -> Link:

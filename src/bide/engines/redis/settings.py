@@ -6,6 +6,7 @@ from urllib.parse import SplitResult, unquote
 import msgspec
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
+from bide.engines.redis.keys import SHARDS
 from bide.engines.redis.sentinel import OPTIONS, PATIENCE, Sentinels, split_hosts, split_path
 from bide.engines.registry import mask, options
 from bide.model.errors import InvalidArgument
@@ -14,7 +15,7 @@ from bide.model.moments import milliseconds
 __all__ = ["Settings", "read_url"]
 
 _OPTIONS = (
-    "timeout", "reconnect", "wait_replicas", "db", "ca", "cert", "cert_key", "verify",
+    "timeout", "reconnect", "wait_replicas", "shards", "db", "ca", "cert", "cert_key", "verify",
 )  # fmt: skip
 
 
@@ -32,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True):
     wait_replicas: int
     sentinels: Sentinels | None = None
     """Who knows where the server is, if the URL does not say it."""
+    shards: int = 1
+    """Of how many shards queues are made."""
 
     def connection(self) -> Any:
         """Return a connection that is not open yet.
@@ -97,6 +100,7 @@ def read_url(parts: SplitResult) -> Settings:
         _seconds(chosen["reconnect"], "reconnect", parts) if "reconnect" in chosen else timeout,
         _count(chosen.get("wait_replicas", "0"), "wait_replicas"),
         sentinels,
+        _shards(chosen.get("shards", "1")),
     )
 
 
@@ -140,6 +144,13 @@ def _count(text: str, name: str) -> int:
     if not text.isdecimal():
         raise InvalidArgument(f"{name}={text!r} must be a number")
     return int(text)
+
+
+def _shards(text: str) -> int:
+    shards = _count(text, "shards")
+    if not 0 < shards <= SHARDS:
+        raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
+    return shards
 
 
 def _port(parts: SplitResult) -> int:

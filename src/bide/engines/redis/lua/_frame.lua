@@ -13,7 +13,7 @@
 --   1 now      Unix milliseconds, or empty: the server's clock
 --   2 mark     of this call; with a ? before it when it is sent again; empty: reads only
 --   3 lane     whose waiting claims are told of by a channel; empty: nobody waits there
---   4 queue    its name
+--   4 queue    its name; of several shards, behind it: how many (? if unknown), and which this is
 --
 -- What each call costs is paid by every single message: a call of a command takes a microsecond,
 -- a number that has to become a text a quarter of one. So commands are variadic, texts stay texts,
@@ -23,11 +23,16 @@ local META, RECORDS, DELAYED, READY, LEASED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ENDED = {dead = KEYS[6], acked = KEYS[7], expired = KEYS[8]}
 local HELD, GROUPS, WAITERS, TRY = KEYS[9], KEYS[10], KEYS[11], KEYS[15]
 local ORDER, ALIVE, TAIL = KEYS[12], KEYS[13], KEYS[14]
-local MARK, LANE, QUEUE = ARGV[2], ARGV[3], ARGV[4]
+local MARK, LANE, QUEUE, SHARDS, PLACE = ARGV[2], ARGV[3], ARGV[4], 1, 0
 local WEIGHT, SEQ = 4398046511104, 13
 local null = cjson.null
 local call = redis.call
 local sub, byte, find, floor, concat = string.sub, string.byte, string.find, math.floor, table.concat
+
+if find(QUEUE, ' ', 1, true) then
+  QUEUE, SHARDS, PLACE = string.match(QUEUE, '^(%S+) (%S+) (%d+)$')
+  SHARDS, PLACE = tonumber(SHARDS), tonumber(PLACE)
+end
 
 if byte(MARK) == 63 then
   MARK = sub(MARK, 2)
@@ -50,8 +55,11 @@ end
 
 -- What the queue is like, a letter each: p paused, k messages are remembered, w some have weight,
 -- g are in groups, e expire, l lanes wait.
-local meta = call('HMGET', META, 'token', 'flags', 'put', 'seq', 'open', 'keep')
+local meta = call('HMGET', META, 'token', 'flags', 'put', 'seq', 'open', 'keep', 'shards')
 local exists, flags, keep = meta[1] ~= false, meta[2] or '', tonumber(meta[6] or 0)
+if exists and SHARDS and tonumber(meta[7] or 1) ~= SHARDS then
+  return redis.error_reply('SHARDS ' .. (meta[7] or '1'))
+end
 
 local function has(letter)
   return find(flags, letter, 1, true) ~= nil
@@ -110,6 +118,7 @@ local function make()
     exists, made = true, '1'
     call('HSET', META, 'token', number(now), 'flags', flags, 'put', '0', 'seq', '0', 'open', '0',
       'keep', '0')
+    if SHARDS ~= 1 then call('HSET', META, 'shards', SHARDS) end
   end
 end
 
@@ -123,6 +132,7 @@ local function finish(reply)
   return reply
 end
 
-local function answer(outcomes)
-  return finish('[' .. number(now) .. ',' .. made .. ',[' .. concat(outcomes, ',') .. ']]')
+local function answer(outcomes, last)
+  return finish('[' .. number(now) .. ',' .. made .. ',[' .. concat(outcomes, ',') .. ']'
+    .. (last and ',' .. number(last) or '') .. ']')
 end

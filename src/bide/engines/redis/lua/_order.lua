@@ -100,12 +100,19 @@ local function list(total, span, name, place, lines)
   call('HSET', META, 'put', put, 'seq', number(seq), 'open', open)
 end
 
--- Returns the lines of ids that follow each other.
-local function lines_for(ids)
-  if #ids < LONG then return concat(ids, '\n') .. '\n' end
-  local places = {}
-  for i = 1, #ids do places[i] = i - 1 end
-  return lines_of(places, ids)
+-- Returns the lines of ids; they follow each other if it is not said at which places they stand.
+local function lines_for(ids, places)
+  if #ids < LONG and not places then return concat(ids, '\n') .. '\n' end
+  if not places then
+    places = {}
+    for i = 1, #ids do places[i] = i - 1 end
+  end
+  local lines = lines_of(places, ids)
+  if #ids >= LONG then return lines end
+  local first = string.match(lines, '^[^\n]*')  -- what all begin with stands in each line there
+  return (string.gsub(sub(lines, #first + 2), '[^\n]*\n', function(line)
+    return byte(line) == 1 and line or first .. line
+  end))
 end
 
 -- Returns the ids that a chunk tells of, and what seq each has.

@@ -63,11 +63,18 @@ local function records()
     call('ZADD', READY, number((255 - r.priority) * WEIGHT + r.due), r.member)
   end
 
+  -- What was held goes back: no claim with an older token may take it from this shard.
+  local function returned(r)
+    local highest = tonumber(call('HGET', META, 'returned') or 0)
+    if tonumber(r.token) > highest then call('HSET', META, 'returned', r.token) end
+  end
+
   local function leave(r)
     if r.aside then
       call('ZREM', ENDED[r.aside], r.member)
       r.aside, r.ended = nil, nil
     elseif r.token then
+      if SHARDS ~= 1 then returned(r) end
       call('ZREM', LEASED, r.member)
       call('HDEL', HELD, r.id)
       r.token, r.holder, r.until_ = nil, nil, nil

@@ -11,7 +11,8 @@ local function waking()
 
   local function tell(lane, moment)
     local hint = ARGV[1] == '' and 'in ' .. number(moment - now) or 'at ' .. number(moment)
-    return call('PUBLISH', 'bide:wake:' .. lane, QUEUE .. ' ' .. hint) > 0
+    local queue = SHARDS == 1 and QUEUE or QUEUE .. '#' .. PLACE .. '/' .. SHARDS
+    return call('PUBLISH', 'bide:wake:' .. lane, queue .. ' ' .. hint) > 0
   end
 
   function w.lead(lane, moment)

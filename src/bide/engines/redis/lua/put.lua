@@ -5,21 +5,37 @@
 --      8 lines: the ids as the order of puts tells them when all of them are new
 --      from 9 on, no id twice: all ids; all records from the kind on; and where each has its own,
 --      of all the moment or the delay, and of all the priority, or priority, moment of death
---      or -, and group
--- Reply: [now, made, [[index, outcome...] of each that was there]]
+--      or -, and group; of several shards also the number of each among those of all shards, of
+--      which all are in one chunk
+-- Reply: [now, made, [[index, outcome...] of each that was there], the next number or nothing]
 make()
 forget()
 local HEX = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'}
 local own = (ARGV[6] == '' and 1 or 0) + (ARGV[7] == '' and 1 or 0)
-local total = (#ARGV - 8) / (2 + own)
+local several = SHARDS ~= 1
+local total = (#ARGV - 8) / (2 + own + (several and 1 or 0))
 local first_text, first_when, first_mark = 8 + total, 8 + total * 2, 8 + total * (1 + own)
+local first_number = 8 + total * (2 + own)
 local known = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 9, 8 + total)) or {}
 local new, kept = total, {}
 for i = 1, total do
   if known[i] then new = new - 1 end
 end
 local name, place, lines = '', 0, ARGV[8]
-if new > 0 then
+local base, span = 0, new  -- the number of the first new one, and to behind the last one
+if several and new > 0 then
+  local ids, places = {}, {}
+  for i = 1, total do
+    if not known[i] then
+      local at = tonumber(ARGV[first_number + i])
+      if #ids == 0 then base = at end
+      ids[#ids + 1], places[#places + 1] = ARGV[8 + i], at - base
+      span = at - base + 1
+    end
+  end
+  name, place = room(new, span, base)
+  lines = lines_for(ids, places)
+elseif new > 0 then
   name, place = room(new, new)
   if new < total then
     local ids = {}
@@ -30,6 +46,7 @@ if new > 0 then
   end
 end
 
+local start = place
 local ranks, texts, groups = {}, {}, {}
 local r, t = 0, 0
 local earliest, due, due_text, rank, row
@@ -62,6 +79,7 @@ for i = 1, total do
   else
     local when = own > 0 and ARGV[6] == '' and ARGV[first_when + i] or ARGV[6]
     if when ~= when_before then resolve(when) end
+    if several then place, row = start + ARGV[first_number + i] - base, nil end
     local low = place % 16
     if low == 0 or not row then row = name .. string.format('%02x', (place - low) / 16) end
     local member = row .. HEX[low] .. id
@@ -91,8 +109,8 @@ if new > 0 then
   add('ZADD', DELAYED, ranks)
   many('HSET', RECORDS, texts)
   many('ZADD', GROUPS, groups)
-  list(new, new, name, place - new, lines)
+  list(new, span, name, start, lines)
   for letter in string.gmatch(ARGV[5], '%a') do flag(letter, true) end
   wake(earliest)
 end
-return answer(kept)
+return answer(kept, several and seq)

@@ -1,16 +1,17 @@
 -- replace: store messages, in the place of those with their ids that nobody holds.
 -- ARGV from 6 on, three for each message; an id may come twice: id; when: a moment, or + and a
---      delay; the record from the kind on
+--      delay; the record from the kind on; of several shards a fourth: its number among all
 --      5 r: only dead letters are replaced; =VERSION: only what still is of this version; nothing
 --      new is stored then; or empty
--- Reply: [now, made, [outcome of each]]
+-- Reply: [now, made, [outcome of each], the next number or nothing]
 local which, version = string.match(ARGV[5], '^(%a*)=?(%x*)$')
 local only_dead = which == 'r'
 make()
 forget()
 local outcomes = {}
 local earliest
-for at = 6, #ARGV, 3 do
+local several = SHARDS ~= 1
+for at = 6, #ARGV, several and 4 or 3 do
   local id, when, rest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local old = R().locate(id)
   if only_dead and not (old and old.aside == 'dead') then
@@ -22,18 +23,18 @@ for at = 6, #ARGV, 3 do
   else
     local due = tonumber(when)
     if byte(when) == 43 then due = now + due end
-    local seq
+    local mine
     if old then
       if old.aside == 'dead' then count('revived') end
       R().leave(old)
       R().delete(old)
-      seq = old.seq
+      mine = old.seq
     else
-      local name, place = room(1, 1)
+      local name, place = room(1, 1, several and tonumber(ARGV[at + 3]))
       list(1, 1, name, place, id .. '\n')
-      seq = name .. string.format('%03x', place)
+      mine = name .. string.format('%03x', place)
     end
-    local text = seq .. string.format(' %013.0f ', due) .. rest
+    local text = mine .. string.format(' %013.0f ', due) .. rest
     local r = R().parse(id, text)
     call('HSET', RECORDS, id, text)
     if r.group ~= '' then
@@ -53,4 +54,4 @@ for at = 6, #ARGV, 3 do
   end
 end
 wake(earliest)
-return answer(outcomes)
+return answer(outcomes, several and seq)

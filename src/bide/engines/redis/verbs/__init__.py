@@ -18,10 +18,23 @@ class Work(NamedTuple):
     job: Job
     rounds: bool
     """It may take several rounds, so that nothing may be on its way beside it."""
+    shards: int = 1
+    """Of how many shards the queue is made."""
+    shard: int | None = None
+    """Which one it is about; `None` of several: the job says it with each call."""
+    tolerant: bool = False
+    """The job is sent errors too, and goes on with what else there is."""
+
+    def placed(self, calls: list[Call]) -> list[Call]:
+        """Return the calls with where they go to."""
+        if self.shards == 1 or self.shard is None:
+            return calls
+        return [call._replace(shard=self.shard, shards=self.shards) for call in calls]
 
 
 _TOGETHER: dict[type, tuple[Callable[[Any], Job], tuple[str, ...]]] = {
     cmd.Put: (put.put, ("on_conflict", "if_version")),
+    put.NumberedPut: (put.put, ("on_conflict", "if_version")),
     cmd.Cancel: (change.cancel, ("if_due", "if_version")),
     cmd.Reschedule: (change.reschedule, ("at", "delay", "if_due", "if_version")),
     cmd.Revive: (change.revive, ("delay",)),

@@ -1,7 +1,7 @@
 """Cancel, reschedule, revive, purge, configure: what may be done to messages that nobody holds."""
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bide.engines.redis.records import Arg, as_outcome, when
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
@@ -9,7 +9,10 @@ from bide.model.commands import BULK, Bury, Cancel, Configure, Purge, Reschedule
 from bide.model.message import REASON_LENGTH
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
-__all__ = ["cancel", "cancel_where", "configure", "purge", "reschedule", "revive", "set_aside"]
+__all__ = [
+    "cancel", "cancel_where", "configure", "purge", "reschedule", "revive", "rule_of", "set_aside",
+    "sweep",
+]  # fmt: skip
 
 
 def _by_id(
@@ -79,10 +82,20 @@ def _bound(moment: int | None) -> Arg:
     return "" if moment is None else moment
 
 
-def _sweep(
-    queue: str, which: str, where: Where, counted: str, *, most: int, change: bool
-) -> Generator[list[Call], list[Any], tuple[int, bool]]:
-    """Delete or count up to `most` messages in slices; return how many, and whether one is left."""
+class Rule(NamedTuple):
+    """Which messages a command names, and what it does with them."""
+
+    which: str
+    where: Where
+    counted: str
+    """What the deleted ones are counted as; empty: as nothing."""
+    most: int
+    change: bool
+
+
+def sweep(queue: str, rule: Rule) -> Generator[list[Call], list[Any], tuple[int, bool]]:
+    """Delete or count what a rule names, in slices; return how many, and whether one is left."""
+    which, where, counted, most, change = rule
     total, cursor = 0, ""
     group = where.group or ""
     bounds = _bound(where.after), _bound(where.before), group
@@ -103,14 +116,22 @@ def _sweep(
     return total, False
 
 
-def cancel_where(command: Cancel) -> Job:
-    """Take messages back by a rule."""
+def rule_of(command: Cancel | Purge) -> Rule:
+    """Return the rule of a command that names no ids."""
+    which: str
+    if isinstance(command, Purge):
+        which = "due" if command.state == "ready" else command.state
+        counted = "" if command.state in ("acked", "expired") else "purged"
+        return Rule(which, Where(before=command.before), counted, BULK, change=True)
     where = command.where or Where()
     which = "pending" if where.group is None else "group"
     most = 1 << 53 if command.dry_run else BULK
-    count, more = yield from _sweep(
-        command.queue, which, where, "cancelled", most=most, change=not command.dry_run
-    )
+    return Rule(which, where, "cancelled", most, change=not command.dry_run)
+
+
+def cancel_where(command: Cancel) -> Job:
+    """Take messages back by a rule."""
+    count, more = yield from sweep(command.queue, rule_of(command))
     return [Affected(count, more=more)]
 
 
@@ -125,11 +146,7 @@ def purge(command: Purge) -> Job:
         return (yield from _by_id([command], "discard", (), SLICE // 4))
     if command.state == "leased":  # somebody holds those
         return [Affected(0)]
-    which = "due" if command.state == "ready" else command.state
-    counted = "" if command.state in ("acked", "expired") else "purged"
-    count, more = yield from _sweep(
-        command.queue, which, Where(before=command.before), counted, most=BULK, change=True
-    )
+    count, more = yield from sweep(command.queue, rule_of(command))
     return [Affected(count, more=more)]
 
 

@@ -15,11 +15,19 @@ SLICE = 500
 
 
 class Call(NamedTuple):
-    """A call of a script on a queue."""
+    """A call of a script on a shard of a queue."""
 
     script: str
     queue: str
     args: Sequence[Arg] = ()
+    shard: int = 0
+    shards: int = 1
+    """Of how many the queue is made; 0: that is what one wants to know."""
+
+    @property
+    def label(self) -> str:
+        """The queue as scripts are told of it."""
+        return self.queue if self.shards == 1 else f"{self.queue} {self.shards or '?'} {self.shard}"
 
 
 Job = Generator[list[Call], list[Any], list[Reply]]

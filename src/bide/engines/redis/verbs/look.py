@@ -12,7 +12,7 @@ from bide.model.commands import Count, Find, Forecast, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Flow, Forecasted, Found, Page, Sizes
 
-__all__ = ["check_cursor", "count", "find", "forecast", "scan"]
+__all__ = ["check_cursor", "count", "find", "forecast", "scan", "scan_args", "scanned"]
 
 _EDGES = 1_000
 _MOST = 500
@@ -60,7 +60,6 @@ def check_cursor(command: Scan) -> tuple[int, str, str]:
 
 def scan(command: Scan) -> Job:
     """Look at a page of messages."""
-    whole = _of_all(command)
     phases = PHASES[command.state]
     number, rank, seq = check_cursor(command)
     messages: list[Message] = []
@@ -69,11 +68,10 @@ def scan(command: Scan) -> Job:
             rank, seq = "", ""
         while True:
             left = command.limit - len(messages)
-            head = _which(command, phases[index], whole=whole)
-            args = (*head, min(left, _MOST), rank, seq)
+            args = scan_args(command, phases[index], left, rank, seq)
             ((text, ids, records, leases),) = yield [Call("scan", command.queue, args)]
             now, place = decode(text)
-            messages += _told(command.queue, now, phases[index], (ids, records, leases))
+            messages += scanned(command.queue, now, phases[index], (ids, records, leases))
             if place is None:
                 break
             rank, seq = place
@@ -84,18 +82,21 @@ def scan(command: Scan) -> Job:
     return [Page(messages, None)]
 
 
-def _which(command: Scan, phase: Phase, *, whole: bool) -> tuple[Any, ...]:
+def scan_args(command: Scan, phase: Phase, left: int, rank: str, seq: str) -> tuple[str | int, ...]:
+    """Return what the script `scan` is given to tell of up to so many behind a place."""
     where = command.where
-    which = phase.state or ("all" if whole else "group")
+    which = phase.state or ("all" if _of_all(command) else "group")
     due = "" if phase.due is None else "due" if phase.due else "waiting"
-    if where is None:
-        return which, due, "", "", ""
-    after = "" if where.after is None else where.after
-    before = "" if where.before is None else where.before
-    return which, due, after, before, where.group or ""
+    bounds: tuple[str | int, ...] = "", "", ""
+    if where is not None:
+        after = "" if where.after is None else where.after
+        before = "" if where.before is None else where.before
+        bounds = after, before, where.group or ""
+    return which, due, *bounds, min(left, _MOST), rank, seq
 
 
-def _told(queue: str, now: int, phase: Phase, told: tuple[Sequence[Any], ...]) -> list[Message]:
+def scanned(queue: str, now: int, phase: Phase, told: tuple[Sequence[Any], ...]) -> list[Message]:
+    """Return the messages that the script `scan` tells of."""
     ids, records, leases = told
     ready = phase.state == "ready"
     return [

@@ -1,6 +1,9 @@
 """Put: the messages of many callers in few calls."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import msgspec
 
 from bide.engines.redis.records import Arg, as_outcome, is_plain, mark, when, write
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
@@ -8,7 +11,7 @@ from bide.model.commands import Put
 from bide.model.message import Item
 from bide.model.replies import Outcome, Outcomes
 
-__all__ = ["put"]
+__all__ = ["LONG", "PLACES", "SIZE", "NumberedOutcomes", "NumberedPut", "put"]
 
 SIZE = 1_000_000
 """How many bytes of bodies one call carries, unless one body alone is larger."""
@@ -16,20 +19,36 @@ SIZE = 1_000_000
 LONG = 64
 """From how many messages on a call brings the lines of a chunk of the order of puts."""
 
+PLACES = 4096
+"""How many numbers there are in a chunk of the order of puts."""
+
+
+class NumberedPut(Put, frozen=True, tag="put"):
+    """What one of several shards is to store, with the place of each among those of all shards."""
+
+    numbers: list[int] = msgspec.field(default_factory=list)
+
+
+class NumberedOutcomes(Outcomes, frozen=True, tag="outcomes"):
+    """What became of it."""
+
+    following: int = 0
+    """The number that the next message in the shard has at least."""
+
 
 def put(run: Sequence[Put]) -> Job:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     queue, replace = run[0].queue, run[0].on_conflict != "keep"
     items = run[0].items if len(run) == 1 else [item for command in run for item in command.items]
-    lots = list(_parts(items, replace=replace))
-    if replace:
-        calls = [Call("replace", queue, _replacing(lot, run[0])) for lot in lots]
-    else:
-        calls = [Call("put", queue, _putting(lot)) for lot in lots]
-    texts = yield calls
+    numbers = [n for command in run if isinstance(command, NumberedPut) for n in command.numbers]
+    lots = list(_parts(items, numbers, replace=replace))
+    given = iter(numbers)
+    args = [_replacing(lot, run[0], given) if replace else _putting(lot, given) for lot in lots]
+    texts = yield [Call("replace" if replace else "put", queue, each) for each in args]
     outcomes: list[Outcome] = []
+    following: list[int] = []
     for lot, text in zip(lots, texts, strict=True):
-        now, _, told = decode(text)
+        now, _, told, *following = decode(text)
         if replace:
             outcomes += map(as_outcome, [item.id for item in lot], told)
         else:
@@ -40,22 +59,33 @@ def put(run: Sequence[Put]) -> Job:
         mine = outcomes[first : first + len(command.items)]
         first += len(mine)
         dues = [o.due for o in mine if o.done and o.state != "dead" and o.due is not None]
-        replies.append(Outcomes(mine, min(dues) if dues else None))
+        wake = min(dues) if dues else None
+        replies.append(
+            NumberedOutcomes(mine, wake, *following) if following else Outcomes(mine, wake)
+        )
     return list(replies)
 
 
-def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
-    """Split items by number and size, and so that no part has an id twice."""
+def _parts(
+    items: Sequence[Item], numbers: Sequence[int], *, replace: bool
+) -> Iterator[Sequence[Item]]:
+    """Split items by number and size, so that no part has an id twice or stands in two chunks."""
     most = SLICE // 4 if replace else SLICE
     small = len(items) <= most and sum([len(item.data) for item in items]) <= SIZE
+    small = small and (not numbers or numbers[0] // PLACES == numbers[-1] // PLACES)
     if small and (len(items) == 1 or len({item.id for item in items}) == len(items)):
         yield items
         return
     part: list[Item] = []
     ids: set[str] = set()
     size = 0
-    for item in items:
-        if part and (len(part) == most or item.id in ids or size + len(item.data) > SIZE):
+    chunk = 0
+    for index, item in enumerate(items):
+        full = len(part) == most or item.id in ids or size + len(item.data) > SIZE
+        if numbers:
+            full = full or numbers[index] // PLACES != chunk
+            chunk = numbers[index] // PLACES
+        if part and full:
             yield part
             part, ids, size = [], set(), 0
         part.append(item)
@@ -64,7 +94,7 @@ def _parts(items: Sequence[Item], *, replace: bool) -> Iterator[Sequence[Item]]:
     yield part
 
 
-def _putting(items: Sequence[Item]) -> list[Arg]:
+def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     """Return the arguments of the script `put`; what all items have in common is said once."""
     if not items:
         return ["", 0, 0, ""]
@@ -84,6 +114,7 @@ def _putting(items: Sequence[Item]) -> list[Arg]:
     if common == "":
         args += [when(item.at, item.delay) for item in items]
     args += marks
+    args += islice(numbers, len(items))
     return args
 
 
@@ -96,11 +127,11 @@ def _lines(ids: Sequence[str]) -> str:
     return "\n".join([low[:same], *[id[same:] for id in ids], ""])
 
 
-def _replacing(items: Sequence[Item], command: Put) -> list[Arg]:
+def _replacing(items: Sequence[Item], command: Put, numbers: Iterator[int]) -> list[Arg]:
     version = f"={command.if_version}" if command.if_version else ""
     args: list[Arg] = ["r" if command.on_conflict == "revive" else version]
     for item in items:
-        args += (item.id, when(item.at, item.delay), write(item))
+        args += (item.id, when(item.at, item.delay), write(item), *islice(numbers, 1))
     return args
 
 

@@ -1,0 +1,96 @@
+-- What leases messages, for claims from one shard or from several.
+
+local ids, texts, token = {}, {}, ''  -- what was leased, and the number of the claim
+local until_text
+local reach = number(now * 256 + 255)  -- the highest rank of what is due
+
+local function take_back(limit)
+  local members = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
+  for _, member in ipairs(members) do R().locate(sub(member, SEQ + 1)) end
+  return #members
+end
+
+-- Weighs what is due, the first so many.
+local function promote(limit)
+  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', reach, 'WITHSCORES', 'LIMIT', '0', limit)
+  local ranks = {}
+  for i = 1, #found, 2 do
+    local rank = tonumber(found[i + 1])
+    ranks[i] = number(rank % 256 * WEIGHT + floor(rank / 256))
+    ranks[i + 1] = found[i]
+  end
+  if #found > 0 then
+    add('ZADD', READY, ranks)
+    call('ZREMRANGEBYRANK', DELAYED, '0', #found / 2 - 1)
+  end
+  return #found / 2
+end
+
+-- Returns those that are not too late; the others expire.
+local function in_time(members, found, records)
+  local fine = {{}, {}, {}}
+  for i, text in ipairs(records) do
+    local r = is_long(text) and R().parse(found[i], text)
+    if r and r.expires and now > r.due + r.expires then
+      R().aside(r, 'expired', now)
+      count('expired')
+      R().save(r)
+    else
+      local n = #fine[1] + 1
+      fine[1][n], fine[2][n], fine[3][n] = members[i], found[i], text
+    end
+  end
+  return unpack(fine)
+end
+
+-- Leases the first members of a set, or sets them aside where it is too late for them.
+local function lease(set, members, holder, next_token)
+  local found, before = {}, #members
+  for i = 1, before do found[i] = sub(members[i], SEQ + 1) end
+  local records = each('HMGET', RECORDS, found)
+  call('ZREMRANGEBYRANK', set, '0', before - 1)
+  if has('e') then members, found, records = in_time(members, found, records) end
+  local total = #members
+  if total == 0 then return end
+  if token == '' then token = number(next_token()) end
+  until_text = number(now + ARGV[6])
+  local leases, held, mine = {}, {}, token .. ' ' .. holder
+  for i = 1, total do
+    local member = members[i]
+    leases[2 * i - 1], leases[2 * i] = until_text, member
+    held[2 * i - 1], held[2 * i] = found[i], sub(member, 1, SEQ) .. mine
+  end
+  add('ZADD', LEASED, leases)
+  add('HSET', HELD, held)
+  if #ids == 0 then
+    ids, texts = found, records
+  else
+    for i = 1, total do ids[#ids + 1], texts[#texts + 1] = found[i], records[i] end
+  end
+end
+
+-- For the case that the reply is lost: by this `recover` finds the messages again.
+local function remember_lease()
+  if #ids > 0 then
+    call('SET', TRY, MARK .. ' [' .. token .. ',' .. until_text .. ']', 'EX', '60')
+  end
+end
+
+-- Returns from when on there is something to claim or to take back.
+local function next_moment()
+  if call('EXISTS', READY) == 1 then return now end
+  local due = call('ZRANGE', DELAYED, '0', '0', 'WITHSCORES')[2]
+  local lapse = call('ZRANGE', LEASED, '0', '0', 'WITHSCORES')[2]
+  due = due and floor(tonumber(due) / 256)
+  lapse = tonumber(lapse)
+  local moment = due and lapse and math.min(due, lapse) or due or lapse
+  return moment and math.max(now, moment)
+end
+
+-- A lane that got something waits no longer: let the next one wait in its place.
+local function wait_no_more()
+  if LANE == '' or not has('l') then return end
+  call('ZREM', WAITERS, LANE)
+  if W().leader == LANE then W().nobody_leads() end
+  if W().first_waiter() then wake(next_moment()) end
+end

@@ -1,0 +1,242 @@
+"""Queues of several shards: how many there are, whoever asks, and what they share."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from bide.engines.redis import RedisEngine
+from bide.engines.redis.keys import shard_of
+from bide.model.commands import (
+    Ack,
+    Cancel,
+    Claim,
+    Command,
+    Configure,
+    Count,
+    Find,
+    Lease,
+    Put,
+    Queues,
+    Scan,
+    Where,
+)
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Names, Outcomes
+from tests.engines.redis.conftest import Open
+from tests.servers import RedisServer
+
+HOUR = 3_600_000
+NOW = 1_700_000_000_000
+
+
+def put(*ids: str, **fields: Any) -> Put:
+    return Put("q", [Item(id, b"1", **fields) for id in ids])
+
+
+def ask(engine: RedisEngine, command: Command, now: int | None = None) -> Any:
+    (reply,) = engine.execute([command], now)
+    return reply
+
+
+def many(count: int) -> list[str]:
+    return [f"m{number:04}" for number in range(count)]
+
+
+@pytest.fixture
+def client(redis_server: RedisServer, url: str) -> Any:
+    client = redis_server.client(db=int(url.rpartition("=")[2]))
+    yield client
+    client.close()
+
+
+def test_messages_are_spread_by_their_ids(open_engine: Open, url: str, client: Any) -> None:
+    ask(open_engine(f"{url}&shards=4"), put(*many(400)))
+    for shard in range(4):
+        there = {id.decode() for id in client.hkeys(f"bide:{{q#{shard}}}:records")}
+        assert there == {id for id in many(400) if shard_of(id, 4) == shard}
+        assert 60 < len(there) < 140
+
+
+@pytest.mark.parametrize(("made", "said"), [(4, 1), (1, 4), (4, 2), (2, 4)])
+def test_a_queue_stays_as_it_was_made_whatever_a_url_says(
+    open_engine: Open, url: str, made: int, said: int
+) -> None:
+    ask(open_engine(f"{url}&shards={made}"), put(*many(20), delay=HOUR))
+    other = open_engine(f"{url}&shards={said}")
+    replies = other.execute(
+        [Find("q", many(20)), put("m0001", "new", delay=HOUR), Count("q", recount=True), Scan("q")]
+    )
+    found, stored, counts, page = replies
+    assert all(found.messages)  # type: ignore[union-attr]
+    assert [o.done for o in stored.outcomes] == [False, True]  # type: ignore[union-attr]
+    assert isinstance(counts, Counts)
+    assert (counts.sizes.delayed, counts.strays) == (21, 0)
+    assert len(page.messages) == 21  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("said", [1, 8])
+def test_one_who_has_looked_before_it_was_made_finds_out(
+    open_engine: Open, url: str, said: int
+) -> None:
+    early = open_engine(f"{url}&shards={said}")
+    assert ask(early, Count("q")) == ask(early, Count("nobody"))
+    assert ask(early, Queues("")) == Names([])
+    ask(open_engine(f"{url}&shards=4"), put(*many(20)))
+    assert ask(early, Count("q")).sizes.ready == 20
+    claimed = ask(early, Claim("q", 20, HOUR, "w"))
+    assert sorted(message.id for message in claimed.messages) == many(20)
+
+
+def test_two_who_make_it_at_once_agree(open_engine: Open, url: str, client: Any) -> None:
+    engines = [open_engine(f"{url}&shards={shards}") for shards in (2, 3, 4, 5)]
+    start = threading.Barrier(len(engines))
+
+    def work(engine: RedisEngine, name: str) -> None:
+        start.wait()
+        for number in range(10):
+            ask(engine, put(f"{name}{number}"))
+
+    threads = [
+        threading.Thread(target=work, args=(engine, f"w{index}-"))
+        for index, engine in enumerate(engines)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = ask(open_engine(), Count("q", recount=True))
+    assert (counts.sizes.ready, counts.strays) == (40, 0)
+    shards = int(client.hget("bide:{q#0}:meta", "shards"))
+    there = [client.hlen(f"bide:{{q#{shard}}}:records") for shard in range(5)]
+    assert sum(there) == 40
+    assert not any(there[shards:])
+
+
+def test_a_queue_of_one_shard_looks_as_it_always_did(open_engine: Open, client: Any) -> None:
+    ask(open_engine(), put("a"))
+    assert client.hget("bide:{q#0}:meta", "shards") is None
+
+
+def test_a_store_that_was_wiped_is_used_again(open_engine: Open, url: str, client: Any) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ask(engine, put(*many(9)))
+    client.flushall()
+    assert all(ask(engine, put("m0001")).outcomes)
+    assert ask(engine, Queues("")) == Names(["q"])
+    assert ask(open_engine(), Count("q")).sizes.ready == 1
+
+
+def test_what_one_process_put_stays_in_order(open_engine: Open, url: str) -> None:
+    first, second = (open_engine(f"{url}&shards=4") for _ in range(2))
+    ids = many(40)
+    for id in ids[:20]:
+        ask(first, put(id), NOW)
+    ask(second, Count("q"))
+    for id in ids[20:]:  # another process, which came later
+        ask(second, put(id), NOW)
+    claimed = ask(first, Claim("q", 40, HOUR, "w"), NOW)
+    assert [message.id for message in claimed.messages] == ids
+
+
+def test_tokens_grow_whoever_claims_where(open_engine: Open, url: str) -> None:
+    engines = [open_engine(f"{url}&shards=3") for _ in range(3)]
+    tokens = []
+    for number in range(30):
+        ask(engines[0], put(f"m{number}"))
+        claimed = ask(engines[number % 3], Claim("q", 5, HOUR, "w"))
+        assert isinstance(claimed, Claimed)
+        tokens.append(claimed.token)
+        ask(engines[0], Ack("q", [Lease(f"m{number}", claimed.token)]))
+    assert tokens == sorted(set(tokens))
+    assert ask(engines[0], Count("q")).flow.acked == 30
+
+
+def test_many_who_claim_at_once_share_nothing(open_engine: Open, url: str) -> None:
+    ids = many(600)
+    ask(open_engine(f"{url}&shards=4"), put(*ids))
+    engines = [open_engine(f"{url}&shards=4") for _ in range(4)]
+    got: list[list[tuple[str, int]]] = [[] for _ in engines]
+
+    def work(engine: RedisEngine, mine: list[tuple[str, int]]) -> None:
+        while (claimed := ask(engine, Claim("q", 7, HOUR, "w"))).messages:
+            mine += [(message.id, claimed.token) for message in claimed.messages]
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(engines, got, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(id for mine in got for id, _ in mine) == ids
+    tokens = [{token for _, token in mine} for mine in got]
+    assert sum(map(len, tokens)) == len(set().union(*tokens))  # no claim has another's
+    acks = [Ack("q", [Lease(id, token) for id, token in mine]) for mine in got]
+    for reply in engines[0].execute(acks):
+        assert isinstance(reply, Outcomes)
+        assert all(reply.outcomes)
+
+
+def test_pages_go_on_where_they_ended_though_messages_go(open_engine: Open, url: str) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ids = many(100)
+    for start in range(0, 100, 10):
+        ask(engine, put(*ids[start : start + 10], delay=HOUR), NOW)
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = ask(engine, Scan("q", "delayed", cursor=cursor, limit=7), NOW)
+        seen += [message.id for message in page.messages]
+        ask(engine, Cancel("q", [message.id for message in page.messages[::2]]), NOW)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert seen == ids
+
+
+def test_what_goes_by_a_rule_goes_over_all_shards(open_engine: Open, url: str) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ask(engine, put(*many(2_500), group="g", delay=HOUR))
+    taken = []
+    while True:
+        reply = ask(engine, Cancel("q", where=Where(group="g")))
+        taken.append(reply.count)
+        if not reply.more:
+            break
+    assert taken == [1_000, 1_000, 500]
+
+
+def test_pause_holds_in_all_shards(open_engine: Open, url: str) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    ask(engine, put(*many(20)))
+    assert ask(engine, Configure("q", paused=True)).paused
+    assert ask(engine, Claim("q", 20, HOUR, "w")).messages == []
+    assert ask(engine, Count("q")).paused
+    ask(engine, Configure("q", paused=False))
+    assert len(ask(engine, Claim("q", 20, HOUR, "w")).messages) == 20
+
+
+@pytest.mark.parametrize("shards", ["0", "65", "-1", "many", "1.5"])
+def test_so_many_shards_there_cannot_be(open_engine: Open, url: str, shards: str) -> None:
+    with pytest.raises(InvalidArgument, match="shards"):
+        open_engine(f"{url}&shards={shards}")
+
+
+@pytest.mark.parametrize("size", [30, 63, 64, 200, 1_500, 5_000])
+def test_much_that_is_put_at_once_stays_in_order(open_engine: Open, url: str, size: int) -> None:
+    engine = open_engine(f"{url}&shards=3")
+    ask(engine, put("first", "second"), NOW)
+    ids = [f"m{number:05}" for number in range(2 * size)]
+    half = len(ids) // 2
+    engine.execute([put(*ids[:half]), put(*[f"x{id}" for id in ids[:7]]), put(*ids[half:])], NOW)
+    ask(engine, put("last"), NOW)
+    expected = ["first", "second", *ids[:half], *[f"x{id}" for id in ids[:7]], *ids[half:], "last"]
+    claimed = ask(engine, Claim("q", len(expected), HOUR, "w"), NOW)
+    assert [message.id for message in claimed.messages] == expected
+    seen: list[str] = []
+    cursor = None
+    while not seen or cursor is not None:
+        page = ask(engine, Scan("q", cursor=cursor, limit=500), NOW)
+        seen += [message.id for message in page.messages]
+        cursor = page.cursor
+    assert seen == expected
