@@ -158,7 +158,7 @@ def test_a_handler_goes_on_in_the_trace_of_the_put(
         (ValueError("odd"), StatusCode.ERROR, "exception", 1),
         (bide.Bury("forged"), StatusCode.ERROR, "exception", 1),
         (bide.Discard("paid"), StatusCode.UNSET, "discard", 0),
-        (bide.Retry(0, "closed"), StatusCode.UNSET, "retry", 1),
+        (bide.Retry("closed", delay=0), StatusCode.UNSET, "retry", 1),
     ],
 )
 def test_what_comes_out_of_a_handler_is_told(

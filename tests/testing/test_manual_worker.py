@@ -157,7 +157,7 @@ def test_an_error_comes_out_where_the_test_is(
 
 def test_signals_are_no_errors(app: bide.App, store: ScratchStore) -> None:
     signals: dict[str, Exception] = {
-        "retry": bide.Retry("5m", "closed"), "discard": bide.Discard("gone"),
+        "retry": bide.Retry("closed", delay="5m"), "discard": bide.Discard("gone"),
         "bury": bide.Bury("broken"),
     }  # fmt: skip
 

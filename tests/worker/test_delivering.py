@@ -378,3 +378,82 @@ def test_acks_of_one_turn_are_one_command(scene: Scene) -> None:
         assert len(scene.sent(Ack)) <= 5
 
     scene.play(story())
+
+
+class Jinxed(bide.Bury):
+    """An exception whose own code fails where it is judged."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        raise RuntimeError("broken")
+
+
+@both
+def test_an_exception_that_cannot_be_judged_keeps_no_place(
+    scene: Scene, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    def handle(body: Any) -> None:
+        if body == "bad":
+            raise Jinxed
+        seen.append(body)
+
+    async def story() -> None:
+        register(scene, is_async, handle, concurrency=1, retry=FAST)
+        await scene.put("bad", attempts=1)
+        await scene.put("good", id="good")
+        async with scene.at_work():
+            await scene.dead(1)
+            await scene.acked(1)
+        letter = await scene.find("q-0")
+        assert letter.failures[-1].reason == (
+            "Jinxed was raised, and its own code failed: RuntimeError: broken"
+        )
+
+    scene.play(story())
+    assert seen == ["good"]
+    assert "raised a Jinxed whose own code failed" in caplog.text
+
+
+def test_a_coroutine_that_a_plain_handler_returns_is_no_success(scene: Scene) -> None:
+    ran: list[Any] = []
+
+    async def work(body: Any) -> None:
+        ran.append(body)
+
+    def hidden(body: Any) -> Any:  # as a decorator that knows nothing of async functions
+        return work(body)
+
+    async def story() -> None:
+        scene.app.handler("q", retry=FAST)(hidden)
+        await scene.put("a", attempts=1)
+        async with scene.at_work():
+            await scene.dead(1)
+        letter = await scene.find("q-0")
+        assert "returned a coroutine, of which nothing has run" in letter.failures[-1].reason
+
+    scene.play(story())
+    assert ran == []
+
+
+def test_a_check_that_returns_a_coroutine_is_no_yes(scene: Scene) -> None:
+    ran: list[Any] = []
+
+    async def ask(body: Any) -> bool:
+        return False
+
+    async def story() -> None:
+        handler = scene.app.handler("q", retry=FAST, still_wanted=lambda body: ask(body))
+        handler(ran.append)
+        await scene.put("a", attempts=1)
+        async with scene.at_work():
+            await scene.dead(1)
+        letter = await scene.find("q-0")
+        assert "still_wanted of " in letter.failures[-1].reason
+
+    scene.play(story())
+    assert ran == []

@@ -72,14 +72,14 @@ def test_what_ends_a_program_is_a_failed_attempt_here(error: BaseException) -> N
 
 
 def test_retry_says_when() -> None:
-    verdict = judge(bide.Retry("5m", "closed"))
+    verdict = judge(bide.Retry("closed", delay="5m"))
     assert verdict == Verdict("retry", 300_000, "closed")
-    assert judge(bide.Retry(0)).delay == 0
+    assert judge(bide.Retry(delay=0)).delay == 0
     assert judge(bide.Retry(), attempt=2).delay == 20_000
 
 
 def test_retry_does_not_go_on_for_ever() -> None:
-    assert judge(bide.Retry("5m", "closed"), attempt=5) == Verdict("bury", reason="closed")
+    assert judge(bide.Retry("closed", delay="5m"), attempt=5) == Verdict("bury", reason="closed")
 
 
 def test_discard_is_an_ack_that_says_so() -> None:
@@ -188,3 +188,43 @@ def test_what_has_outstayed_its_time_is_left_to_lapse() -> None:
     assert desk.to_extend([one], 0.0, 10.0) == []
     assert desk.lapsed([one], 5.0) == [one]
     assert desk.lapsed([one], 4.9) == []
+
+
+class Amount(bide.Bury):
+    """A signal of a user's own, which does not call the `__init__` of its base."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+
+class Mute(ValueError):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_a_reason_may_be_anything() -> None:
+    cause = ValueError("forged")
+    assert judge(bide.Bury(cause)).reason == "forged"
+    assert judge(bide.Retry(cause, delay=1)) == Verdict("retry", 1_000, "forged")
+    assert judge(bide.Discard(42)).reason == "42"
+    assert "whose text cannot be had: RuntimeError" in judge(bide.Bury(Mute())).reason
+
+
+def test_a_signal_of_ones_own_needs_no_reason() -> None:
+    assert judge(Amount(5)) == Verdict("bury", reason="buried by its handler")
+
+
+def test_an_exception_without_a_text_is_judged_all_the_same() -> None:
+    assert judge(Mute()).verb == "bury"
+    assert "Mute" in judge(Mute()).reason
+
+
+def test_a_group_is_worth_it_if_all_in_it_are() -> None:
+    worth = ExceptionGroup("several", [ConnectionResetError("gone"), TimeoutError("late")])
+    verdict = judge(ExceptionGroup("outer", [worth]))
+    assert verdict.verb == "retry"
+    first = verdict.reason.splitlines()[0]
+    assert first == "ConnectionResetError: gone (in an ExceptionGroup of 2)"
+    assert judge(ExceptionGroup("mixed", [OSError(), KeyError("x")])).verb == "bury"

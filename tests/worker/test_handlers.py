@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Any, Self, TypedDict
+from typing import Annotated, Any, Optional, Self, TypedDict
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ import bide
 from bide.model.commands import Ack
 from bide.model.message import Message
 from bide.worker.decoding import Unfit, decoder
+from bide.worker.handler import inspect_handler
 from tests.worker.scene import Scene
 
 
@@ -287,3 +288,24 @@ def test_a_delivery_in_a_handler_is_settled_by_returning(scene: Scene) -> None:
         assert len(scene.sent(Ack)) == 1
 
     scene.play(story())
+
+
+def test_a_decorator_without_the_name_of_a_queue_is_refused() -> None:
+    app = bide.App("memory://")
+    with pytest.raises(bide.InvalidArgument, match=r'queue of plain_body: @app.handler\("orders"'):
+        app.handler(plain_body)  # type: ignore[arg-type]
+    with pytest.raises(bide.InvalidArgument, match=r'the queue of Order: @app.job\("orders"'):
+        app.job(Order)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Optional[bide.Delivery], bide.Handling | None, Annotated[bide.Delivery, "mine"]],  # noqa: UP045
+    ids=["optional", "union", "annotated"],
+)
+def test_a_delivery_that_may_be_left_out_is_given(kind: Any) -> None:
+    def handle(order: Order, delivery: Any = None) -> None: ...
+
+    handle.__annotations__["delivery"] = kind
+    _, _, order = inspect_handler(handle, None)
+    assert order == "bd"

@@ -93,3 +93,27 @@ def test_a_wrong_call_is_told_and_harms_nothing(
     written = capsys.readouterr().err
     assert "--- Logging error ---" in written
     assert written.endswith("goes on\n")
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(as_json=False, level="info")
+    try:
+        raise ValueError("x\x1b[31mRED\x00\x9b")
+    except ValueError as error:
+        log.error("it failed: %s", error, exc_info=True)
+    written = capsys.readouterr().err
+    assert "x\\x1b[31mRED\\x00\\x9b" in written
+    assert not {"\x1b", "\x00", "\x9b"} & set(written)
+    assert "Traceback" in written.splitlines()[1]
+
+
+def test_half_a_character_loses_no_record(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(as_json=True, level="info")
+    log.warning("no file %s", "\udcff", extra={"reason": "\udcff", "counts": {"\udcff": 1}})
+    entry = msgspec.json.decode(capsys.readouterr().err)
+    assert entry["message"] == "no file \\udcff"
+    assert (entry["reason"], entry["counts"]) == ("\\udcff", {"\\udcff": 1})

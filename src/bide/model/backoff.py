@@ -22,9 +22,9 @@ class Backoff:
         ceiling: the longest pause.
         jitter: by what part a pause is longer or shorter at random, from 0 to 1, so that what
             failed together is not tried again together.
-        on: the exceptions after which it is worth trying again. Any other makes the message a dead
-            letter at once. `SystemExit` and its like say nothing about the message: they always
-            count as worth it.
+        on: the exceptions after which it is worth trying again; a group of exceptions counts if all
+            in it do. Any other makes the message a dead letter at once. `SystemExit` and its like
+            say nothing about the message: they always count as worth it.
 
     Raises:
         InvalidArgument: an argument cannot be.
@@ -67,6 +67,20 @@ class Backoff:
         object.__setattr__(self, "on", on)
         object.__setattr__(self, "_first", first)
         object.__setattr__(self, "_ceiling", ceiling)
+
+    def covers(self, error: BaseException) -> bool:
+        """Tell whether an error is worth another attempt; of a group, whether all in it are.
+
+        Example:
+            >>> backoff = Backoff(on=(OSError,))
+            >>> backoff.covers(ConnectionError()), backoff.covers(KeyError())
+            (True, False)
+            >>> backoff.covers(ExceptionGroup("both", [TimeoutError(), ConnectionError()]))
+            True
+        """
+        if isinstance(error, self.on):
+            return True
+        return isinstance(error, BaseExceptionGroup) and all(map(self.covers, error.exceptions))
 
     def delay(self, attempt: int, random: float) -> int:
         """Return the pause after an attempt, in milliseconds.

@@ -13,7 +13,7 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
 from bide.model.moments import Duration
-from bide.worker.duty import Duty, lease_of
+from bide.worker.duty import Duty, check_decorator, lease_of
 from bide.worker.handler import (
     Handler,
     Middleware,
@@ -126,6 +126,8 @@ class App(Periodic):
             InvalidArgument: the function takes something else, or the queue has a handler already.
         """
 
+        check_decorator(queue, 'app.handler("orders")')
+
         def register(function: F) -> F:
             if queue in self._duties:
                 known = next(iter(self._duties[queue].handlers.values())).name
@@ -166,6 +168,8 @@ class App(Periodic):
                 plain and `run` is async, or the other way round, the name is taken, or the queue
                 has a plain handler.
         """
+
+        check_decorator(queue, 'app.job("orders")')
 
         def register(kind: J) -> J:
             if not isinstance(kind, type) or not issubclass(kind, Job):

@@ -130,7 +130,7 @@ class Compensation:
         pause = self._source.retry.delay(one.attempt, random.random())
         left = failures[-1].moment + pause - one.claimed
         if left > 0:
-            raise Retry(left / 1000, "the process that asked died, again; it rests before the next")
+            raise Retry("the process that asked died, again; it rests", delay=left / 1000)
 
     def _body(self, after: int | None, last: Asked | None, put: int) -> bytes:
         source = self._source

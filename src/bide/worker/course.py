@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from bide.worker.delivery import Handling
-from bide.worker.handler import Middleware
+from bide.worker.handler import Middleware, done
 from bide.worker.threads import Threads
 
 __all__ = ["Course"]
@@ -87,4 +87,4 @@ class Course:
 
 def _run(one: Handling) -> None:
     """Run a plain handler, in a thread."""
-    one.handler.call(one)
+    done(one.handler.call(one), one.handler.name)

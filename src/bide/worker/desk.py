@@ -20,8 +20,8 @@ from bide.worker.delivery import Handling
 from bide.worker.handler import Handler, Unwanted
 
 __all__ = [
-    "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "overtime",
-    "result", "room", "to_extend",
+    "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "misjudged",
+    "overtime", "result", "room", "to_extend",
 ]  # fmt: skip
 
 CLAIM_MOST = 1_000
@@ -92,17 +92,21 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
     last = message.attempt >= min(retry.attempts, message.attempts)
     match error:
         case signals.Discard() | Unwanted():
-            return Verdict("ack", reason=str(error) or "no longer wanted", discarded=True)
+            return Verdict(
+                "ack", reason=signals.text_of(error) or "no longer wanted", discarded=True
+            )
         case signals.Bury():
-            return Verdict("bury", reason=error.reason or "buried by its handler")
+            return Verdict("bury", reason=signals.text_of(error.reason or "buried by its handler"))
         case signals.Retry():
-            reason = error.reason or "its handler asked for another attempt"
-            pause = retry.delay(message.attempt, chance) if error.delay is None else error.delay
+            reason = signals.text_of(error.reason or "its handler asked for another attempt")
+            pause = (
+                retry.delay(message.attempt, chance) if error.delay is None else int(error.delay)
+            )
         case Unfit():
             return Verdict("bury", reason=str(error)[:REASON_LENGTH])
         case _:
             reason = describe(error)
-            if isinstance(error, Exception) and not isinstance(error, retry.on):
+            if isinstance(error, Exception) and not retry.covers(error):
                 return Verdict("bury", reason=reason)
             pause = retry.delay(message.attempt, chance)
     return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
@@ -119,8 +123,9 @@ def describe(error: BaseException) -> str:
 
     Frames of the worker itself are left out. The whole fits into what a message remembers.
     """
-    first = "".join(traceback.format_exception_only(error)).strip()
-    first = first.splitlines()[0][:FIRST_LINE] if first else type(error).__name__
+    cause, around = _innermost(error)
+    first = "".join(traceback.format_exception_only(cause)).strip()
+    first = (first.splitlines() or [type(cause).__name__])[0][:FIRST_LINE] + around
     whole = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in whole.stack if not frame.filename.startswith(HERE)]
     whole.stack = traceback.StackSummary.from_list(frames)
@@ -131,6 +136,29 @@ def describe(error: BaseException) -> str:
     if len(text) > left:
         text = "...\n" + text[4 - left :]
     return f"{first}\n{text}"
+
+
+def _innermost(error: BaseException) -> tuple[BaseException, str]:
+    """Return the error to be named, the first one of a group, and what to say of the others."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error, ""
+    cause, groups = error.exceptions[0], len(error.exceptions)
+    while isinstance(cause, BaseExceptionGroup):
+        cause, groups = cause.exceptions[0], groups + len(cause.exceptions) - 1
+    return cause, f" (in an {type(error).__name__} of {groups})"
+
+
+def misjudged(
+    message: Message, error: BaseException, mistake: Exception, retry: Backoff
+) -> Verdict:
+    """Return what becomes of a message whose handler raised what cannot be judged."""
+    reason = (
+        f"{type(error).__name__} was raised, and its own code failed: "
+        f"{type(mistake).__name__}: {signals.text_of(mistake)}"
+    )[:REASON_LENGTH]
+    if message.attempt >= min(retry.attempts, message.attempts):
+        return Verdict("bury", reason=reason)
+    return Verdict("retry", retry.delay(message.attempt, 0.5), reason)
 
 
 def result(verdict: Verdict, outcome: Outcome) -> Result:

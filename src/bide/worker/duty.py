@@ -10,7 +10,7 @@ from bide.worker.access import Access
 from bide.worker.delivery import Handling
 from bide.worker.handler import Handler, Middleware
 
-__all__ = ["Chain", "Duty", "chained", "lease_of"]
+__all__ = ["Chain", "Duty", "chained", "check_decorator", "lease_of"]
 
 SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
 
@@ -52,6 +52,17 @@ def chained(
         return tuple(around), None
     chain = duty.chain(access)
     return (chain.attend, *around), chain
+
+
+def check_decorator(queue: object, example: str) -> None:
+    """See that a decorator was given the name of a queue, and not the function itself.
+
+    Raises:
+        InvalidArgument: it was not; the function would silently be left out.
+    """
+    if not isinstance(queue, str):
+        what = getattr(queue, "__name__", None) or repr(queue)
+        raise InvalidArgument(f"name the queue of {what}: @{example}")
 
 
 def lease_of(lease: Duration) -> int:

@@ -4,7 +4,7 @@ import inspect
 import types
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
@@ -14,7 +14,7 @@ from bide.worker.decoding import Decode, decoder
 from bide.worker.delivery import Handling
 
 __all__ = [
-    "Handler", "Middleware", "checked_retry", "inspect_handler", "name_of", "seconds_of",
+    "Handler", "Middleware", "checked_retry", "done", "inspect_handler", "name_of", "seconds_of",
     "with_delivery",
 ]  # fmt: skip
 
@@ -73,10 +73,10 @@ class Handler:
                 raise Unwanted
             await self.function(*arguments)
 
-        def run() -> None:
-            if not wanted(body, handling):
+        def run() -> Any:
+            if not done(wanted(body, handling), "still_wanted of " + self.name):
                 raise Unwanted
-            self.function(*arguments)
+            return self.function(*arguments)
 
         return run_async() if self.is_async else run()
 
@@ -128,6 +128,22 @@ def inspect_handler(
         raise InvalidArgument(f"{name} has still_wanted=, which judges the body: let it take one")
     decode = decoder(kind, name) if "b" in order else None
     return is_async, decode, order
+
+
+def done(result: Any, name: str) -> Any:
+    """Return what a plain function has returned, unless that is work which nobody has done.
+
+    Raises:
+        TypeError: it is a coroutine or a generator, of which not a line has run.
+    """
+    if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result)):
+        return result
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()  # it was never begun: nothing is to be said of that at its end
+    raise TypeError(
+        f"{name} returned a {type(result).__name__}, of which nothing has run: a decorator has "
+        "hidden an async function; let what it returns be an async function that awaits it"
+    )
 
 
 def with_delivery(
@@ -192,7 +208,10 @@ def _is_async(function: Any) -> bool:
 def _is_delivery(name: str, annotation: Any) -> bool:
     if annotation is inspect.Parameter.empty:
         return name == "delivery"
-    return isinstance(annotation, type) and issubclass(annotation, Held)
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    return any(isinstance(kind, type) and issubclass(kind, Held) for kind in kinds or (annotation,))
 
 
 def _hints(function: Any, name: str) -> dict[str, Any]:

@@ -109,6 +109,14 @@ def unusual(one: Handling, error: BaseException) -> None:
     )  # fmt: skip
 
 
+def misjudged(one: Handling, error: BaseException, mistake: Exception) -> None:
+    """Say that an exception is itself broken."""
+    _log.error(
+        "%s: %s raised a %s whose own code failed", one, one.handler.name, type(error).__name__,
+        extra=_fields(one, "failed"), exc_info=mistake,
+    )  # fmt: skip
+
+
 def too_late(one: Handling, error: BaseException | None) -> None:
     """Say that a handler has ended whose outcome no longer counts."""
     _log.info(

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import re
 import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -15,6 +17,9 @@ FIELDS = (
     "running",
     "method", "path", "status", "operation", "client", "namespace", "token",
 )  # fmt: skip
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal may take for an order; not the tab and the end of a line."""
 
 MOMENT = 0.05
 """For how many seconds a line may wait for others."""
@@ -38,7 +43,25 @@ class JsonFormatter(logging.Formatter):
                 entry[name] = told[name]
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry).decode()
+        try:
+            return msgspec.json.encode(entry).decode()
+        except UnicodeEncodeError:  # half a character, as the name of a file may have it
+            return msgspec.json.encode(_whole(entry)).decode()
+
+
+class PlainFormatter(logging.Formatter):
+    """Makes a line for people; what an error says cannot steer the terminal they read it on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text, control characters made visible."""
+        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", super().format(record))
+
+
+def _whole(value: Any) -> Any:
+    """Return a value in which no text has half a character."""
+    if isinstance(value, dict):
+        return {_whole(name): _whole(inner) for name, inner in value.items()}
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 class GatheringHandler(logging.Handler):
@@ -91,7 +114,7 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
         handler.setFormatter(JsonFormatter())
     else:
         plain = "%(asctime)s.%(msecs)03d %(levelname)-7s [%(process)d] %(message)s"
-        handler.setFormatter(logging.Formatter(plain, "%H:%M:%S"))
+        handler.setFormatter(PlainFormatter(plain, "%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # No line of ours shows these, and each record would find them out.
     logging.logThreads = False

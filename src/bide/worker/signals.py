@@ -2,15 +2,22 @@
 
 from bide.model.moments import Duration, milliseconds
 
-__all__ = ["Bury", "Discard", "Retry", "Signal"]
+__all__ = ["Bury", "Discard", "Retry", "Signal", "text_of"]
 
 
 class Signal(Exception):
-    """The root of what a handler may raise to steer its message."""
+    """The root of what a handler may raise to steer its message.
 
-    def __init__(self, reason: str = "") -> None:
+    Args:
+        reason: what the message remembers, or the log; anything else than text becomes text.
+    """
+
+    # Also of a subclass whose own `__init__` does not call this one.
+    reason: str = ""
+
+    def __init__(self, reason: object = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = text_of(reason)
 
 
 class Retry(Signal):
@@ -19,16 +26,19 @@ class Retry(Signal):
     It counts as an attempt; the last attempt makes the message a dead letter.
 
     Args:
-        delay: how long from now; by default what the handler's backoff says.
         reason: what the message remembers of this attempt.
+        delay: how long from now; by default what the handler's backoff says.
 
     Example:
-        >>> raise Retry(delay="5m", reason="the bank is closed")
+        >>> raise Retry("the bank is closed", delay="5m")
         Traceback (most recent call last):
         bide.worker.signals.Retry: the bank is closed
     """
 
-    def __init__(self, delay: Duration | None = None, reason: str = "") -> None:
+    delay: int | None = None
+    """In milliseconds."""
+
+    def __init__(self, reason: object = "", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.delay = None if delay is None else milliseconds(delay)
 
@@ -47,3 +57,11 @@ class Bury(Signal):
     Args:
         reason: what the message remembers.
     """
+
+
+def text_of(value: object) -> str:
+    """Return something as text, whatever its own code for that does."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001  (of a user's own class)
+        return f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"

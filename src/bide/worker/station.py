@@ -282,7 +282,11 @@ class Station:
                 return desk.RELEASE
         elif not isinstance(error, Exception):
             journal.unusual(one, error)
-        return desk.judge(one.message, error, one.handler.retry, self._chance())
+        try:
+            return desk.judge(one.message, error, one.handler.retry, self._chance())
+        except Exception as mistake:  # noqa: BLE001  (of an exception that a user wrote)
+            journal.misjudged(one, error, mistake)
+            return desk.misjudged(one.message, error, mistake, one.handler.retry)
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:
