@@ -18,9 +18,10 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.top.sample import REMEMBER, Rates, Sample, Worker, Workers, rates
+from bide.cli.top.sample import Rates, Workers, rates
 from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
+from bide.telemetry.sample import REMEMBER, Lateness, Sample, Worker
 from tests.cli.conftest import BOUND, environment
 
 Bide = Callable[..., Result]
@@ -83,6 +84,25 @@ def test_the_picture() -> None:
     assert re.search(r"mail +0 +0 +0 +0 *\n", screen)
     assert re.search(r"web1:7 +1 +in 30s +orders 1", screen)
     assert re.search(r"web2:8 +1 +over +orders 1", screen)
+
+
+def test_the_picture_of_lateness_and_of_workers_without_work() -> None:
+    at_work = {
+        "idle:1": Worker("idle:1", {"mail": 0, "orders": 0}, seen=9.0),
+        "dead:2": Worker("dead:2", {"orders": 0}, silent=42_000, seen=-33.0),
+    }
+    queues = {"orders": bide.Counts(Sizes(), Flow()), "mail": bide.Counts(Sizes(), Flow())}
+    late = {"orders": Lateness(0.0025, None, 50), "mail": Lateness(0.5, 300.0, 2)}
+    screen = drawn(Sample(9.0, queues, at_work, late))
+    assert re.search(r"orders +0 +0 +0 +0 +2\.5ms +over 30m", screen)
+    assert re.search(r"mail +0 +0 +0 +0 +500ms +5m", screen)
+    assert re.search(r"idle:1 +0 +mail 0, orders 0", screen)
+    assert re.search(r"dead:2 +0 +silent +for 42s: dead, or hangs", screen)
+    assert "at most" in screen
+    assert "nobody is at work" in drawn(Sample(9.0, queues))
+    nothing = drawn(Sample(9.0, {}, at_work))
+    assert "idle:1" in nothing
+    assert "no queues" in drawn(Sample(9.0, {}))
 
 
 def test_a_screen_that_is_too_small_shows_what_is_late() -> None:
@@ -171,7 +191,7 @@ class Live:
 
     def read(self) -> None:
         if select.select([self.ours], [], [], 0.05)[0]:
-            self.seen += os.read(self.ours, 65536).decode()
+            self.seen += os.read(self.ours, 65536).decode(errors="replace")
 
     def close(self) -> None:
         self.process.kill()

@@ -15,6 +15,7 @@ from bide.model.commands import Command, Queues
 from bide.model.errors import StoreUnavailable
 from bide.model.replies import Names
 from bide.queue.sync import Queue
+from bide.telemetry.presence import is_register
 
 __all__ = ["Store"]
 
@@ -52,9 +53,14 @@ class Store:
         return self.queue(name)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names of the queues that begin with `prefix`."""
+        """Return the names of the queues that begin with `prefix`, without the registers."""
         self._must_stand()
-        return self.ask(Names, Queues(prefix)).names
+        found = self.ask(Names, Queues(prefix)).names
+        return [name for name in found if not is_register(name) or name == prefix]
+
+    def registers(self) -> list[str]:
+        """Return the names of the queues in which workers say that they are there."""
+        return [name for name in self.ask(Names, Queues("")).names if is_register(name)]
 
     def ask(self, kind: type[R], command: Command) -> R:
         """Have a command carried out, and return its reply."""

@@ -20,6 +20,7 @@ from bide.model.identity import check_queue
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page
+from bide.telemetry.presence import is_register
 
 __all__ = ["OPEN", "RESERVED", "SCOPES", "Caller", "Scope", "Token", "Tokens"]
 
@@ -82,6 +83,8 @@ class Caller(msgspec.Struct, frozen=True):
     def own(self, full: str) -> str | None:
         """Return the name that a queue of the store has for them, `None` if it is not theirs."""
         namespace, _, queue = full.rpartition("/")
+        if is_register(queue):
+            return None
         if self.namespace is None:
             return full if namespace != RESERVED else None
         return queue if namespace == self.namespace else None

@@ -19,6 +19,7 @@ from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
+from bide.worker.attendance import may_be_listed
 
 __all__ = ["App", "create_app"]
 
@@ -177,8 +178,14 @@ class App:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self.service.begin()
         self._ready()
+        attendance = self.service.attendance() if may_be_listed(self.service.lane) else None
+        keeping = asyncio.create_task(attendance.keep()) if attendance is not None else None
         yield
         self.service.stop()
+        if attendance is not None and keeping is not None:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await attendance.leave()
         await asyncio.to_thread(self.service.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

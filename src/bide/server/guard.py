@@ -14,6 +14,7 @@ from bide.model.identity import check_name, check_queue
 from bide.model.message import MAX_ATTEMPTS, Item
 from bide.model.moments import LATEST
 from bide.server.access import Caller
+from bide.telemetry.presence import is_register
 
 __all__ = ["check", "needs"]
 
@@ -30,6 +31,8 @@ def needs(command: cmd.Command) -> str:
     """Return the scope that a command needs, the same as that of its route."""
     if command.only_reads:
         return "read"
+    if is_register(command.queue):
+        return "consume"  # a worker says that it is there
     match command:
         case cmd.Bury() if command.ids:
             return "admin"

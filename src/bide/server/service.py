@@ -1,21 +1,25 @@
 """The service: one store, and everybody whose requests go there."""
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Command, Queues
+from bide.model.commands import Claim, Command, Queues
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.replies import Claimed, Names, Reply
 from bide.server.access import OPEN, RESERVED, Caller, Tokens
+from bide.server.claimers import Claimers
 from bide.server.hub import Hub
 from bide.server.problem import Problem
 from bide.server.quotas import Quotas
 from bide.server.settings import Settings
 from bide.telemetry.tally import Tally
+from bide.worker.attendance import Attendance
 
 __all__ = ["Service", "SettableClock"]
 
@@ -61,6 +65,7 @@ class Service:
         claims in batches; how late its messages are is known to the program that has it."""
         self.waiting = 0
         """How many claims wait."""
+        self.claimers = Claimers()
         self._under_way = 0
 
     async def begin(self) -> None:
@@ -99,20 +104,23 @@ class Service:
         finally:
             self._under_way -= len(commands)
 
-    async def claim(self, command: Command, wait: float) -> Claimed:
+    async def claim(self, command: Claim, wait: float) -> Claimed:
         """Claim messages, and wait for them; what a caller who goes away has claimed goes back."""
         self.waiting += 1
+        self.claimers.came(command.holder, command.queue)
         try:
             reply = await self.lane.acall(command, self, min(wait, self.settings.longest_wait))
         finally:
             self.waiting -= 1
+            self.claimers.went(command.holder, command.queue)
         assert isinstance(reply, Claimed)
         return reply
 
-    def handed_out(self, queue: str, reply: Claimed) -> None:
-        """Count what a claim has brought."""
+    def handed_out(self, command: Claim, reply: Claimed) -> None:
+        """Count what a claim has brought, and remember who it was."""
+        self.claimers.seen(command.holder, command.queue)
         if reply.messages:
-            tally = self.tallies.setdefault(queue, Tally())
+            tally = self.tallies.setdefault(command.queue, Tally())
             tally.claims += 1
             tally.claimed += len(reply.messages)
             for message in reply.messages:
@@ -169,6 +177,12 @@ class Service:
         self.requests[key] = self.requests.get(key, 0) + 1
         self.seconds[operation] = self.seconds.get(operation, 0.0) + took
         return took
+
+    def attendance(self) -> Attendance:
+        """Return what tells in the store of those who claim here."""
+        process = f"serve:{socket.gethostname()}:{os.getpid()}"
+        lister = self.claimers.listed
+        return Attendance(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
 
     def stop(self) -> None:
         """Answer the claims that wait, and end what streams."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
 from bide.model.replies import Counts, Names, Reply
+from bide.telemetry.presence import is_register
 from bide.telemetry.tally import OUTCOMES, Histogram, Tally
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Cou
 
     Args:
         lane: the way to the store.
-        queues: which; all that there are by default.
+        queues: which; all that there are by default, but those of bide's own workers.
 
     Raises:
         StoreError: the store cannot be read.
@@ -75,7 +76,7 @@ def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Cou
     if queues is None:
         names = lane.call(Queues(""))
         assert isinstance(names, Names)
-        queues = names.names
+        queues = [name for name in names.names if not is_register(name)]
     found: dict[str, Counts] = {}
     for queue in queues:
         reply = lane.call(Count(queue))

@@ -67,6 +67,11 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
         pairs = zip(self.buckets, other.buckets, strict=True)
         return Histogram([mine + theirs for mine, theirs in pairs], self.sum + other.sum)
 
+    def minus(self, earlier: "Histogram") -> "Histogram":
+        """Return what has come since an earlier state of this one."""
+        pairs = zip(self.buckets, earlier.buckets, strict=True)
+        return Histogram([now - then for now, then in pairs], self.sum - earlier.sum)
+
 
 class Tally(msgspec.Struct, gc=False):
     """What was done on a queue since the process began; `running` and `waiting` are of now."""

@@ -65,8 +65,9 @@ async def _work(orders: Orders) -> None:
     loop = asyncio.get_running_loop()
     report = Report()
     runner = Runner(
-        load(orders.target), orders.queues, grace=orders.grace, ready=lambda: _ready(line, report)
-    )
+        load(orders.target), orders.queues, grace=orders.grace,
+        ready=lambda: _ready(line, report), present=True,
+    )  # fmt: skip
     report.store = runner.store
     line = Line(orders.line, lambda: _orphaned(runner))
     for number in (signal.SIGTERM, signal.SIGINT):

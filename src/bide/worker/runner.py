@@ -15,6 +15,7 @@ from bide.model.errors import InvalidArgument, StoreBusy
 from bide.telemetry.tally import Tally
 from bide.worker.access import Access, sleep
 from bide.worker.app import App
+from bide.worker.attendance import Attendance, may_be_listed
 from bide.worker.duty import chained
 from bide.worker.station import Station
 from bide.worker.tracing import traced
@@ -41,6 +42,7 @@ class Runner:
         lane: the way to the store, if somebody has one open; it is not closed then.
         ready: called once messages are claimed.
         blocked: seconds after which a handler that holds up the loop is named in a warning.
+        present: tell in the store that this worker is there, for `bide top`.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
@@ -55,6 +57,7 @@ class Runner:
         lane: Lane | None = None,
         ready: Callable[[], None] = lambda: None,
         blocked: float = LIMIT,
+        present: bool = False,
     ) -> None:
         self._app = app
         self._queues = chosen(app, list(queues))
@@ -62,6 +65,7 @@ class Runner:
         self._lane = lane
         self._ready = ready
         self._blocked = blocked
+        self._present = present
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self.stations: dict[str, Station] = {}
@@ -114,6 +118,11 @@ class Runner:
         chores += [asyncio.create_task(station.beat()) for station in stations]
         chores += [asyncio.create_task(chain.keep()) for chain in chains]
         chores += [asyncio.create_task(station.report()) for station in stations]
+        attendance = Attendance(
+            access.lane, access.clock, holder, lambda: {holder: list(self.stations)}, self.tallies
+        )
+        if self._present and may_be_listed(access.lane):
+            chores.append(asyncio.create_task(attendance.keep()))
         try:
             _log.info("at work on %s, at %s", ", ".join(self._queues), self._app.url)
             self._ready()
@@ -122,6 +131,7 @@ class Runner:
             await self._leave(access, stations, chores)
         finally:
             await _cancel(claims + chores)
+            await attendance.leave()
             watch.close()
             for station in stations:
                 station.close()

@@ -232,6 +232,23 @@ def test_a_file_that_was_replaced_by_something_else_is_refused(
         engine.execute([cmd.Count("q")])
 
 
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_refused_is_no_hindrance_once_it_is_gone(
+    engine: SqliteEngine, path: Path
+) -> None:
+    Desk(engine).put("a")
+    for file in path.parent.glob("bide.db*"):
+        file.unlink()
+    path.write_text("no database at all, but a letter to the editor")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="not a SQLite database"):
+            engine.execute([cmd.Count("q")])
+    path.unlink()
+    desk = Desk(engine, watched=False)
+    assert desk.put("b")
+    assert desk.scan() == ["b"]
+
+
 def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:
     engine.close()
     with pytest.raises(Closed, match="this engine was closed"):

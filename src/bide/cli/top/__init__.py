@@ -1,17 +1,15 @@
 """`bide top`: a live table of queues and workers."""
 
-import time
 from typing import Any
 
 import click
 
-from bide.cli.moments import now_ms
+from bide.cli.exits import warn
 from bide.cli.options import DURATION, on_store
 from bide.cli.output import Output
 from bide.cli.store import Store
-from bide.cli.top.sample import Sample, Workers, take
+from bide.cli.top.looks import Looks, looks_at
 from bide.cli.top.screen import as_facts, picture, print_rows
-from bide.model.errors import StoreError
 
 __all__ = ["top"]
 
@@ -36,83 +34,68 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     All queues of the store, or those whose names begin with PREFIX.
 
     Ctrl-C ends it. Elsewhere than on a terminal it looks once; with --json it prints an object for
-    each look. In a pipe a line is: "queue", name, delayed, ready, leased, dead, seconds late, and
-    the counters of `bide counts`; or "worker", name, how many it holds, of which queues.
+    each look. In a pipe a line is: "queue", name, delayed, ready, leased, dead, seconds late, the
+    counters of `bide counts`, and by how many seconds half of the deliveries of the last minute
+    were late at most, and 99 in 100; or "worker", name, how many it holds, of which queues.
 
-    Workers are known by the messages they hold.
+    Of a server (--url http://...) it hears what changes, and waits for one that is away. Workers
+    are those of `bide worker`, who claims by HTTP, and whoever else holds messages.
 
     \b
     Example:
       bide top
       bide top shop- --interval 5s
+      BIDE_TOKEN=... bide top --url http://127.0.0.1:8642
       bide top --once --json | jq '.queues[] | select(.late > 60)'
     """
     if interval < SHORTEST:
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
-    looks = _Looks(store, prefix)
-    looks.look()
-    if once or not (out.terminal or out.as_json):
-        _show(out, looks)
-        return
+    looks = looks_at(store, prefix, interval)
     try:
-        if out.as_json:
-            _print_all(out, looks, interval)
+        looks.look()
+        if once or not (out.terminal or out.as_json):
+            _show(out, looks)
+        elif out.as_json:
+            _print_all(out, looks)
         else:
-            _watch(out, looks, interval)
+            _watch(out, looks)
     except KeyboardInterrupt:  # the way to leave
         return
+    finally:
+        looks.close()
 
 
-class _Looks:
-    """Looks at the store again and again; keeps the last sample, and the one before."""
-
-    def __init__(self, store: Store, prefix: str) -> None:
-        self.store = store
-        self.workers = Workers()
-        self.sample = Sample(0.0, {}, {})
-        self.before: Sample | None = None
-        self.trouble: str | None = None
-        self._prefix = prefix
-
-    def look(self) -> None:
-        """Take a sample."""
-        sample = take(self.store.ask, self.store.names(self._prefix), time.monotonic())
-        self.before = self.sample if self.sample.moment else None
-        self.sample = sample
-
-    def look_again(self) -> None:
-        """Take a sample; of a store that is away keep the last one, and what is wrong."""
-        try:
-            self.look()
-            self.trouble = None
-        except StoreError as error:
-            self.trouble = str(error)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the last sample for programs."""
-        return as_facts(self.sample, self.before, self.workers.see(self.sample), now_ms())
+def _facts(looks: Looks) -> dict[str, Any]:
+    return as_facts(looks.sample, looks.before, looks.workers.see(looks.sample), looks.now)
 
 
-def _show(out: Output, looks: _Looks) -> None:
+def _show(out: Output, looks: Looks) -> None:
     if out.as_json:
-        out.json(looks.facts())
+        out.json(_facts(looks))
         return
     workers = looks.workers.see(looks.sample)
     if out.terminal:
-        out.console.print(picture(looks.store.shown, looks.sample, looks.before, workers, now_ms()))
+        out.console.print(
+            picture(looks.store.shown, looks.sample, looks.before, workers, looks.now)
+        )
     else:
-        print_rows(out, looks.sample, workers, now_ms())
+        print_rows(out, looks.sample, workers, looks.now)
 
 
-def _print_all(out: Output, looks: _Looks, interval: float) -> None:
+def _print_all(out: Output, looks: Looks) -> None:
     while True:
-        out.json(looks.facts())
-        out.flush()
-        time.sleep(interval)
-        looks.look()
+        if looks.trouble is None:
+            out.json(_facts(looks))
+            out.flush()
+        before = looks.trouble
+        looks.look_again()
+        if looks.trouble is not None and not looks.waits:
+            raise looks.trouble
+        if looks.trouble is not None and before is None:
+            warn(f"{looks.trouble}; waiting for it")
 
 
-def _watch(out: Output, looks: _Looks, interval: float) -> None:
+def _watch(out: Output, looks: Looks) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -120,13 +103,12 @@ def _watch(out: Output, looks: _Looks, interval: float) -> None:
     def drawn() -> Any:
         seen = looks.workers.see(looks.sample)
         lines = out.console.height - 1
-        image = picture(looks.store.shown, looks.sample, looks.before, seen, now_ms(), lines)
+        image = picture(looks.store.shown, looks.sample, looks.before, seen, looks.now, lines)
         if looks.trouble is None:
             return image
         return Group(Text(f"the store is away: {looks.trouble}", "bold red"), image)
 
     with Live(drawn(), console=out.console, screen=True, auto_refresh=False) as live:
         while True:
-            time.sleep(interval)
             looks.look_again()
             live.update(drawn(), refresh=True)

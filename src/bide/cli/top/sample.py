@@ -1,52 +1,10 @@
-"""What `bide top` knows: samples of the queues and of who holds messages, and what lies between."""
+"""What `bide top` makes of samples: what lies between two of them, and who was seen lately."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
 
-from bide.model.commands import Command, Count, Scan
-from bide.model.replies import Counts, Page
+from bide.telemetry.sample import REMEMBER, Sample, Worker
 
-__all__ = ["Rates", "Sample", "Worker", "Workers", "rates", "take"]
-
-R = TypeVar("R")
-Ask = Callable[[type[R], Command], R]
-
-HELD_MOST = 1_000
-"""How many held messages of a queue are looked at for each sample."""
-
-REMEMBER = 60.0
-"""For how many seconds a worker is listed after it was last seen to hold something."""
-
-
-@dataclass
-class Worker:
-    """Who holds messages, by the name under which it has claimed them."""
-
-    holder: str
-    held: dict[str, int] = field(default_factory=dict)
-    """How many of each queue, at the last sample."""
-    until: int | None = None
-    """When the first of its leases lapses, in Unix milliseconds."""
-    seen: float = 0.0
-    """When it was last seen to hold something, by the monotonic clock."""
-
-    @property
-    def holds(self) -> int:
-        """How many messages it holds."""
-        return sum(self.held.values())
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A store at one moment."""
-
-    moment: float
-    """By the monotonic clock, in seconds."""
-    queues: dict[str, Counts]
-    workers: dict[str, Worker]
-    partly: bool = False
-    """Whether some queue has more held messages than were looked at."""
+__all__ = ["Rates", "Workers", "rates"]
 
 
 @dataclass(frozen=True)
@@ -57,33 +15,6 @@ class Rates:
     done: float
     failed: float
     """Attempts that failed: retried, lapsed, or dead at once."""
-
-
-def take(ask: Ask[object], queues: Iterable[str], moment: float) -> Sample:
-    """Look at queues once: a count of each, and who holds what where something is held.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    found: dict[str, Counts] = {}
-    workers: dict[str, Worker] = {}
-    partly = False
-    for queue in queues:
-        counts = ask(Counts, Count(queue))
-        assert isinstance(counts, Counts)
-        found[queue] = counts
-        if not counts.sizes.leased:
-            continue
-        page = ask(Page, Scan(queue, "leased", limit=HELD_MOST))
-        assert isinstance(page, Page)
-        partly = partly or page.cursor is not None
-        for message in page.messages:
-            name = message.holder or ""
-            worker = workers.setdefault(name, Worker(name, seen=moment))
-            worker.held[queue] = worker.held.get(queue, 0) + 1
-            if message.until is not None:
-                worker.until = min(message.until, worker.until or message.until)
-    return Sample(moment, found, workers, partly)
 
 
 def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
@@ -99,7 +30,10 @@ def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
 
 
 class Workers:
-    """Remembers for a while who was seen to hold messages: quick handlers hold them briefly."""
+    """Remembers for a while who was seen: one that says nothing of itself is seen by what it holds.
+
+    `bide worker` says that it is there; a program of one's own that claims by hand does not.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Worker] = {}

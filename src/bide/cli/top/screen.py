@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from bide.cli.count import FLOW, SIZES, facts_of
 from bide.cli.moments import rounded
 from bide.cli.output import STYLES, Output, printable
-from bide.cli.top.sample import Rates, Sample, Worker, rates
+from bide.cli.top.sample import Rates, rates
+from bide.telemetry.sample import Lateness, Sample, Worker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["as_facts", "picture", "print_rows"]
 
 RATES = ("put/s", "done/s", "failed/s")
-ABOUT = (
-    "Workers are known by what they hold; one that has had nothing to do for a minute is not seen."
-)
+QUANTILES = ("p50", "p99")
+ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
 
 
 def as_facts(
@@ -33,10 +33,13 @@ def as_facts(
                 "put": round(rate.put, 3), "done": round(rate.done, 3),
                 "failed": round(rate.failed, 3),
             }  # fmt: skip
+        if name in sample.lateness:
+            facts["lateness"] = sample.lateness[name]
         queues.append(facts)
     listed = [
         {"holder": worker.holder, "holds": worker.holds, "queues": worker.held,
-         "until": worker.until, "seen": round(sample.moment - worker.seen, 3)}
+         "until": worker.until, "seen": round(sample.moment - worker.seen, 3),
+         "silent": None if worker.silent is None else worker.silent / 1000}
         for worker in workers
     ]  # fmt: skip
     return {"now": now, "queues": queues, "workers": listed}
@@ -47,7 +50,9 @@ def print_rows(out: Output, sample: Sample, workers: list[Worker], now: int) -> 
     for name, found in sample.queues.items():
         sizes = (getattr(found.sizes, size) for size in SIZES)
         flow = (getattr(found.flow, size) for size in FLOW)
-        out.row("queue", name, *sizes, _late(found.oldest, now), *flow)
+        late = sample.lateness.get(name)
+        shares = ("", "") if late is None else (_seconds(late.p50), _seconds(late.p99))
+        out.row("queue", name, *sizes, _late(found.oldest, now), *flow, *shares)
     for worker in workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", printable(worker.holder), worker.holds, held)
@@ -74,7 +79,7 @@ def picture(
     from rich.console import Group
     from rich.text import Text
 
-    if not sample.queues:
+    if not sample.queues and not workers:
         return Text.assemble((f"no queues in {store} yet", "dim"))
     room, places = (None, None) if lines is None else _divided(lines, len(workers))
     parts: list[RenderableType] = [
@@ -83,8 +88,9 @@ def picture(
     if workers:
         parts.append(_workers(sample, workers, now, places))
     else:
-        parts.append(Text("nobody holds a message", "dim"))
-    parts.append(Text(ABOUT, "dim"))
+        parts.append(Text("nobody is at work", "dim"))
+    if sample.lateness:
+        parts.append(Text(ABOUT, "dim"))
     return Group(*parts)
 
 
@@ -115,7 +121,7 @@ def _queues(sample: Sample, before: Sample | None, now: int, room: int | None) -
             return -(_late(sample.queues[name].oldest, now)), -(rate.put + rate.done)
 
         names = sorted(sorted(names, key=weight)[: room - 1])
-    table = _table("queue", *SIZES, "late by", *RATES, "")
+    table = _table("queue", *SIZES, "late by", *QUANTILES, *RATES, "")
     for name in names:
         found = sample.queues[name]
         cells = [Text(name, "bold")]
@@ -124,11 +130,12 @@ def _queues(sample: Sample, before: Sample | None, now: int, room: int | None) -
             cells.append(Text(f"{count:,}", STYLES[size] if count else "dim"))
         late = _late(found.oldest, now)
         cells.append(Text(rounded(late * 1000) if late else "", "red" if late >= 60 else ""))
+        cells += _quantiles(sample.lateness.get(name))
         rate = rates(before, sample, name)
         for number, value in enumerate((rate.put, rate.done, rate.failed) if rate else ()):
             style = "dim" if not value else "red" if number == 2 else ""
             cells.append(Text(_pace(value), style))
-        cells += [Text("")] * (len(SIZES) + 2 + len(RATES) - len(cells))
+        cells += [Text("")] * (len(SIZES) + 2 + len(QUANTILES) + len(RATES) - len(cells))
         cells.append(Text("paused" if found.paused else "", "yellow"))
         table.add_row(*cells)
     if len(names) < len(sample.queues):
@@ -143,14 +150,18 @@ def _workers(sample: Sample, workers: list[Worker], now: int, places: int | None
     for worker in workers[:places]:
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
         cells = [Text(printable(worker.holder)), Text(count, "yellow" if worker.holds else "dim")]
-        if worker.until is None:
+        of = ", ".join(f"{queue} {number:,}" for queue, number in sorted(worker.held.items()))
+        if worker.silent is not None:
+            cells += [Text("silent", "red"), Text(f"for {rounded(worker.silent)}: dead, or hangs")]
+        elif worker.until is None and worker.held:
+            cells += [Text(""), Text(of, "dim")]
+        elif worker.until is None:
             ago = rounded((sample.moment - worker.seen) * 1000)
             cells += [Text(""), Text(f"seen {ago} ago", "dim")]
         else:
             left = worker.until - now
             ends = Text(f"in {rounded(left)}") if left > 0 else Text("over", "red")
-            held = sorted(worker.held.items())
-            cells += [ends, Text(", ".join(f"{queue} {number:,}" for queue, number in held))]
+            cells += [ends, Text(of)]
         table.add_row(*cells)
     if places is not None and len(workers) > places:
         table.add_row(Text(f"and {len(workers) - places:,} more", "dim"))
@@ -174,6 +185,32 @@ def _table(*names: str) -> "Table":
 def _late(oldest: int | None, now: int) -> float:
     """Return for how many seconds the oldest message that is due has waited."""
     return 0.0 if oldest is None else max(0, now - oldest) / 1000
+
+
+def _quantiles(late: "Lateness | None") -> "list[Text]":
+    from rich.text import Text
+
+    if late is None:
+        return [Text(""), Text("")]
+    cells = []
+    for seconds in (late.p50, late.p99):
+        text = "over 30m" if seconds is None else _bound(seconds)
+        cells.append(Text(text, "red" if seconds is None or seconds >= 60 else ""))
+    return cells
+
+
+def _bound(seconds: float) -> str:
+    """Return the bound of a bucket, which is a round number.
+
+    Example:
+        >>> _bound(0.0025), _bound(0.05), _bound(2.5), _bound(1800.0)
+        ('2.5ms', '50ms', '2.5s', '30m')
+    """
+    return f"{seconds * 1000:g}ms" if seconds < 1 else rounded(seconds * 1000).replace(".0s", "s")
+
+
+def _seconds(value: float | None) -> str:
+    return "inf" if value is None else f"{value:g}"
 
 
 def _pace(value: float) -> str:

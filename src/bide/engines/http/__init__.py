@@ -11,13 +11,23 @@ from bide.engines.registry import options
 from bide.model.errors import InvalidArgument
 from bide.model.moments import milliseconds
 
-__all__ = ["HttpEngine", "from_url"]
+__all__ = ["HttpEngine", "address_of", "from_url"]
 
 
 def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:
     """Return what opens `http://host:8642` or `https://:TOKEN@host/path`.
 
     The token is the URL's password, or else the environment's `BIDE_TOKEN`. Options: `timeout=30s`.
+
+    Raises:
+        InvalidArgument: when the URL is of another form.
+    """
+    address, timeout = address_of(parts)
+    return partial(HttpEngine, address, timeout)
+
+
+def address_of(parts: SplitResult) -> tuple[Address, float]:
+    """Return what a URL says: where the server is, and how many seconds to wait for it.
 
     Raises:
         InvalidArgument: when the URL is of another form.
@@ -36,7 +46,7 @@ def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:
     if not token.isascii() or not token.isprintable():
         raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
     address = Address(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), token)
-    return partial(HttpEngine, address, timeout)
+    return address, timeout
 
 
 def _number(text: str) -> str | float:

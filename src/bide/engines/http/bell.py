@@ -2,20 +2,14 @@
 
 import threading
 import time
-from http.client import HTTPException, HTTPResponse
 
 import msgspec
 
-from bide.engines.http.connection import Address, Connection
+from bide.engines.http.connection import Address
+from bide.engines.http.stream import SILENCE, EventStream
 from bide.model.errors import BideError
 
 __all__ = ["HttpBell"]
-
-PATH = "/v1/events?counts=0"
-
-SILENCE = 60.0
-"""After so many seconds without a word the connection is taken for dead; the server says something
-every 15 s."""
 
 AGAIN = 1.0
 """How long to wait, in seconds, before the events are asked for again."""
@@ -35,30 +29,23 @@ class HttpBell:
     """
 
     def __init__(self, address: Address, timeout: float) -> None:
-        self._address = address
-        self._timeout = timeout
+        self._events = EventStream(address, "counts=0", max(SILENCE, timeout))
         self._closed = threading.Event()
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
-        self._stream: HTTPResponse | None = None
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes; an empty list once this is closed."""
         while not self._closed.is_set():
             try:
-                if self._stream is None:
-                    self._open()
-                hint = self._next()
-            except (OSError, HTTPException, BideError, ValueError, AttributeError):
+                kind, data = self._events.next()
+                if kind == "hint":
+                    hint = msgspec.json.decode(data, type=_Hint)
+                    # The clock of this machine: what the server said is how long from now.
+                    return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
+            except (BideError, msgspec.DecodeError):
                 # Whoever waits looks again by itself meanwhile.
-                hint = None
-                self._drop()
-            if hint is not None:
-                # The clock of this machine: what the server said is how long from now.
-                return [(hint.queue, time.time_ns() // 1_000_000 + hint.wake_in)]
-            if self._stream is None:
+                self._events.drop()
                 self._closed.wait(AGAIN)
-        self._drop()
+        self._events.drop()
         return []
 
     def decline(self, queue: str, wake: int) -> None:
@@ -67,34 +54,4 @@ class HttpBell:
     def close(self) -> None:
         """Stop listening."""
         self._closed.set()
-        with self._lock:
-            if self._connection is not None:
-                self._connection.shutdown()
-
-    def _open(self) -> None:
-        connection = Connection(self._address, max(SILENCE, self._timeout))
-        with self._lock:
-            self._connection = connection
-        stream = connection.stream(PATH, "text/event-stream")
-        if stream.status != 200:
-            raise HTTPException(f"status {stream.status}")
-        self._stream = stream
-        if self._closed.is_set():
-            connection.shutdown()
-
-    def _next(self) -> _Hint | None:
-        """Return the next hint; `None` when a line says something else."""
-        assert self._stream is not None
-        line = self._stream.readline(65_536)
-        if not line:
-            raise HTTPException("the server has ended the stream")
-        if not line.startswith(b"data: "):
-            return None
-        return msgspec.json.decode(line[6:], type=_Hint)
-
-    def _drop(self) -> None:
-        with self._lock:
-            connection, self._connection = self._connection, None
-        self._stream = None
-        if connection is not None:
-            connection.close()
+        self._events.close()

@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from bide.engines.http.bell import HttpBell
 from bide.engines.http.connection import Address, Connection
+from bide.engines.http.refusals import error_named, refusal
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
 from bide.model import errors
 from bide.model.commands import Command
-from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
+from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError
 from bide.model.replies import Outcomes, Reply, Settings
 
 __all__ = ["HttpEngine"]
@@ -39,12 +39,6 @@ class _Replies(msgspec.Struct):
 
 class _About(msgspec.Struct):
     capabilities: Capabilities
-
-
-class _Problem(msgspec.Struct):
-    detail: str = ""
-    type: str = ""
-    error: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -98,7 +92,7 @@ class HttpEngine:
         failures: dict[int, BideError] = {}
         for number, reply in enumerate(answer.replies):
             if isinstance(reply, _Failed):
-                failures[number] = _error(reply.error)(reply.detail)
+                failures[number] = error_named(reply.error)(reply.detail)
             else:
                 replies.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
         if failures and not replies:
@@ -140,7 +134,7 @@ class HttpEngine:
             raise Closed("this engine was closed")
         status, answer = self._connection.ask(method, path, data, kind)
         if status != 200:
-            raise _refusal(self._address, status, answer)
+            raise refusal(self._address, status, answer)
         return answer
 
 
@@ -153,26 +147,3 @@ def _shifted(reply: Reply, ahead: int) -> Reply:
 
 def _of_store(error: BideError) -> StoreError:
     return error if isinstance(error, StoreError) else StoreError(str(error))
-
-
-def _error(name: str | None) -> type[BideError]:
-    found: Any = getattr(errors, name, None) if name in errors.__all__ else None
-    return found or StoreError
-
-
-_OF_STATUS: dict[int, type[BideError]] = {
-    429: StoreUnavailable, 502: OutcomeUnknown, 503: StoreUnavailable, 504: OutcomeUnknown,
-    507: errors.StoreFull, 413: errors.InvalidArgument,
-}  # fmt: skip
-
-
-def _refusal(address: Address, status: int, answer: bytes) -> BideError:
-    """Return what a problem document stands for."""
-    try:
-        problem = msgspec.json.decode(answer, type=_Problem)
-    except msgspec.DecodeError:
-        problem = _Problem()
-    detail = problem.detail or f"it answered with status {status}"
-    if problem.error in errors.__all__:
-        return _error(problem.error)(f"{address.shown}: {detail}")
-    return _OF_STATUS.get(status, StoreError)(f"{address.shown}: {detail}")

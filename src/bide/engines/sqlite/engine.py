@@ -134,9 +134,14 @@ class SqliteEngine:
             raise Closed("this engine was closed")
         if _identity(self._path) != self._file:
             self._connection.close()
+            # Until another one is open, each command looks anew: this one may never be used again.
+            self._file, self._checked = _NO_FILE, float("-inf")
             return self._open()
         self._checked = time.monotonic()
         return self._connection
+
+
+_NO_FILE = (-1, -1)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

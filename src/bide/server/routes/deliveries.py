@@ -33,7 +33,7 @@ async def claim(call: Call) -> Answer:
         except Closed:  # the server stops, and whoever waits is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
-    call.service.handed_out(command.queue, reply)
+    call.service.handed_out(command, reply)
     messages = [wire.shown(message, call.queue, reply.token) for message in reply.messages]
     return Answer(200, wire.ClaimedOut(messages, reply.now, reply.next))
 

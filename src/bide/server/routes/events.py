@@ -1,17 +1,22 @@
-"""Live events: what has become claimable, and how many messages are where, as it changes."""
+"""Live events: what has become claimable, how many messages are where, and who is at work."""
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from bide.model.commands import Count
+from bide.model.commands import Count, Queues
+from bide.model.errors import StoreError
 from bide.model.moments import milliseconds
-from bide.model.replies import Counts
+from bide.model.replies import Counts, Names
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
-from bide.server.problem import Problem
+from bide.server.problem import Problem, as_json, of_bide
 from bide.server.receiving import unless_gone
+from bide.telemetry.presence import QUEUE as REGISTER
+from bide.telemetry.presence import is_register
+from bide.telemetry.sample import Lateness, Sample, look
 
 __all__ = ["EVENTS", "KIND"]
 
@@ -26,6 +31,10 @@ class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
 
     counts: wire.Span = 1
     """How often at most to tell the counts of queues that have changed; 0: not at all."""
+    workers: bool = False
+    """Tell, as often, who works on the queues and how late they are, if that has changed."""
+    prefix: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
+    """What the names of the queues begin with."""
 
 
 class Hint(msgspec.Struct):
@@ -43,9 +52,42 @@ class CountsOf(msgspec.Struct):
     counts: Counts
 
 
+class WorkerOut(msgspec.Struct, omit_defaults=True):
+    """Somebody who works on queues."""
+
+    holder: str
+    holds: dict[str, int]
+    """How many messages of each queue that they work on."""
+    until: int | None = None
+    """When the first of their leases lapses, in Unix milliseconds."""
+    silent: int | None = None
+    """For how many milliseconds they have been overdue to say that they are there."""
+
+
+class AtWork(msgspec.Struct):
+    """Who works on the queues, and how late what they have begun lately was."""
+
+    workers: list[WorkerOut]
+    lateness: dict[str, Lateness]
+    """By queue: seconds that half of the deliveries of the last minute were late at most, and that
+    99 in 100 were."""
+    partly: bool
+    """Whether more is held than was looked at."""
+
+
+class Tick(msgspec.Struct):
+    """All that has changed up to now was told."""
+
+    now: int
+    """The server's clock, in Unix milliseconds."""
+
+
 async def events(call: Call) -> Answer | None:
     """Tell what happens, until the client has heard enough."""
-    every = milliseconds(wire.span(call.query(EventsQuery).counts), "counts") / 1000
+    query = call.query(EventsQuery)
+    every = milliseconds(wire.span(query.counts), "counts") / 1000
+    if query.workers and not every:
+        raise Problem("invalid-argument", "workers are told as often as counts", field="counts")
     if every and not call.caller.may("read"):
         raise Problem("forbidden", "the token has no scope 'read', which counts need; ask for 0")
     await call.send(
@@ -59,7 +101,7 @@ async def events(call: Call) -> Answer | None:
             ],
         }
     )
-    await unless_gone(call.receive, _stream(call, every), _nothing)
+    await unless_gone(call.receive, _Stream(call, every, query).run(), _nothing)
     return None
 
 
@@ -67,64 +109,149 @@ async def _nothing(result: None) -> None:
     pass
 
 
-async def _stream(call: Call, every: float) -> None:
-    service, clock = call.service, asyncio.get_running_loop().time
-    listener = await service.hub.enter()
-    known: dict[str, Counts] = {}
-    look = clock() if every else float("inf")
-    ending = asyncio.ensure_future(service.stopping.wait())
-    try:
-        await _send(call, ": bide\n\n")
-        while not service.stopping.is_set():
-            now = clock()
-            if now >= look:
-                await _counts(call, known)
-                look = clock() + every
-            pause = min(ALIVE, look - clock())
-            news = asyncio.ensure_future(listener.news.wait())
-            done, _ = await asyncio.wait(
-                (news, ending), timeout=max(0.0, pause), return_when=asyncio.FIRST_COMPLETED
+class _Stream:
+    """Tells one client what happens."""
+
+    def __init__(self, call: Call, every: float, query: EventsQuery) -> None:
+        self._call = call
+        self._every = every
+        self._query = query
+        self._counts: dict[str, Counts] = {}
+        self._at_work: AtWork | None = None
+
+    async def run(self) -> None:
+        """Tell it until the server stops."""
+        service, clock = self._call.service, asyncio.get_running_loop().time
+        listener = await service.hub.enter()
+        look = clock() if self._every else float("inf")
+        checked = clock()
+        news = asyncio.ensure_future(listener.news.wait())
+        ending = asyncio.ensure_future(service.stopping.wait())
+        try:
+            await self._send(": bide\n\n")
+            while not service.stopping.is_set():
+                now = clock()
+                if now >= checked + ALIVE or now >= look:
+                    if not await self._admitted():
+                        break
+                    checked = now
+                if now >= look:
+                    await self._look_or_tell()
+                    look = clock() + self._every
+                pause = min(ALIVE, look - clock())
+                if news.done():
+                    news = asyncio.ensure_future(listener.news.wait())
+                done, _ = await asyncio.wait(
+                    (news, ending), timeout=max(0.0, pause), return_when=asyncio.FIRST_COMPLETED
+                )
+                if news in done:
+                    await self._hint(listener.take())
+                elif not done and pause == ALIVE:
+                    await self._send(": alive\n\n")
+            await self._call.send({"type": "http.response.body", "body": b""})
+        finally:
+            for task in (news, ending):
+                task.cancel()
+            await asyncio.gather(news, ending, return_exceptions=True)
+            service.hub.leave(listener)
+
+    async def _admitted(self) -> bool:
+        """Tell whether the token still is good; say what is wrong with it if not."""
+        try:
+            await self._call.service.authorised(self._call.token)
+            return True
+        except StoreError:
+            return True  # what is wrong with the store is told when it is looked at
+        except Problem as problem:
+            await self._tell(problem)
+            return False
+
+    async def _look_or_tell(self) -> None:
+        try:
+            await self._look()
+        except StoreError as error:
+            await self._tell(of_bide(error))
+
+    async def _tell(self, problem: Problem) -> None:
+        await self._send(f"event: problem\ndata: {as_json(problem)[1].decode()}\n\n")
+
+    async def _hint(self, hints: dict[str, int]) -> None:
+        now = self._call.service.clock.now()
+        told = [
+            _event("hint", Hint(own, max(0, wake - now)))
+            for queue, wake in hints.items()
+            if (own := self._own(queue)) is not None
+        ]
+        await self._send("".join(told))
+
+    async def _look(self) -> None:
+        """Tell of the queues whose counts are not what they were, and of who is at work."""
+        service, caller = self._call.service, self._call.caller
+        names = await service.names(caller, self._query.prefix)
+        now = service.clock.now()
+        told: list[str] = []
+        if self._query.workers:
+            sample = await self._sample([caller.full(name) for name in names], now)
+            found = {own: c for full, c in sample.queues.items() if (own := caller.own(full))}
+            at_work = self._named(sample)
+            if at_work != self._at_work:
+                self._at_work = at_work
+                told.append(_event("workers", at_work))
+        else:
+            found = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
+        for name, counts in found.items():
+            if self._counts.get(name) != counts:
+                self._counts[name] = counts
+                told.append(_event("counts", CountsOf(name, counts)))
+        told.append(_event("tick", Tick(now)))
+        await self._send("".join(told))
+
+    async def _sample(self, queues: list[str], now: int) -> Sample:
+        service = self._call.service
+        everything = await service.ask(Names, Queues(""))
+        home = self._call.caller.namespace
+        registers = [
+            name for name in everything.names
+            if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
+        ]  # fmt: skip
+        present = service.claimers.listed()
+        steps = look(queues, registers, now / 1000, now, self._own, present)
+        reply: Any = None
+        while True:
+            try:
+                command = steps.send(reply)
+            except StopIteration as done:
+                found: Sample = done.value
+                return found
+            reply = await service.lane.acall(command, service)
+
+    def _named(self, sample: Sample) -> AtWork:
+        """Return who is at work, with the names that queues have for the caller."""
+        own = self._call.caller.own
+        workers = [
+            WorkerOut(
+                worker.holder,
+                {name: held for queue, held in worker.held.items() if (name := own(queue))},
+                worker.until,
+                worker.silent,
             )
-            news.cancel()
-            if news in done:
-                await _hints(call, listener.take())
-            elif not done and pause == ALIVE:
-                await _send(call, ": alive\n\n")
-        await call.send({"type": "http.response.body", "body": b""})
-    finally:
-        ending.cancel()
-        service.hub.leave(listener)
+            for worker in sample.workers.values()
+        ]
+        lateness = {name: late for queue, late in sample.lateness.items() if (name := own(queue))}
+        return AtWork(workers, lateness, sample.partly)
 
+    def _own(self, queue: str) -> str | None:
+        own = self._call.caller.own(queue)
+        return own if own is not None and own.startswith(self._query.prefix) else None
 
-async def _hints(call: Call, hints: dict[str, int]) -> None:
-    now = call.service.clock.now()
-    told = [
-        _event("hint", Hint(own, max(0, wake - now)))
-        for queue, wake in hints.items()
-        if (own := call.caller.own(queue)) is not None
-    ]
-    if told:
-        await _send(call, "".join(told))
-
-
-async def _counts(call: Call, known: dict[str, Counts]) -> None:
-    """Tell of the queues whose counts are not what they were."""
-    told: list[str] = []
-    for name in await call.service.names(call.caller):
-        counts = await call.service.ask(Counts, Count(call.caller.full(name)))
-        if known.get(name) != counts:
-            known[name] = counts
-            told.append(_event("counts", CountsOf(name, counts)))
-    if told:
-        await _send(call, "".join(told))
+    async def _send(self, text: str) -> None:
+        if text:
+            body = {"type": "http.response.body", "body": text.encode(), "more_body": True}
+            await self._call.send(body)
 
 
 def _event(kind: str, data: Any) -> str:
     return f"event: {kind}\ndata: {msgspec.json.encode(data).decode()}\n\n"
-
-
-async def _send(call: Call, text: str) -> None:
-    await call.send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
 EVENTS = (
@@ -132,6 +259,9 @@ EVENTS = (
         "events", "GET", "/v1/events", "Hear of what happens", "", events, {200: bytes},
         query=EventsQuery, tag="events", kind=KIND,
         description="Server-sent events: `hint` (something in a queue can be claimed: `queue`, "
-        "`wake_in` milliseconds) and `counts` (`queue`, `counts`), which need the scope `read`.",
+        "`wake_in` milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who "
+        "works on the queues, how many messages each holds, and the lateness of the last minute), "
+        "which need the scope `read`; `tick`, once all of these were told that have changed; and "
+        "`problem`, a problem document, when the store is away or the token is good no longer.",
     ),
 )  # fmt: skip

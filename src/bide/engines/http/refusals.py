@@ -1,0 +1,41 @@
+"""What an answer stands for that is no success."""
+
+from typing import Any
+
+import msgspec
+
+from bide.engines.http.connection import Address
+from bide.model import errors
+from bide.model.errors import BideError, OutcomeUnknown, StoreError, StoreUnavailable
+
+__all__ = ["error_named", "refusal"]
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    type: str = ""
+    error: str | None = None
+
+
+_OF_STATUS: dict[int, type[BideError]] = {
+    429: StoreUnavailable, 502: OutcomeUnknown, 503: StoreUnavailable, 504: OutcomeUnknown,
+    507: errors.StoreFull, 413: errors.InvalidArgument,
+}  # fmt: skip
+
+
+def error_named(name: str | None) -> type[BideError]:
+    """Return the exception of a name, or what stands for any other."""
+    found: Any = getattr(errors, name, None) if name in errors.__all__ else None
+    return found or StoreError
+
+
+def refusal(address: Address, status: int, answer: bytes) -> BideError:
+    """Return what a problem document stands for."""
+    try:
+        problem = msgspec.json.decode(answer, type=_Problem)
+    except msgspec.DecodeError:
+        problem = _Problem()
+    detail = problem.detail or f"it answered with status {status}"
+    if problem.error in errors.__all__:
+        return error_named(problem.error)(f"{address.shown}: {detail}")
+    return _OF_STATUS.get(status, StoreError)(f"{address.shown}: {detail}")

@@ -1,0 +1,90 @@
+"""The server's stream of events, read one by one."""
+
+import threading
+from http.client import HTTPException, HTTPResponse
+
+from bide.engines.http.connection import Address, Connection
+from bide.engines.http.refusals import refusal
+from bide.model.errors import StoreUnavailable
+
+__all__ = ["EventStream"]
+
+SILENCE = 60.0
+"""After so many seconds without a word the connection is taken for dead; the server says something
+every 15 s."""
+
+LONGEST = 1 << 24
+"""Bytes of a line at most."""
+
+
+class EventStream:
+    """One connection to a server's events: opened at the first `next`, read by one thread.
+
+    Args:
+        address: of the server.
+        query: of what to hear, as in `/v1/events?query`.
+        silence: seconds after which a server that says nothing is given up.
+    """
+
+    def __init__(self, address: Address, query: str, silence: float = SILENCE) -> None:
+        self._address = address
+        self._path = f"/v1/events?{query}"
+        self._silence = silence
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._lines: HTTPResponse | None = None
+        self._closed = False
+
+    def next(self) -> tuple[str, bytes]:
+        """Wait for an event; return its name and its data.
+
+        Raises:
+            StoreUnavailable: the server is away, has ended the stream, or has fallen silent.
+            StoreError: it refuses to tell.
+        """
+        if self._lines is None:
+            self._open()
+        name, why = "", "has ended the stream of events"
+        try:
+            assert self._lines is not None
+            while line := self._lines.readline(LONGEST):
+                if line.startswith(b"event: "):
+                    name = line[7:].strip().decode()
+                elif line.startswith(b"data: "):
+                    return name, line[6:]
+        except TimeoutError:
+            why = f"has said nothing for {self._silence:g} s"
+        except (OSError, HTTPException, ValueError, AttributeError) as error:
+            # ValueError, AttributeError: another thread has closed it while this one was reading
+            why = f"is gone: {error}"
+        self.drop()
+        raise StoreUnavailable(f"{self._address.shown} {why}")
+
+    def drop(self) -> None:
+        """Close the connection; the next call of `next` opens another."""
+        with self._lock:
+            connection, self._connection, self._lines = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Have whoever waits in `next` wake up with an error; may be called by any thread."""
+        with self._lock:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.shutdown()
+
+    def _open(self) -> None:
+        connection = Connection(self._address, self._silence)
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable("this stream was closed")
+            self._connection = connection
+        lines = connection.stream(self._path, "text/event-stream")
+        if lines.status != 200:
+            error = refusal(self._address, lines.status, lines.read())
+            self.drop()
+            raise error
+        self._lines = lines
+        if self._closed:
+            connection.shutdown()

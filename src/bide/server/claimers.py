@@ -1,0 +1,49 @@
+"""Claimers: who has claimed by HTTP lately, or waits for a message."""
+
+import time
+
+__all__ = ["Claimers"]
+
+MOST = 1_000
+"""How many are told of."""
+
+LATELY = 15.0
+"""For how many seconds a claimer is remembered between two claims."""
+
+
+class Claimers:
+    """Remembers them by the name that each gives, and the queue."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, str], float] = {}
+
+    def came(self, holder: str, queue: str) -> None:
+        """Somebody begins to wait."""
+        key = holder, queue
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+
+    def went(self, holder: str, queue: str) -> None:
+        """Somebody waits no longer."""
+        key = holder, queue
+        left = self._waiting[key] - 1
+        if left:
+            self._waiting[key] = left
+        else:
+            del self._waiting[key]
+        self.seen(holder, queue)
+
+    def seen(self, holder: str, queue: str) -> None:
+        """Somebody has claimed."""
+        if len(self._seen) < MOST or (holder, queue) in self._seen:
+            self._seen[holder, queue] = time.monotonic()
+
+    def listed(self) -> dict[str, list[str]]:
+        """Return who there is, and which queues each claims from."""
+        since = time.monotonic() - LATELY
+        self._seen = {key: moment for key, moment in self._seen.items() if moment > since}
+        found: dict[str, list[str]] = {}
+        for holder, queue in [*self._waiting, *(k for k in self._seen if k not in self._waiting)]:
+            if holder in found or len(found) < MOST:
+                found.setdefault(holder, []).append(queue)
+        return found

@@ -1,0 +1,162 @@
+"""The stream of events: what is told to whom, and when it ends."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bide.lane.shared import close_lane, open_lane
+from bide.telemetry.presence import Roll, announced
+from bide.telemetry.tally import Histogram
+from tests.server.client import Client, Q
+from tests.server.conftest import Serve
+from tests.server.test_clients import claiming, until
+
+
+class Stream:
+    """Reads the events of one connection."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+
+    def next(self) -> tuple[str, Any]:
+        kind = ""
+        for line in self._lines:
+            if line.startswith("event: "):
+                kind = line[7:].strip()
+            elif line.startswith("data: "):
+                return kind, json.loads(line[6:])
+        return "end", None
+
+    def until(self, kind: str, fits: Callable[[Any], object] = lambda data: True) -> Any:
+        for _ in range(1_000):
+            found, data = self.next()
+            assert found != "end", f"no {kind}"
+            if found == kind and fits(data):
+                return data
+        raise AssertionError(f"no {kind}, the last was {data}")
+
+
+@contextmanager
+def listening(client: Client, query: str) -> Iterator[Stream]:
+    token = f"Authorization: Bearer {client.token}\r\n" if client.token else ""
+    head = f"GET /v1/events?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{token}\r\n"
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+        connection.sendall(head.encode())
+        with connection.makefile() as lines:
+            assert " 200 " in next(lines)
+            yield Stream(lines)
+
+
+def say(url: str, holder: str, *queues: str, late: float = 0.004, register: str = "") -> None:
+    """Have a worker say in the store that it is there."""
+    lateness = Histogram()
+    lateness.observe(late)
+    put = announced(holder, Roll({holder: list(queues)}, dict.fromkeys(queues, lateness)))
+    lane = open_lane(url)
+    lane.call(put)
+    close_lane(lane)
+
+
+def test_a_tick_follows_all_that_has_changed(client: Client) -> None:
+    client.put(f"{Q}/messages/a", {"body": 1, "delay": "1h"})
+    client.put("/v1/queues/mail/messages/a", {"body": 1, "delay": "1h"})
+    with listening(client, "counts=0.02") as stream:
+        assert {stream.next()[1]["queue"], stream.next()[1]["queue"]} == {"orders", "mail"}
+        kind, data = stream.next()
+        assert (kind, data["now"] > 1_700_000_000_000) == ("tick", True)
+        assert stream.next()[0] == "tick"
+        client.send("DELETE", f"{Q}/messages/a")
+        assert stream.until("counts")["counts"]["sizes"]["delayed"] == 0
+
+
+def test_workers_are_told_with_or_without_work(client: Client) -> None:
+    say(client.app.service.settings.store, "web1:7", "orders", "mail")
+    for queue in ("orders", "mail"):
+        client.put(f"/v1/queues/{queue}/messages/a", {"body": 1})
+    client.post(f"{Q}/claim", {"holder": "by hand", "lease": "1h"})
+    with listening(client, "counts=0.02&workers=true") as stream:
+        told = stream.until("workers")
+        workers = {one["holder"]: one for one in told["workers"]}
+        assert workers["web1:7"]["holds"] == {"mail": 0, "orders": 0}
+        assert workers["by hand"]["holds"] == {"orders": 1}
+        assert workers["by hand"]["until"] > 1_700_000_000_000
+        assert told["lateness"]["orders"] == {"p50": 0.005, "p99": 0.005, "count": 1}
+        with claiming(client, wait="1m", holder="curl"):
+            stream.until("workers", lambda data: "curl" in str(data))
+
+
+def test_a_prefix_leaves_out_the_others(client: Client) -> None:
+    say(client.app.service.settings.store, "web1:7", "mail")
+    with listening(client, "counts=0.02&workers=true&prefix=ord") as stream:
+        client.put("/v1/queues/mail/messages/a", {"body": 1})
+        client.put(f"{Q}/messages/a", {"body": 1})
+        seen = [stream.next() for _ in range(12)]
+        assert {data["queue"] for _, data in seen if "queue" in data} == {"orders"}
+        assert not any(data.get("workers") for _, data in seen)
+
+
+def test_workers_of_another_namespace_are_nobodys_business(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required")
+    store = server.app.service.settings.store
+    shop, mail, root = (
+        server.with_token(make_token(name, "admin")) for name in ("shop", "mail", None)
+    )
+    for client in (shop, mail):
+        client.put(f"{Q}/messages/a", {"body": 1})
+    say(store, "web1:7", "shop/orders")
+    say(store, "web2:8", "mail/orders", late=9)
+    with listening(shop, "counts=0.02&workers=true") as stream:
+        told = stream.until("workers", lambda data: data["lateness"])
+        assert [one["holds"] for one in told["workers"]] == [{"orders": 0}]
+        assert told["lateness"] == {"orders": {"p50": 0.005, "p99": 0.005, "count": 1}}
+        assert "web2" not in str(told)
+    with listening(root, "counts=0.02&workers=true") as stream:
+        told = stream.until("workers", lambda data: len(data["workers"]) == 2)
+        assert set(told["lateness"]) == {"shop/orders", "mail/orders"}
+    assert root.get("/v1/queues").json["queues"] == ["mail/orders", "shop/orders"]
+
+
+def test_a_worker_by_http_is_told_of_in_its_namespace(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required")
+    consumer = make_token("shop", "consume")
+    shop = server.with_token(make_token("shop", "admin"))
+    shop.put(f"{Q}/messages/a", {"body": 1})
+    say(f"http://:{consumer}@127.0.0.1:{server.port}", "web1:7", "orders")
+    with listening(shop, "counts=0.02&workers=true") as stream:
+        told = stream.until("workers")
+        assert [one["holder"] for one in told["workers"]] == ["web1:7"]
+    refused = {"command": "put", "queue": "orders", "items": [{"id": "x", "data": "MQ=="}]}
+    client = server.with_token(consumer)
+    assert client.post("/v1/batch", {"commands": [refused]}).status == 403
+
+
+def test_a_token_that_is_revoked_hears_no_more(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required")
+    token = make_token("shop", "read")
+    with listening(server.with_token(token), "counts=0.02") as stream:
+        stream.until("tick")
+        assert server.app.service.tokens.revoke(token.split("_")[1])
+        assert "was revoked" in stream.until("problem")["detail"]
+        assert stream.next() == ("end", None)
+
+
+def test_a_store_that_is_away_is_told_and_waited_for(client: Client, tmp_path: Any) -> None:
+    client.put(f"{Q}/messages/a", {"body": 1})
+    with listening(client, "counts=0.02") as stream:
+        stream.until("tick")
+        for part in ("-wal", "-shm"):
+            (tmp_path / f"bide.db{part}").unlink()
+        (tmp_path / "garbage").write_bytes(b"no database" * 1_000)
+        (tmp_path / "garbage").rename(tmp_path / "bide.db")
+        assert stream.until("problem")["error"] == "NotAStore"
+        (tmp_path / "bide.db").unlink()
+        assert client.put(f"{Q}/messages/b", {"body": 1}).status == 201  # in a new file
+        stream.until("tick")
+
+
+def test_workers_are_not_told_without_counts(client: Client) -> None:
+    reply = client.get("/v1/events?counts=0&workers=true")
+    assert (reply.status, reply.problem["field"]) == (400, "counts")
+    until(lambda: len(client.app.service.hub) == 0)

@@ -1,0 +1,87 @@
+"""A worker says in the store that it is there, with or without work."""
+
+import os
+import socket
+
+import bide
+from bide.engines.sqlite import SqliteEngine
+from bide.model.commands import Put, Scan
+from bide.model.replies import Page
+from bide.telemetry.presence import QUEUE, Roll, read
+from tests.worker.scene import Scene, more, until
+
+ME = f"{socket.gethostname()}:{os.getpid()}"
+
+
+def rolls(scene: Scene) -> list[Roll]:
+    """Return what living processes have said, as another process reads it."""
+    reader = SqliteEngine(scene.path, read_only=True)
+    (page,) = reader.execute([Scan(QUEUE, "delayed")], scene.clock.now())
+    reader.close()
+    assert isinstance(page, Page)
+    return [roll for message in page.messages if (roll := read(message)) is not None]
+
+
+def test_one_without_work_says_so_for_hours_and_takes_its_leave(scene: Scene) -> None:
+    @scene.app.handler("q")
+    async def handle(body: int) -> None: ...
+
+    async def story() -> None:
+        async with scene.at_work(present=True):
+            await until(lambda: rolls(scene))
+            for _ in range(3):
+                await scene.pass_time(more(lambda: len(scene.sent(Put))), 5)
+                await scene.pass_time(lambda: rolls(scene))
+                assert [roll.workers for roll in rolls(scene)] == [{ME: ["q"]}]
+        assert rolls(scene) == []
+
+    scene.play(story())
+
+
+def test_it_tells_how_late_deliveries_began(scene: Scene) -> None:
+    @scene.app.handler("q")
+    async def handle(body: int) -> None: ...
+
+    async def story() -> None:
+        await scene.put(*range(20))
+        scene.clock.advance(3)
+        async with scene.at_work(present=True):
+            await scene.acked(20)
+            await scene.pass_time(lambda: any(roll.lateness for roll in rolls(scene)), 1)
+            (roll,) = rolls(scene)
+            assert roll.lateness["q"].count == 20
+            assert roll.lateness["q"].quantile(0.5) == 5.0
+
+    scene.play(story())
+
+
+def test_a_store_that_is_away_does_not_stop_it(scene: Scene) -> None:
+    @scene.app.handler("q")
+    async def handle(body: int) -> None: ...
+
+    async def story() -> None:
+        async with scene.at_work(present=True):
+            await until(lambda: rolls(scene))
+            register = lambda command: command.queue == QUEUE  # noqa: E731
+            away = bide.StoreUnavailable("away")
+            scene.engine.fail(away, when=register, times=None)
+            await scene.pass_time(lambda: not rolls(scene), 5)
+            await scene.put(1)
+            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1)
+            scene.engine.heal()
+            await scene.pass_time(lambda: rolls(scene), 1)
+
+    scene.play(story())
+
+
+def test_who_is_not_asked_to_says_nothing(scene: Scene) -> None:
+    @scene.app.handler("q")
+    async def handle(body: int) -> None: ...
+
+    async def story() -> None:
+        async with scene.at_work():
+            await scene.put(1)
+            await scene.acked(1)
+        assert rolls(scene) == []
+
+    scene.play(story())
