@@ -25,6 +25,9 @@ MOST = 100_000
 
 LONGEST_LEASE = 30 * 86_400_000
 
+_SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
+"""Types of bodies that are surely no messages."""
+
 _host = socket.gethostname()
 
 
@@ -54,13 +57,30 @@ class Arguments:
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
-        items = [
-            self.item(
-                m.body, m.delay, m.at, next(fresh) if m.id is None else check_name(m.id),
-                m.priority, m.expires, m.attempts, m.group, m.headers, now,
-            )
-            for m in listed
-        ]  # fmt: skip
+        items: list[Item] = []
+        last: NewMessage | None = None
+        like: Item | None = None
+        for m in listed:
+            id = next(fresh) if m.id is None else check_name(m.id)
+            if (
+                like is not None and last is not None and type(m.body) in _SIMPLE
+                and m.delay is last.delay and m.at is last.at and m.priority is last.priority
+                and m.expires is last.expires and m.attempts is last.attempts
+                and m.group is last.group and m.headers is None and last.headers is None
+            ):  # what was checked for the one before  # fmt: skip
+                data, is_json = bodies.encode(m.body, self.max_body)
+                items.append(
+                    Item(
+                        id, data, is_json, like.at, like.delay, like.priority, like.expires,
+                        like.attempts, like.group,
+                    )
+                )  # fmt: skip
+                continue
+            last, like = m, self.item(
+                m.body, m.delay, m.at, id, m.priority, m.expires, m.attempts, m.group, m.headers,
+                now,
+            )  # fmt: skip
+            items.append(like)
         return cmd.Put(self.queue, items, _policy(on_conflict))
 
     def put_one(self, item: Item, on_conflict: str) -> cmd.Put:

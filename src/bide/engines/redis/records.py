@@ -30,6 +30,7 @@ __all__ = [
     "mark",
     "when",
     "write",
+    "write_plain",
 ]
 
 SEQ = 13
@@ -84,6 +85,15 @@ def write(item: Item) -> bytes:
         f"{len(group)} {len(headers)} {len(failures)}\n"
     )
     return b"".join((line.encode(), group, headers, failures, item.data))
+
+
+def write_plain(items: Sequence[Item]) -> list[bytes]:
+    """Return the records of items of which each is plain."""
+    kinds = {(item.json, item.priority, item.attempts) for item in items}
+    if len(kinds) > 1:
+        return [write(item) for item in items]
+    line = _plain_line(*kinds.pop())
+    return [line + item.data for item in items]
 
 
 def mark(item: Item) -> Arg:

@@ -11,9 +11,11 @@ from typing import Final, NamedTuple
 
 __all__ = ["SCRIPTS", "Script", "load_all"]
 
-_CHANGES: Final = ("_frame", "_records", "_order", "_waking")
+_CHANGES: Final = ("_frame", "_records", "_order", "_gone")
 _LOOKS: Final = ("_frame", "_records")
-_LEASES: Final = (*_CHANGES, "_leasing")
+_WAKES: Final = (*_CHANGES, "_waking")
+_PUTS: Final = (*_WAKES, "_room")
+_LEASES: Final = (*_WAKES, "_leasing")
 
 # What a server that is full still lets through: that which makes room, and what only looks.
 _FLAGS: Final = {
@@ -44,9 +46,16 @@ _FLAGS: Final = {
 }
 
 _PARTS: Final = {
+    "put": _PUTS,
+    "replace": _PUTS,
+    "shards": (*_CHANGES, "_room"),
     "claim": _LEASES,
     "survey": _LEASES,
     "take": _LEASES,
+    "configure": _WAKES,
+    "reschedule": _WAKES,
+    "retry": _WAKES,
+    "revive": _WAKES,
     "decline": ("_frame", "_waking"),
     "recover": _LOOKS,
     "find": _LOOKS,
@@ -75,12 +84,11 @@ SCRIPTS: Final = tuple(_FLAGS)
 def load_all() -> dict[str, Script]:
     """Return all scripts by name."""
     folder = files("bide.engines.redis") / "lua"
-    parts = {name: (folder / f"{name}.lua").read_text("utf-8") for name in _LEASES}
+    read = cache(lambda name: (folder / f"{name}.lua").read_text("utf-8"))
     found = {}
     for name, flags in _FLAGS.items():
-        front = "\n".join(parts[part] for part in _PARTS.get(name, _CHANGES))
-        verb = (folder / f"{name}.lua").read_text("utf-8")
-        text = f"#!lua{f' flags={flags}' if flags else ''}\n{front}\n{verb}"
+        front = "\n".join(read(part) for part in _PARTS.get(name, _CHANGES))
+        text = f"#!lua{f' flags={flags}' if flags else ''}\n{front}\n{read(name)}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
         found[name] = Script(name, text, sha, flags != "no-writes")
     return found

@@ -10,7 +10,6 @@
 -- Reply: [now, made, [[index, outcome...] of each that was there], the next number or nothing]
 make()
 forget()
-local HEX = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'}
 local own = (ARGV[6] == '' and 1 or 0) + (ARGV[7] == '' and 1 or 0)
 local several = SHARDS ~= 1
 local total = (#ARGV - 8) / (2 + own + (several and 1 or 0))
@@ -34,7 +33,7 @@ if several and new > 0 then
     end
   end
   name, place = room(new, span, base)
-  lines = lines_for(ids, places)
+  lines = O().lines_for(ids, new >= LONG, places)
 elseif new > 0 then
   name, place = room(new, new)
   if new < total then
@@ -42,7 +41,7 @@ elseif new > 0 then
     for i = 1, total do
       if not known[i] then ids[#ids + 1] = ARGV[8 + i] end
     end
-    lines = lines_for(ids)
+    lines = O().lines_for(ids, new >= LONG)
   end
 end
 
@@ -82,8 +81,9 @@ for i = 1, total do
     if several then place, row = start + ARGV[first_number + i] - base, nil end
     local low = place % 16
     if low == 0 or not row then row = name .. string.format('%02x', (place - low) / 16) end
-    local member = row .. HEX[low] .. id
-    texts[t + 1], texts[t + 2] = id, row .. HEX[low] .. due_text .. ARGV[first_text + i]
+    local digit = sub('0123456789abcdef', low + 1, low + 1)
+    local member = row .. digit .. id
+    texts[t + 1], texts[t + 2] = id, row .. digit .. due_text .. ARGV[first_text + i]
     t = t + 2
     place = place + 1
     local mark = ARGV[7]

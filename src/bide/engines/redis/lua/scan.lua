@@ -51,13 +51,13 @@ local function all()
   for _ = 1, 40 do
     local text = call('ZRANGEBYSCORE', ORDER, at, '+inf', 'LIMIT', '0', '1')[1]
     if not text then break end
-    if not add_listed(told_by_text(text)) then return end
+    if not add_listed(O().told_by_chunk(text)) then return end
     at = tonumber(sub(text, 1, 10), 16) + 1
     if #ids == limit then return end
   end
   if call('ZCOUNT', ORDER, at, '+inf') > 0 then return end
-  local name = name_of(floor((meta[4] or 0) / PLACES))
-  if add_listed(told_by(name, '', call('GET', TAIL) or '')) then place = nil end
+  local name = string.format('%010x', floor((meta[4] or 0) / PLACES))
+  if add_listed(O().told_by(name, '', call('GET', TAIL) or '')) then place = nil end
 end
 
 local function of_group()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from bide.engines.redis.verbs import change, claim, look, put, settle
@@ -32,16 +33,19 @@ class Work(NamedTuple):
         return [call._replace(shard=self.shard, shards=self.shards) for call in calls]
 
 
-_TOGETHER: dict[type, tuple[Callable[[Any], Job], tuple[str, ...]]] = {
-    cmd.Put: (put.put, ("on_conflict", "if_version")),
-    put.NumberedPut: (put.put, ("on_conflict", "if_version")),
-    cmd.Cancel: (change.cancel, ("if_due", "if_version")),
-    cmd.Reschedule: (change.reschedule, ("at", "delay", "if_due", "if_version")),
-    cmd.Revive: (change.revive, ("delay",)),
-    cmd.Ack: (settle.ack, ()),
-    cmd.Extend: (settle.extend, ("lease",)),
-    cmd.Retry: (settle.retry, ("delay", "reason", "release")),
-    cmd.Bury: (settle.bury, ("reason",)),
+_TOGETHER: dict[type, tuple[Callable[[Any], Job], Callable[[Any], object]]] = {
+    cmd.Put: (put.put, attrgetter("queue", "on_conflict", "if_version")),
+    put.NumberedPut: (put.put, attrgetter("queue", "on_conflict", "if_version")),
+    cmd.Cancel: (change.cancel, attrgetter("queue", "if_due", "if_version")),
+    cmd.Reschedule: (
+        change.reschedule,
+        attrgetter("queue", "at", "delay", "if_due", "if_version"),
+    ),
+    cmd.Revive: (change.revive, attrgetter("queue", "delay")),
+    cmd.Ack: (settle.ack, attrgetter("queue")),
+    cmd.Extend: (settle.extend, attrgetter("queue", "lease")),
+    cmd.Retry: (settle.retry, attrgetter("queue", "delay", "reason", "release")),
+    cmd.Bury: (settle.bury, attrgetter("queue", "reason")),
 }
 """Of commands that agree in these fields a run is carried out as one."""
 
@@ -57,18 +61,19 @@ _ALONE: dict[type, tuple[Callable[[Any], Job], bool]] = {
 
 def _alike(command: cmd.Command) -> object:
     """Return what consecutive commands must have in common to be carried out as one."""
-    fields = _TOGETHER.get(type(command))
-    if fields is None or (isinstance(command, cmd.Cancel) and command.where is not None):
+    kind = type(command)
+    known = _TOGETHER.get(kind)
+    if known is None or (isinstance(command, cmd.Cancel) and command.where is not None):
         return object()
     if isinstance(command, cmd.Bury) and command.ids:
         return object()
-    return type(command), command.queue, *(getattr(command, name) for name in fields[1])
+    return kind, known[1](command)
 
 
 def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
     """Return the work that commands mean, in their order."""
-    for _, group in groupby(commands, _alike):
-        run = list(group)
+    runs = [commands] if len(commands) == 1 else [list(run) for _, run in groupby(commands, _alike)]
+    for run in runs:
         first = run[0]
         if isinstance(first, cmd.Cancel) and first.where is not None:
             yield Work(run, change.cancel_where(first), True)

@@ -5,7 +5,15 @@ from itertools import islice
 
 import msgspec
 
-from bide.engines.redis.records import Arg, as_outcome, is_plain, mark, when, write
+from bide.engines.redis.records import (
+    Arg,
+    as_outcome,
+    is_plain,
+    mark,
+    when,
+    write,
+    write_plain,
+)
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
 from bide.model.message import Item
@@ -110,7 +118,8 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     elif flags:
         marks = [item.priority for item in items]
     common = when(items[0].at, items[0].delay) if len(moments) == 1 else ""
-    args: list[Arg] = [flags, common, "" if marks else 0, _lines(ids), *ids, *map(write, items)]
+    records = map(write, items) if odd else write_plain(items)
+    args: list[Arg] = [flags, common, "" if marks else 0, _lines(ids), *ids, *records]
     if common == "":
         args += [when(item.at, item.delay) for item in items]
     args += marks
