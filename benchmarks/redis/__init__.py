@@ -1,0 +1,23 @@
+"""The queue on a Redis server of its own, by a Unix socket and without a disk."""
+
+from collections.abc import Iterator
+
+from benchmarks.figure import Figure
+from benchmarks.redis import batches, compared, scale, waiting, worker
+
+__all__ = ["run"]
+
+MEASUREMENTS = (
+    *batches.MEASUREMENTS,
+    *worker.MEASUREMENTS,
+    *scale.MEASUREMENTS,
+    *waiting.MEASUREMENTS,
+    *compared.MEASUREMENTS,
+)
+
+
+def run(only: str) -> Iterator[Figure]:
+    """Yield the figures of all measurements whose name has a word."""
+    for measurement in MEASUREMENTS:
+        if only in measurement.__name__:
+            yield from measurement()
