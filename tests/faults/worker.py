@@ -1,5 +1,6 @@
 """A process that puts, claims, acks, cancels and gives back at random until it is killed."""
 
+import itertools
 import random
 import time
 from pathlib import Path
@@ -10,33 +11,42 @@ from tests.faults.journal import Journal
 __all__ = ["drain", "work"]
 
 
-def work(url: str, name: str, seed: int, folder: Path) -> None:
-    """Work for ever, telling everything to a journal of its own."""
+def work(url: str, name: str, seed: int, folder: Path, *, tolerant: bool = False) -> None:
+    """Work for ever, telling everything to a journal of its own.
+
+    One who is `tolerant` goes on after errors of the store.
+    """
     chance = random.Random(seed)
     journal = Journal(folder / f"{name}.journal")
     put: list[str] = []
+    numbers = itertools.count()
     with bide.Queue("orders", url, holder=name) as orders:
         journal.did("start")
         while True:
             draw = chance.random()
-            if draw < 0.4:
-                _put(orders, journal, chance, name, put)
-            elif draw < 0.5 and put:
-                _cancel(orders, journal, chance.choice(put))
-            else:
-                _claim(orders, journal, chance)
+            try:
+                if draw < 0.4:
+                    count = chance.choice((1, 1, 1, 5, 30))
+                    ids = [f"{name}-{number}" for number in itertools.islice(numbers, count)]
+                    _put(orders, journal, chance, ids)
+                    put += ids
+                elif draw < 0.5 and put:
+                    _cancel(orders, journal, chance.choice(put))
+                else:
+                    _claim(orders, journal, chance)
+            except bide.StoreError as error:
+                if not tolerant:
+                    raise
+                journal.did("fail", error=type(error).__name__)
+                time.sleep(0.02)
 
 
-def _put(
-    orders: bide.Queue, journal: Journal, chance: random.Random, name: str, put: list[str]
-) -> None:
-    ids = [f"{name}-{len(put) + number}" for number in range(chance.choice((1, 1, 1, 5, 30)))]
+def _put(orders: bide.Queue, journal: Journal, chance: random.Random, ids: list[str]) -> None:
     journal.tries("put", ids=ids)
     delay = chance.choice((0, 0, chance.random() / 2))
     messages = [bide.NewMessage(body=id, id=id, delay=delay, attempts=10_000) for id in ids]
     orders.put_many(messages) if len(ids) > 1 else orders.put(ids[0], id=ids[0], attempts=10_000)
     journal.did("put", ids=ids)
-    put += ids
 
 
 def _cancel(orders: bide.Queue, journal: Journal, id: str) -> None:
