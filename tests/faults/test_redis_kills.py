@@ -19,6 +19,10 @@ pytestmark = pytest.mark.process
 
 PROCESSES = 3
 SECONDS = 8.0
+PATIENCE = 60.0
+"""On a machine that has other things to do it takes longer until enough has happened."""
+KILLS = 8
+ACKS = 500
 
 
 def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
@@ -39,9 +43,11 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> 
 
     living = [bear() for _ in range(PROCESSES)]
     server_killed = 0
-    end = time.monotonic() + SECONDS
+    begin = time.monotonic()
     try:
-        while time.monotonic() < end:
+        while (passed := time.monotonic() - begin) < SECONDS or (
+            passed < PATIENCE and not (server_killed >= KILLS and acked(url) >= ACKS)
+        ):
             time.sleep(chance.uniform(0.2, 0.8))  # a random point of whatever they are at
             server.stop(signal.SIGKILL)
             server.start(wait_for_data=False)
@@ -69,5 +75,10 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> 
     assert check_counts(journals, audit.counts) == []
     assert audit, audit.problems
     # It was worth it: much was done, and the server died often while it was at it.
-    assert server_killed >= 4
-    assert audit.counts.flow.acked > 50
+    assert server_killed >= KILLS
+    assert audit.counts.flow.acked >= ACKS
+
+
+def acked(url: str) -> int:
+    with bide.Queue("orders", url) as orders:
+        return orders.counts().flow.acked
