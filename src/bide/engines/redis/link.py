@@ -1,6 +1,7 @@
 """One connection to a server: opening it, pipelines, and what happens when it breaks."""
 
 import logging
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import hiredis
 from redis import exceptions as raised
 
-from bide.engines.redis.faults import translate
+from bide.engines.redis.faults import no_connection
 from bide.engines.redis.keys import VERSION
 from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_all
@@ -65,9 +66,12 @@ def seek(settings: Settings, deadline: float | None) -> "Link":
 
 def _is_away(error: StoreError) -> bool:
     """Tell whether nobody answered, so that it may help to try again soon."""
+    cause = error.__cause__
     kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
     refused = (raised.AuthenticationError, raised.ResponseError)
-    return isinstance(error.__cause__, kinds) and not isinstance(error.__cause__, refused)
+    if cause is None or isinstance(cause.__cause__, ssl.SSLCertVerificationError):
+        return False
+    return isinstance(cause, kinds) and not isinstance(cause, refused)
 
 
 def place(connection: Any) -> str:
@@ -106,7 +110,7 @@ class Link:
             self._examine()
         except (raised.RedisError, OSError) as error:
             self.close()
-            raise self._unreachable(error) from error
+            raise no_connection(error, settings.shown, self.place) from error
         except BaseException:
             self.close()
             raise
@@ -149,21 +153,6 @@ class Link:
         """Close the connection."""
         self.open = False
         self._connection.disconnect()
-
-    def _unreachable(self, error: Exception) -> StoreError:
-        cause: Exception = error
-        while isinstance(cause.__cause__, raised.ResponseError):
-            cause = cause.__cause__
-        if isinstance(cause, (raised.ResponseError, raised.AuthenticationError)):
-            return translate(cause, self._settings.shown)
-        if isinstance(cause, raised.BusyLoadingError):
-            return translate(cause, self._settings.shown)
-        text = str(error).rstrip(".")
-        at = f" to {self.place}" if self._settings.sentinels is not None else ""
-        return StoreUnavailable(
-            f"{self._settings.shown}: no connection{at} ({text}); is the server running, is the "
-            "address right, does a firewall stand between?"
-        )
 
     def _examine(self) -> None:
         """See that the server can be what bide needs, and prepare it."""

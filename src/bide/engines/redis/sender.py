@@ -105,7 +105,7 @@ class Sender:
         todo = list(range(len(calls)))
         wait: list[bytes] = []
         if self._settings.wait_replicas and any(writes):
-            wait = [pack("WAIT", self._settings.wait_replicas, int(self._settings.timeout * 900))]
+            wait = [self._wait(self._settings.timeout * 1000)]
             if self._short and (missing := self._missing(calls[writes.index(True)].queue)):
                 answers = [missing if each else None for each in writes]
                 todo = [i for i in todo if not writes[i]]
@@ -199,6 +199,12 @@ class Sender:
 
     # Replicas.
 
+    def _wait(self, milliseconds: float) -> bytes:
+        """Return the command to wait for replicas, for less than makes the server seem silent."""
+        timeout = self._settings.timeout * 1000
+        longest = timeout - max(150, timeout / 10)  # the server looks at the time now and then
+        return pack("WAIT", self._settings.wait_replicas, max(1, int(min(milliseconds, longest))))
+
     def _confirm(self, reached: Answer, answers: list[Answer], changed: Sequence[int]) -> None:
         """See that enough replicas have what was changed."""
         wanted = self._settings.wait_replicas
@@ -223,14 +229,22 @@ class Sender:
     def _missing(self, queue: str) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted = self._settings.wait_replicas
-        try:
-            link = self._connected(None)
-            _, reached = link.exchange(
-                [pack("SET", probe_key(queue), "", "PX", 1000), pack("WAIT", wanted, PROBE_MS)]
-            )
-        except (StoreError, Lost):
-            return None  # the calls themselves will find out
-        if not isinstance(reached, int) or reached >= wanted or self._has_moved(link, reached):
+        probe = [pack("SET", probe_key(queue), "", "PX", 1000), self._wait(PROBE_MS)]
+        deadline = time.monotonic() + self._settings.reconnect
+        while True:
+            try:
+                _, reached = self._connected(deadline).exchange(probe)
+                break
+            except StoreError as error:
+                return error
+            except Lost as lost:
+                if time.monotonic() > deadline:
+                    return StoreUnavailable(f"{self._settings.shown}: {lost.cause}")
+        if (
+            not isinstance(reached, int)
+            or reached >= wanted
+            or self._has_moved(self._link, reached)
+        ):
             self._short = False
             return None
         return StoreReadOnly(
@@ -239,10 +253,10 @@ class Sender:
             "for fewer"
         )
 
-    def _has_moved(self, link: Link, reached: Answer) -> bool:
+    def _has_moved(self, link: Link | None, reached: Answer) -> bool:
         """Tell whether replicas are missing since another server is the master now."""
         sentinels = self._settings.sentinels
-        if sentinels is None or not isinstance(reached, int):
+        if link is None or sentinels is None or not isinstance(reached, int):
             return False
         if reached >= self._settings.wait_replicas:
             return False

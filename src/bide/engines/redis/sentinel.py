@@ -4,7 +4,9 @@ from typing import Any
 from urllib.parse import SplitResult, unquote
 
 from redis import exceptions as raised
+from redis.connection import SSLConnection
 
+from bide.engines.redis.faults import mend_of
 from bide.engines.registry import mask
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 
@@ -59,7 +61,12 @@ class Sentinels:
             try:
                 facts = self._ask(address)
             except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
-                if isinstance(error, raised.AuthenticationError) or _refused(error):
+                mend = mend_of(error, encrypted=issubclass(self._kind, SSLConnection))
+                if mend is not None:
+                    refusal = refusal or StoreUnavailable(
+                        f"{self._shown}: {shown}: {mend} ({error})"
+                    )
+                elif isinstance(error, raised.AuthenticationError) or _refused(error):
                     refusal = refusal or self._refusal(shown, error)
                 troubles.append(f"{shown}: {str(error).rstrip('.')}")
                 continue
