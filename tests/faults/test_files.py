@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -89,6 +90,128 @@ def test_a_backup_put_in_its_place_is_what_counts_from_then_on(
     (first, second) = orders.claim(2)
     assert {first.id, second.id} == {"old", "new"}
     assert orders.audit()
+
+
+# Gone, and back.
+
+
+def outside(file: Path, body: str) -> None:
+    """Put a message from another process."""
+    program = f"import bide; bide.Queue('orders', 'sqlite:///{file}').put({body!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.fixture
+def moved() -> Iterator[tuple[Path, Path]]:
+    """A directory, and where it goes meanwhile. Short: an address of a socket is."""
+    folder = Path(mkdtemp(prefix="bide"))
+    yield folder / "data", folder / "elsewhere"
+    shutil.rmtree(folder)
+
+
+def test_a_directory_renamed_away_and_back_is_found_again(moved: tuple[Path, Path]) -> None:
+    data, elsewhere = moved
+    data.mkdir()
+    file = data / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put("before")
+        assert orders.counts().sizes.ready == 1  # whoever looks has a connection of their own
+        inode = file.stat().st_ino
+        data.rename(elsewhere)
+        settle(orders)
+        calls = (orders.claim, lambda: orders.put(1), orders.counts, orders.audit, orders.forecast)
+        for _ in range(2):
+            for call in calls:
+                with pytest.raises(bide.StoreUnavailable, match="there is no directory"):
+                    call()
+        elsewhere.rename(data)
+        assert file.stat().st_ino == inode
+        outside(file, "meanwhile")
+        assert orders.counts().sizes.ready == 2
+        assert [delivery.body for delivery in orders.claim(2)] == ["before", "meanwhile"]
+        assert orders.put("lone")
+        assert orders.put("prepared")
+        with bide.Queue("orders", f"sqlite:///{file}") as same_lane:
+            assert same_lane.audit()
+
+
+def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
+    moved: tuple[Path, Path],
+) -> None:
+    data, elsewhere = moved
+    data.mkdir()
+    file = data / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        assert orders.claim(wait=0.01) == []
+        bell = orders._lane._wakeups._bell.address  # type: ignore[union-attr]
+        data.rename(elsewhere)
+        settle(orders)
+        with pytest.raises(bide.StoreUnavailable):
+            orders.claim(wait=0.01)
+        elsewhere.rename(data)
+        shutil.rmtree(f"{file}-bell")  # as a restored copy has none
+        assert orders.claim(wait=0.01) == []
+        renewed = orders._lane._wakeups._bell.address  # type: ignore[union-attr]
+        assert renewed != bell
+        assert Path(renewed).exists()
+        heard: list[str] = []
+        orders._lane.listen(lambda queue, wake: heard.append(queue))
+        outside(file, "new")
+        eventually(lambda: heard)
+
+
+def test_a_store_that_was_away_at_the_first_wait_is_listened_to_later(
+    moved: tuple[Path, Path],
+) -> None:
+    data, elsewhere = moved
+    data.mkdir()
+    file = data / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        assert orders.counts().sizes.total == 0
+        data.rename(elsewhere)
+        with pytest.raises(bide.StoreUnavailable):
+            orders.claim(wait=PATIENCE)  # it looks again after a second
+        elsewhere.rename(data)
+        assert orders.claim(wait=0.01) == []
+        assert Path(orders._lane._wakeups._bell.address).exists()  # type: ignore[union-attr]
+
+
+def test_a_file_replaced_by_another_while_it_was_away_is_what_counts(
+    moved: tuple[Path, Path],
+) -> None:
+    data, elsewhere = moved
+    data.mkdir()
+    file = data / "bide.db"
+    with bide.Queue("orders", f"sqlite:///{file}") as orders:
+        orders.put("first", id="first")
+        data.rename(elsewhere)
+        settle(orders)
+        with pytest.raises(bide.StoreUnavailable):
+            orders.claim()
+        data.mkdir()
+        outside(file, "second")
+        assert orders.put("first", id="first").done
+        assert [delivery.body for delivery in orders.claim(9)] == ["second", "first"]
+        shutil.rmtree(data)
+        elsewhere.rename(data)
+        settle(orders)
+        assert [delivery.body for delivery in orders.claim(9)] == ["first"]
+        assert orders.audit()
+
+
+def test_something_in_the_way_of_the_directory_is_named(moved: tuple[Path, Path]) -> None:
+    data, elsewhere = moved
+    data.mkdir()
+    with bide.Queue("orders", f"sqlite:///{data / 'bide.db'}") as orders:
+        orders.put(1)
+        data.rename(elsewhere)
+        data.touch()
+        settle(orders)
+        with pytest.raises(bide.StoreUnavailable, match="there is no directory"):
+            orders.put(2)
+        data.unlink()
+        elsewhere.rename(data)
+        assert orders.put(3)
 
 
 def test_something_else_put_in_its_place_is_refused_and_left_alone(

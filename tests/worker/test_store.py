@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import bide
 from bide.model.commands import Ack, Claim, Extend, Queues
 from bide.worker.runner import Runner
+from tests.worker.processes import log, wait_for, worker
 from tests.worker.scene import Scene, more, until
 
 
@@ -146,6 +149,44 @@ def test_a_store_that_was_deleted_is_made_anew(
 
     scene.play(story())
     assert "its lease was over: q-0 is not in the queue" in caplog.text
+
+
+JOBS = """
+import bide
+app = bide.App("sqlite:///data/bide.db")
+
+@app.handler("q")
+async def handle(body):
+    with open("handled", "a") as file:
+        file.write(f"{body}\\n")
+"""
+
+
+@pytest.mark.process
+def test_a_worker_goes_on_by_itself_when_its_directory_is_back(tmp_path: Path) -> None:
+    data, handled = tmp_path / "data", tmp_path / "handled"
+
+    def put(body: str) -> None:
+        with bide.Queue("q", f"sqlite:///{data / 'bide.db'}") as queue:
+            queue.put(body)
+
+    def seen(*bodies: str) -> Callable[[], bool]:
+        return lambda: handled.exists() and handled.read_text().split() == list(bodies)
+
+    data.mkdir()
+    with worker(tmp_path, JOBS):
+        put("before")
+        wait_for(seen("before"), tmp_path)
+        data.rename(tmp_path / "elsewhere")
+        wait_for(lambda: "the store is away, and is waited for" in log(tmp_path), tmp_path)
+        (tmp_path / "elsewhere").rename(data)
+        put("after")
+        wait_for(seen("before", "after"), tmp_path)
+        wait_for(lambda: "the store is back after" in log(tmp_path), tmp_path)
+    told = log(tmp_path)
+    assert "there is no directory" in told
+    assert "closed" not in told
+    assert "Traceback" not in told
 
 
 def test_a_store_that_cannot_be_opened_is_said_at_the_start(tmp_path: Any) -> None:

@@ -1,3 +1,4 @@
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -91,6 +92,33 @@ def test_close_wakes_who_listens(listen: Open) -> None:
     bell.close()
     thread.join(10)
     assert heard == [[]]
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_bell_that_was_deleted_is_bound_anew(path: Path, listen: Open, listening: bool) -> None:
+    bell = listen()
+    heard: list[list[tuple[str, int]]] = []
+    thread = threading.Thread(target=lambda: heard.append(bell.listen()))
+    if listening:
+        thread.start()
+    shutil.rmtree(f"{path}-bell")
+    bell.renew(path)
+    address = bell.address
+    bell.renew(path)
+    assert bell.address == address
+    assert ring_all(path, "q", 3, None)
+    if not listening:
+        thread.start()
+    thread.join(10)
+    assert heard == [[("q", 3)]]
+
+
+def test_a_bell_that_was_closed_stays_so(path: Path, listen: Open) -> None:
+    bell = listen()
+    bell.close()
+    bell.renew(path)
+    assert not Path(f"{path}-bell/{Path(bell.address).name}").exists()
+    assert bell.listen() == []
 
 
 def test_a_path_too_long_for_a_socket_has_no_bell(tmp_path: Path) -> None:

@@ -38,23 +38,29 @@ class SocketBell:
     @classmethod
     def open(cls, path: Path) -> "SocketBell | None":
         """Bind a socket beside the file; `None` where that cannot be done."""
-        if not hasattr(socket, "AF_UNIX"):
-            return None
-        folder = _folder(path)
-        # By chance, not by process: in two containers both may be process 1.
-        address = f"{folder}/{secrets.token_hex(4)}"
-        if len(os.fsencode(address)) > _LONGEST:
-            return None
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(folder)  # noqa: PTH102
-            listener.bind(address)
-            os.chmod(address, 0o666 & os.stat(path).st_mode)  # noqa: PTH101, PTH116
-        except OSError:
-            listener.close()
-            return None
-        return cls(listener, address)
+        bound = _bind(path)
+        return None if bound is None else cls(*bound)
+
+    def renew(self, path: Path) -> None:
+        """Bind another socket if the old one was deleted, so that others can ring again."""
+        if self._closed or os.path.exists(self.address):  # noqa: PTH110
+            return
+        bound = _bind(path)
+        if bound is None:
+            return
+        with self._lock:
+            if self._closed:
+                bound[0].close()
+                with suppress(OSError):
+                    os.unlink(bound[1])  # noqa: PTH108
+                return
+            old, self._listener = self._listener, bound[0]
+            self.address = bound[1]
+            if self._listening:
+                with suppress(OSError):
+                    old.shutdown(socket.SHUT_RD)  # wakes who listens, who then closes it
+            else:
+                old.close()
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes, and return it with all that came along."""
@@ -62,22 +68,27 @@ class SocketBell:
             if self._closed:
                 return []
             self._listening = True
+            listener = self._listener
         try:
-            return self._hear()
+            return self._hear(listener)
         finally:
             with self._lock:
                 self._listening = False
                 if self._closed:
                     self._listener.close()
 
-    def _hear(self) -> list[tuple[str, int]]:
+    def _hear(self, listener: socket.socket) -> list[tuple[str, int]]:
         hints: list[tuple[str, int]] = []
         flags = 0
         while len(hints) < 1000:
             try:
-                data = self._listener.recv(4096, flags)
+                data = listener.recv(4096, flags)
             except BlockingIOError:
                 return hints
+            with self._lock:
+                if listener is not self._listener:
+                    listener.close()
+                    listener = self._listener
             if self._closed:
                 return []
             with suppress(msgspec.DecodeError):  # somebody else's datagram
@@ -102,6 +113,27 @@ class SocketBell:
             os.unlink(self.address)  # noqa: PTH108
         with suppress(OSError):
             os.rmdir(os.path.dirname(self.address))  # noqa: PTH106, PTH120
+
+
+def _bind(path: Path) -> tuple[socket.socket, str] | None:
+    """Return a new socket beside the file, and its address."""
+    if not hasattr(socket, "AF_UNIX"):
+        return None
+    folder = _folder(path)
+    # By chance, not by process: in two containers both may be process 1.
+    address = f"{folder}/{secrets.token_hex(4)}"
+    if len(os.fsencode(address)) > _LONGEST:
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder)  # noqa: PTH102
+        listener.bind(address)
+        os.chmod(address, 0o666 & os.stat(path).st_mode)  # noqa: PTH101, PTH116
+    except OSError:
+        listener.close()
+        return None
+    return listener, address
 
 
 def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> bool:

@@ -52,7 +52,13 @@ def connect(
         SchemaTooNew: a newer bide made it.
         StoreError: it cannot be opened, read, or written.
     """
-    _refuse_bad_place(path)
+    try:
+        _refuse_bad_place(path)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} cannot be reached: {error.strerror}; check the permissions of the directories "
+            "on the way to it, and that its disk is there"
+        ) from error
     if read_only and not path.exists():
         connect(path, durability, timeout).close()
     try:

@@ -55,7 +55,9 @@ class SqliteEngine:
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._bell: SocketBell | None = None
         self._quiet_until = 0.0
+        self._closed = False
         self._connection: sqlite3.Connection | None = None
+        self._lone: LonePuts | None = None
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
@@ -95,7 +97,12 @@ class SqliteEngine:
         )
 
     def doorbell(self) -> Doorbell | None:
-        """Start to listen for the other processes on this file."""
+        """Start to listen for the other processes on this file.
+
+        Raises:
+            StoreError: the file is not there; the next attempt may find it.
+        """
+        self._current()
         if self._bell is None:
             self._bell = SocketBell.open(self._path)
         return self._bell
@@ -108,45 +115,55 @@ class SqliteEngine:
 
     def close(self) -> None:
         """Close the file."""
+        self._closed = True
         if self._bell is not None:
             self._bell.close()
             self._bell = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._leave()
 
     def _open(self) -> sqlite3.Connection:
-        self._connection = connect(
-            self._path, self._durability, self._timeout, read_only=self._read_only
-        )
-        self._lone = None if self._read_only else LonePuts(self._connection)
-        self._file = _identity(self._path)
+        before = _identity(self._path)
+        connection = connect(self._path, self._durability, self._timeout, read_only=self._read_only)
+        try:
+            lone = None if self._read_only else LonePuts(connection)
+        except sqlite3.Error as error:
+            connection.close()
+            raise translate(error, self._path, self._timeout) from error
+        # A file that was put in its place meanwhile is noticed at the next look.
+        self._file = before or _identity(self._path)
+        self._connection, self._lone = connection, lone
         self._checked = time.monotonic()
-        return self._connection
+        return connection
+
+    def _leave(self) -> None:
+        """Close the connection, and let nobody find it closed."""
+        connection, self._connection, self._lone = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that bears the name now.
 
         A store that was deleted or put back from a backup under a running worker is another file:
-        what would be written to the old one would be lost.
+        what would be written to the old one would be lost. One that went away and comes back is
+        opened again.
         """
-        if self._connection is None:
+        if self._closed:
             raise Closed("this engine was closed")
-        if _identity(self._path) != self._file:
-            self._connection.close()
-            # Until another one is open, each command looks anew: this one may never be used again.
-            self._file, self._checked = _NO_FILE, float("-inf")
-            return self._open()
-        self._checked = time.monotonic()
-        return self._connection
-
-
-_NO_FILE = (-1, -1)
+        connection = self._connection
+        if connection is not None and _identity(self._path) == self._file:
+            self._checked = time.monotonic()
+        else:
+            self._leave()
+            connection = self._open()
+        if self._bell is not None:
+            self._bell.renew(self._path)
+        return connection
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:  # gone, or out of reach: opening it says which
         return None
     return found.st_dev, found.st_ino
