@@ -127,6 +127,7 @@ def test_the_diagram_shows_what_the_table_says() -> None:
         ("reschedule", "delayed", "delayed"),
         ("reschedule", "delayed", "ready"),
         ("reschedule", "ready", "ready"),
+        ("release", "leased", "delayed"),
         ("revive", "dead", "delayed"),
     }
     assert usual - drawn == left_out

@@ -189,7 +189,8 @@ class Retry(_Settle, frozen=True, tag="retry"):
     delay: int = 0
     reason: str = ""
     release: bool = False
-    """Hand back untouched: nobody has tried, so no attempt is counted."""
+    """Hand back untouched: nobody has tried, so no attempt is counted. Without a delay it keeps
+    its turn; with one it is due `delay` from now."""
 
 
 class Bury(_Settle, frozen=True, tag="bury"):

@@ -55,6 +55,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("retry", "leased", "ready", "without a delay", ("retried",)),
     Transition("retry", "leased", "dead", "its attempts are used up", ("died",)),
     Transition("release", "leased", "ready", "no attempt is counted"),
+    Transition("release", "leased", "delayed", "no attempt is counted; with a delay"),
     Transition("bury", "leased", "dead", "", ("died",)),
     Transition("bury", "delayed", "dead", "a move to another store takes it", ("died",)),
     Transition("bury", "ready", "dead", "a move to another store takes it", ("died",)),

@@ -100,6 +100,16 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reason: str
     """What went wrong, in the words of the one who gave the message back."""
 
+    @property
+    def lapsed(self) -> bool:
+        """Whether nobody gave the message back: its lease was over.
+
+        Example:
+            >>> Failure(1, 1_700_000_000_000, "web1:431", LAPSED).lapsed
+            True
+        """
+        return self.reason == LAPSED
+
 
 class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One message of a `Put` command: checked, its body encoded, its times in milliseconds."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from bide.model.commands import Reschedule, Revive
-from bide.model.message import LAPSED, Message
+from bide.model.message import Message
 from bide.model.replies import Outcomes
 from bide.worker.access import Access
 from bide.worker.chain import REMEMBERED, Links, id_of, moment_of, stands
@@ -125,7 +125,7 @@ class Compensation:
     def _hold_off(self, one: Handling) -> None:
         """Wait longer and longer if it is the source that kills its process."""
         failures = one.message.failures
-        if not failures or failures[-1].reason != LAPSED or one.attempt < DEADLY:
+        if not failures or not failures[-1].lapsed or one.attempt < DEADLY:
             return
         pause = self._source.retry.delay(one.attempt, random.random())
         left = failures[-1].moment + pause - one.claimed

@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
 
     verb: Literal["ack", "retry", "bury", "release"]
     delay: int = 0
-    """For a retry, in milliseconds."""
+    """For a retry or a release, in milliseconds."""
     reason: str = ""
     discarded: bool = False
     """For an ack: nobody did the work, because it was no longer wanted."""
@@ -204,4 +204,4 @@ def _command(queue: str, verb: str, delay: int, reason: str, leases: list[Lease]
         case "bury":
             return Bury(queue, leases, plain)
         case _:
-            return Retry(queue, leases, release=True)
+            return Retry(queue, leases, delay, release=True)

@@ -10,7 +10,7 @@ from bide.telemetry.tally import OUTCOMES, Tally
 from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
 
-__all__ = ["SUMMARY", "Summary", "lost", "overrun", "settled", "too_late", "unusual"]
+__all__ = ["SUMMARY", "Summary", "apart", "lost", "overrun", "settled", "too_late", "unusual"]
 
 SUMMARY = 10.0
 """Every so many seconds a line says what was done on a queue."""
@@ -89,6 +89,14 @@ def lost(one: Handling, why: str) -> None:
     _log.warning(
         "%s: the lease was lost while %s ran: %s", one, one.handler.name, why,
         extra=_fields(one, "lost"),
+    )  # fmt: skip
+
+
+def apart(one: Handling) -> None:
+    """Say that a message is suspected of killing processes."""
+    _log.warning(
+        "%s: its lease has lapsed too often; it may be what kills its process, and runs without "
+        "others like it", one, extra=_fields(one, "suspect"),
     )  # fmt: skip
 
 

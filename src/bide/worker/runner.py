@@ -18,6 +18,7 @@ from bide.worker.app import App
 from bide.worker.attendance import Attendance, may_be_listed
 from bide.worker.duty import chained
 from bide.worker.station import Station
+from bide.worker.suspects import Suspects
 from bide.worker.tracing import traced
 from bide.worker.watch import LIMIT, Watch
 
@@ -103,6 +104,7 @@ class Runner:
     async def _work(self, access: Access) -> None:
         holder = f"{socket.gethostname()}:{os.getpid()}"
         watch = Watch(self._name_of, self._busy, self._blocked)
+        suspects = Suspects()
         chains = []
         for queue in self._queues:
             duty = self._app.duties[queue]
@@ -110,7 +112,7 @@ class Runner:
             if chain is not None:
                 chains.append(chain)
             self.stations[queue] = Station(
-                duty, traced(around), self._app.state, access, holder, watch.look
+                duty, traced(around), self._app.state, access, holder, watch.look, suspects
             )
         stations = list(self.stations.values())
         claims = [asyncio.create_task(station.claim()) for station in stations]

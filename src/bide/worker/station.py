@@ -21,6 +21,7 @@ from bide.worker.desk import Verdict
 from bide.worker.duty import Duty
 from bide.worker.handler import Middleware
 from bide.worker.routes import any_handler, no_such_job, route
+from bide.worker.suspects import Suspects, is_suspect
 
 __all__ = ["Station"]
 
@@ -39,6 +40,7 @@ class Station:
         access: the way to the store.
         holder: as whom it claims.
         started: called when deliveries were started.
+        suspects: of this process; by default the station has its own.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Station:
         access: Access,
         holder: str,
         started: Callable[[], None],
+        suspects: Suspects | None = None,
     ) -> None:
         self.duty = duty
         self.tally = Tally()
@@ -59,6 +62,7 @@ class Station:
         self._access = access
         self._clock = access.clock
         self._holder = holder
+        self._suspects = suspects or Suspects()
         self._summary = journal.Summary(duty.queue, access.clock.monotonic())
         self._started = started
         self._loop = asyncio.get_running_loop()
@@ -209,6 +213,8 @@ class Station:
                 message, reply.token, reply.now, handler or any_handler(self.duty), self._state
             )
             one.arrived, one.expires = now, now + self._lease
+            if message.failures and not self._may_begin(one, now):
+                continue
             if handler is None:
                 one.began = now
                 self.running[one] = None
@@ -221,6 +227,18 @@ class Station:
             self._started()
         if waiting and self._timer is None:
             self._wait(self._ahead.hold)
+
+    def _may_begin(self, one: Handling, now: float) -> bool:
+        """Hand back a suspect, for a little later, while another one runs in this process."""
+        if not is_suspect(one.message):
+            return True
+        if self._suspects.admit(one):
+            journal.apart(one)
+            return True
+        delay = self._suspects.delay(now, self._chance())
+        self._settled.append((one, desk.RELEASE._replace(delay=delay)))
+        self._todo.set()
+        return False
 
     def _begin(self, one: Handling, now: float) -> None:
         handler = one.handler
@@ -251,13 +269,16 @@ class Station:
             self._asking.cancel()
 
     def _hand_back(self, unstarted: Sequence[Handling]) -> None:
-        self._settled += [(one, desk.RELEASE) for one in unstarted]
+        for one in unstarted:
+            self._suspects.left(one)
+            self._settled.append((one, desk.RELEASE))
         self._todo.set()
         self._vacancy.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """A handler has returned or raised."""
         del self.running[one]
+        self._suspects.left(one)
         now = self._clock.monotonic()
         one.took = now - one.began
         self._ahead.ended(one.took)

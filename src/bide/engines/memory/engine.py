@@ -237,10 +237,10 @@ class MemoryEngine:
 
     def _retry(self, command: cmd.Retry, now: int) -> Outcomes:
         def retry(shelf: Shelf, record: Record) -> Outcome:
-            if command.release:
+            if command.release and not command.delay:
                 shelf.ready(record)
-            elif shelf.failed(record, command.reason, now, now):
-                shelf.tally["retried"] += 1
+            elif command.release or shelf.failed(record, command.reason, now, now):
+                shelf.tally["retried"] += not command.release
                 if record.expires is not None:
                     record.expires -= now + command.delay - record.due
                 shelf.delay(record, now + command.delay)

@@ -210,6 +210,8 @@ class BatchCases:
             desk.claim(0)
             desk.purge("dead")
             desk.cancel("a")
+        desk.retry(desk.lease("a"), delay=5, release=True)
+        desk.cancel("a")
         desk.retry(desk.lease("a"), release=True)
         desk.put("b", delay=5)
         desk.wait(5)

@@ -212,6 +212,19 @@ class SettleCases(_EverySettle):
         assert desk.take() == ["a", "b"]
         assert desk.counts().flow.retried == 0
 
+    def test_release_with_a_delay_counts_no_attempt_and_waits(self, desk: Desk) -> None:
+        desk.put("a", attempts=1, expires=100)
+        lease = leases(desk.claim())[0]
+        desk.wait(5)
+        reply = desk.ask(cmd.Retry("q", [lease], delay=40, release=True), Outcomes)
+        assert reply == Outcomes([Outcome("a", True, "delayed", START + 45)], wake=START + 45)
+        message = desk.get("a")
+        assert (message.attempt, message.failures, message.expires) == (0, (), 55)
+        assert desk.counts().flow.retried == 0
+        assert desk.take() == []
+        desk.wait(40)
+        assert desk.take() == ["a"]
+
     def test_a_released_lease_is_over(self, desk: Desk) -> None:
         lease = desk.lease("a")
         desk.retry(lease, release=True)

@@ -11,10 +11,10 @@ for i = 8, #ARGV, 2 do
   if done then
     local holder = r.holder
     R().leave(r)
-    if release then
+    if release and due == now then
       R().to_ready(r)
-    elseif R().failed(r, holder, reason, now) then
-      count('retried')
+    elseif release or R().failed(r, holder, reason, now) then
+      if not release then count('retried') end
       -- The moment from which on it is too late stays where it is.
       if r.expires then r.expires = r.expires - (due - r.due) end
       r.due = due

@@ -108,12 +108,13 @@ def retry(session: Session, command: Retry) -> Outcomes:
         return [one(queue, place._replace(token=None, until=None)) for place in places]
 
     def one(queue: QueueRow, place: Place) -> Outcome:
-        if command.release:
+        if command.release and not command.delay:
             session.ready(queue, [place])
             return place._replace(holder=None).outcome(True, session.now)
-        if not session.failed(queue, place, command.reason, session.now):
-            return Outcome(place.id, True, "dead", place.due, session.now)
-        queue.retried += 1
+        if not command.release:
+            if not session.failed(queue, place, command.reason, session.now):
+                return Outcome(place.id, True, "dead", place.due, session.now)
+            queue.retried += 1
         # The moment from which on it is too late stays where it is.
         expires = place.expires if place.expires is None else place.expires - (due - place.due)
         session.run(SQL.move_due, (due, expires, place.seq))

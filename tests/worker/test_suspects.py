@@ -1,0 +1,129 @@
+"""Messages that kill their process, and those that were only beside them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model.commands import Claim, Retry
+from bide.model.message import LAPSED, Failure, Message
+from bide.worker.suspects import PAUSE, SPACING, Suspects, is_suspect
+from tests.worker.processes import log, wait_for, worker
+from tests.worker.scene import Scene, until
+
+
+def failures(*reasons: str) -> tuple[Failure, ...]:
+    return tuple(Failure(number + 1, 0, "w", reason) for number, reason in enumerate(reasons))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "attempt", "attempts", "suspected"),
+    [
+        ((), 1, 10, False),
+        ((LAPSED,), 2, 10, False),
+        ((LAPSED,), 2, 2, True),
+        ((LAPSED, LAPSED), 3, 10, True),
+        ((LAPSED, LAPSED), 3, 3, True),
+        (("OSError", LAPSED), 3, 10, False),
+        (("OSError", LAPSED), 3, 3, True),
+        ((LAPSED, "OSError"), 3, 3, False),
+        ((LAPSED, LAPSED), 1, 10, False),  # revived
+        ((LAPSED, LAPSED), 1, 1, False),
+        ((LAPSED, LAPSED, LAPSED), 2, 10, False),
+    ],
+)
+def test_two_lapses_or_one_before_the_last_attempt_make_a_suspect(
+    reasons: tuple[str, ...], attempt: int, attempts: int, suspected: bool
+) -> None:
+    past = failures(*reasons)
+    message = Message("m", "q", b"1", True, 0, 0, attempt, attempts, "leased", failures=past)
+    assert is_suspect(message) == suspected
+
+
+def test_who_may_not_begin_comes_back_spread_over_time() -> None:
+    suspects = Suspects()
+    delays = [suspects.delay(100.0, 0.0) for _ in range(100)]
+    assert delays[0] == round((PAUSE + SPACING) * 1000)
+    assert delays[-1] == round((PAUSE + 100 * SPACING) * 1000)
+    assert suspects.delay(200.0, 1.0) == round((2 * PAUSE + SPACING) * 1000)
+
+
+def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scene) -> None:
+    most = 0
+    now: list[str] = []
+    going = asyncio.Event()
+
+    async def story() -> None:
+        async def handle(_: Any, delivery: bide.Handling) -> None:
+            nonlocal most
+            if not delivery.message.failures:
+                return
+            now.append(delivery.id)
+            most = max(most, len(now))
+            await going.wait()
+            now.remove(delivery.id)
+
+        scene.app.handler("q", lease="10m")(handle)
+        scene.app.handler("r", lease="10m")(handle)
+        past = failures(LAPSED, LAPSED)
+        await scene.put(*range(20), queue="q", attempts=3, attempt=2, failures=past)
+        await scene.put(*range(20), queue="r", attempts=10, attempt=2, failures=past)
+        async with scene.at_work() as runner:
+            await until(lambda: _delayed(scene) == 39)
+            assert len(now) == 1
+            await scene.put(1, id="fresh")
+            await until(lambda: runner.stations["q"].tally.outcomes.get("acked") == 1)
+            claims = len(scene.sent(Claim))
+            for _ in range(20):
+                scene.clock.advance(PAUSE / 5)
+                await asyncio.sleep(0.01)
+            assert len(scene.sent(Claim)) - claims < 400
+            going.set()
+            await scene.pass_time(
+                lambda: scene._flow("q").flow.acked == 21 and scene._flow("r").flow.acked == 20
+            )
+        assert most == 1
+        assert (await scene.counts()).flow.lapsed == 0
+        assert all(command.delay >= PAUSE * 1000 for command in scene.sent(Retry))
+
+    scene.play(story())
+
+
+def _delayed(scene: Scene) -> int:
+    return sum(scene._flow(queue).sizes.delayed for queue in "qr")
+
+
+POISON = """
+import asyncio, os, bide
+app = bide.App()
+
+async def handle(body: str, delivery: bide.Handling) -> None:
+    if body == "poison":
+        await asyncio.sleep(0.1)
+        os._exit(1)
+    await asyncio.sleep(0.2)
+
+app.handler("q", lease="1500ms")(handle)
+app.handler("r", lease="1500ms")(handle)
+"""
+
+
+@pytest.mark.process
+def test_a_poison_message_takes_nobody_with_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bide.db'}"
+    with bide.Queue("q", url) as queue, bide.Queue("r", url) as other:
+        for number in range(3):
+            queue.put("innocent", id=f"q-{number}", attempts=3)
+            other.put("innocent", id=f"r-{number}", attempts=3)
+        queue.put("poison", id="poison", attempts=3)
+        with worker(tmp_path, POISON):
+            wait_for(lambda: other.counts().flow.acked == 3, tmp_path)
+            wait_for(lambda: queue.counts().flow.acked == 3, tmp_path)
+            wait_for(lambda: queue.counts().sizes.dead == 1, tmp_path)
+        (letter,) = queue.dead()
+        assert letter.id == "poison"
+        assert [failure.lapsed for failure in letter.failures] == [True] * 3
+        assert (queue.counts().sizes.total, other.counts().sizes.total) == (1, 0)
+    assert log(tmp_path).count("has died") == 3
