@@ -173,7 +173,7 @@ def test_a_source_that_kills_its_process_is_asked_less_and_less(scene: Scene, sh
         async with scene.at_work():
             await scene.delayed(1, HOME)
             assert shop.asks == 0
-            assert "rests before the next" in ((await scene.find("first", HOME)).error or "")
+            assert "it rests" in ((await scene.find("first", HOME)).error or "")
             await scene.pass_calmly(lambda: shop.asks == 1, 30)
 
     scene.play(story())
