@@ -1,0 +1,102 @@
+"""The JavaScript of the page on clients runs, in Node, against a server."""
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide.server.app import App
+from bide.server.settings import Settings
+from tests.docs.test_pages import ROOT
+from tests.server.conftest import running
+from tests.server.process import ServerProcess
+
+pytestmark = pytest.mark.process
+
+PAGE = ROOT / "docs/howto/http-clients.md"
+BOUND = 30.0
+
+
+def program(*changes: tuple[str, str]) -> str:
+    """Return the program of the page, with changes; each must change something."""
+    found = re.search(r"```\{code-block\} javascript\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    text = found[1]
+    for old, new in (('delay: "30m"', 'delay: "300ms"'), *changes):
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@contextmanager
+def node(folder: Path, url: str, text: str) -> Iterator["subprocess.Popen[str]"]:
+    name = shutil.which("node")
+    assert name is not None, "no node on PATH: run `make test`, or tools/servers"
+    (folder / "worker.mjs").write_text(text)
+    with (folder / "said").open("w") as said:
+        process = subprocess.Popen(
+            [name, "worker.mjs"], cwd=folder, env={"BIDE_URL": url, "PATH": "/usr/bin:/bin"},
+            stdout=said, stderr=said, text=True,
+        )  # fmt: skip
+    try:
+        yield process
+        assert process.poll() is None, (folder / "said").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(folder: Path, condition: Callable[[str], Any]) -> None:
+    deadline = time.monotonic() + BOUND
+    while not condition((folder / "said").read_text()):
+        assert time.monotonic() < deadline, (folder / "said").read_text()
+        time.sleep(0.02)
+
+
+def test_it_handles_what_it_has_put_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path) as server,
+        bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db") as orders,
+        node(tmp_path, server.url, program()),
+    ):
+        port = server.port
+        until(tmp_path, lambda said: "order 42 has timed out" in said)
+        until(tmp_path, lambda said: orders.counts().flow.acked == 1)
+        server.kill()
+        until(tmp_path, lambda said: "ECONN" in said or "other side closed" in said)
+        orders.put({"order": 43})
+        with ServerProcess(tmp_path, "--port", str(port)):
+            until(tmp_path, lambda said: "order 43 has timed out" in said)
+            until(tmp_path, lambda said: orders.counts().flow.acked == 2)
+
+
+def test_what_fails_is_retried_and_a_lost_lease_stops_nothing(tmp_path: Path) -> None:
+    handle = (
+        "async function handle(order) {",
+        "let tries = 0;\nasync function handle(order) {\n"
+        '  if (!tries++) throw new Error("not yet");\n'
+        "  if (order.order === 42) await pause(1.5);",
+    )
+    changes = handle, ('delay: "1m", reason', 'delay: "100ms", reason'), ('lease: "1m"', "lease: 1")
+    url = f"sqlite:///{tmp_path}/bide.db"
+    with (
+        running(App(Settings(store=url))) as port,
+        bide.Queue("orders", url) as orders,
+        node(tmp_path, f"http://127.0.0.1:{port}", program(*changes)),
+    ):
+        until(tmp_path, lambda said: orders.counts().flow.retried == 1)
+        message = orders.get("order-42")
+        assert message is not None
+        assert "not yet" in (message.error or "")
+        assert message.failures[0].holder == "worker.mjs"
+        until(tmp_path, lambda said: "order 42 has timed out" in said)
+        orders.cancel("order-42")
+        orders.put({"order": 43})
+        until(tmp_path, lambda said: "order 43 has timed out" in said)
