@@ -2,13 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from bide.server.app import App
 from bide.server.push.signing import new_secret
+from bide.server.settings import Settings
+from tests.server.conftest import running
 
 Bide = Callable[..., Result]
 
@@ -139,3 +142,68 @@ def test_without_the_extra_it_is_said_what_to_install(
         result = run(*command)
         assert result.exit_code == 2
         assert "pip install 'bide[server]'" in result.output
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """Provide the URL of a server that may ping this machine."""
+    settings = Settings(store=f"sqlite:///{tmp_path}/served.db", push=False)
+    with running(App(settings)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_all_of_it_works_by_way_of_a_server(run: Bide, server: str) -> None:
+    def at(*words: str, code: int = 0, **more: str) -> str:
+        result = run("subscription", *words, "--url", server, **more)
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    assert at("list") == ""
+    put = ("put", "shop", "orders", URL, "--rate", "2", "--timeout", "5s")
+    secret = at(*put).strip()
+    assert secret.startswith("whsec_")
+    assert at(*put) == ""
+    assert at("list") == f"-\tshop\torders\t{URL}\tactive\t\n"
+    at("pause", "shop", "--reason", "release")
+    assert at("list") == f"-\tshop\torders\t{URL}\tpaused\trelease\n"
+    at("resume", "shop")
+    assert at("rotate", "shop", "--overlap", "1h").strip() not in ("", secret)
+    assert at("rotate", "shop", "--secret-file", "-", stdin=new_secret()) == ""
+    (told,) = map(json.loads, at("list", "--json").splitlines())
+    assert (told["rate"], told["timeout"], len(told["secrets"])) == (2, 5_000, 3)
+    assert secret not in str(told)
+    at("put", "mine", "orders", "https://shop.example/", "--namespace", "team")
+    assert at("list") == f"-\tshop\torders\t{URL}\tactive\t\n"
+    assert at("list", "--namespace", "team").startswith("team\tmine\torders\t")
+    assert len(at("list", "--all").splitlines()) == 2
+    at("delete", "mine", "--namespace", "team")
+    assert (
+        "not public"
+        in run("subscription", "put", "x", "q", "http://10.0.0.1/", "--url", server).output
+    )
+    at("delete", "shop")
+    for verb in ("pause", "resume", "rotate", "ping"):
+        result = run("subscription", verb, "shop", "--url", server)
+        assert result.exit_code == 1
+        assert "there is no subscription 'shop'" in result.output
+    at("delete", "shop", code=1)
+    assert "its store here" in run("push", "--url", server).output
+
+
+def test_a_token_says_whose_subscriptions_they_are(run: Bide, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/served.db"
+    made = run("token", "create", "--namespace", "team", "--scope", "admin", "--url", store)
+    token = made.stdout.strip()
+    with running(App(Settings(store=store, push=False))) as port:
+        url = f"http://:{token}@127.0.0.1:{port}"
+        result = run("subscription", "put", "shop", "orders", URL, "--url", url)
+        assert result.exit_code == 0, result.output
+        mine = run("subscription", "list", "--namespace", "team", "--url", url).stdout
+        assert mine.startswith("team\tshop\torders\t")
+        assert run("subscription", "list", "--url", url).stdout == mine
+        result = run("subscription", "pause", "shop", "--namespace", "other", "--url", url)
+        assert result.exit_code == 2
+        assert "not that of the token" in result.output
+        assert token not in result.output
+        wrong = run("subscription", "list", "--url", f"http://127.0.0.1:{port}")
+        assert (wrong.exit_code, "token" in wrong.output) == (3, True)

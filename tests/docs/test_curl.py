@@ -1,25 +1,32 @@
-"""The curl examples of the service's page run against a server, and print what the page says."""
+"""The curl examples of the pages about the service run, and print what the page says."""
 
+import asyncio
 import doctest
 import re
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from bide.server.app import App
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.docs.test_pages import ROOT, blocks
 from tests.server.conftest import running
+from tests.server.push.receiver import receiver
 
-PAGE = ROOT / "docs/howto/service.md"
+PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md")]
 ELSEWHERE = {"healthz", "readyz", "metrics", "openapi", "docs"}
 """Operations that the page tells of without a call."""
 
 
-def examples() -> list[tuple[str, str]]:
-    """Return the commands of the page, and what they print."""
+def examples(page: Path) -> list[tuple[str, str]]:
+    """Return the commands of a page, and what they print."""
     found: list[tuple[str, str]] = []
-    for block in blocks(PAGE.read_text()):
+    for block in blocks(page.read_text()):
         if block.info == "console":
             for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
                 command, _, output = part.partition("\n")
@@ -27,11 +34,38 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
-def test_every_example_prints_what_the_page_says(tmp_path: Path) -> None:
-    functions = [command for command, _ in examples() if "() {" in command]
-    with running(App(Settings(store=f"sqlite:///{tmp_path}/bide.db"))) as port:
-        for command, output in examples():
+@contextmanager
+def receiving() -> Iterator[int]:
+    """Take whatever is pushed, and give the port where that is."""
+    begun, loop, over = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    port = 0
+
+    async def serve() -> None:
+        nonlocal port
+        async with receiver() as it:
+            port = it.port
+            begun.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    begun.wait(20)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_example_prints_what_the_page_says(tmp_path: Path, page: Path) -> None:
+    functions = [command for command, _ in examples(page) if "() {" in command]
+    settings = Settings(store=f"sqlite:///{tmp_path}/bide.db", push_networks=["127.0.0.1"])
+    with receiving() as receiving_port, running(App(settings)) as port:
+        for command, output in examples(page):
             script = "\n".join([*functions, command]).replace(":8642", f":{port}")
+            script = script.replace(":9000", f":{receiving_port}")
             done = subprocess.run(
                 ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30
             )
@@ -41,7 +75,7 @@ def test_every_example_prints_what_the_page_says(tmp_path: Path) -> None:
 
 
 def test_every_operation_has_an_example() -> None:
-    told = [command for command, _ in examples()]
+    told = [command for page in PAGES for command, _ in examples(page)]
     for operation in OPERATIONS:
         path = re.sub(r"\\{\w+\\}", r"[^/? ']+", re.escape(operation.path))
         calls = [c for c in told if re.search(rf"localhost:8642{path}(?=[?' ]|$)", c)]

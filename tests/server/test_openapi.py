@@ -1,5 +1,6 @@
 """The description of the API: valid, complete, and true."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,8 +54,7 @@ def test_the_page_tells_of_each_operation_and_fetches_nothing(client: Client) ->
         assert f"id='{operation.name}'" in text
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
     assert "<script" not in text
-    assert "http://" not in text
-    assert "https://" not in text
+    assert not re.search(r"(src|href|url|action|@import)\s*[=(]?\s*['\"]?(https?:)?//", text)
 
 
 def test_every_problem_is_told(client: Client) -> None:
@@ -83,7 +83,7 @@ def session() -> Iterator[requests.Session]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    settings = Settings(longest_wait=0.01, store="memory://schemathesis")
+    settings = Settings(longest_wait=0.01, store="memory://schemathesis", push=False)
     with running(App(settings)) as port:
         yield f"http://127.0.0.1:{port}"
 

@@ -172,12 +172,17 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
     )
     done = run(
         tmp_path, "serve", "--config", "serve.toml", "--check", "--json", "--workers", "2",
+        "--allow-network", "10.1.0.0/16", "--no-push",
         BIDE_SERVE_PORT="9002", BIDE_URL="sqlite:///other.db",
     )  # fmt: skip
     shown = json.loads(done.stdout)
     assert (shown["port"], shown["workers"], shown["grace"]) == (9002, 2, 5)
     assert (shown["store"], shown["tokens"]) == ("sqlite:///other.db", 0)
     assert shown["quotas"]["shop"]["rate"] == 100
+    assert (shown["push"], shown["push_networks"]) == (False, ["10.1.0.0/16"])
+    more = {"BIDE_SERVE_PUSH_NETWORKS": "10.1.0.0/16 ::1", "BIDE_SERVE_PUSH": "yes"}
+    told = json.loads(run(tmp_path, "serve", "--check", "--json", "--port", "0", **more).stdout)
+    assert (told["push"], told["push_networks"]) == (True, ["10.1.0.0/16", "::1/128"])
     assert not (tmp_path / "other.db").exists()
 
 
@@ -190,10 +195,13 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
         (["--store", "nonsense://"], "begins with none of"),
         (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
         (["--config", "bad.toml"], "bad.toml has a setting that cannot be"),
+        (["--config", "strange.toml"], "push_networks has '10.0.0.1/8'"),
+        (["--allow-network", "10.0.0.1/8"], "write 10.1.0.0/16"),
     ],
 )
 def test_check_says_what_cannot_work(tmp_path: Path, arguments: list[str], text: str) -> None:
     (tmp_path / "bad.toml").write_text("prot = 1\n")
+    (tmp_path / "strange.toml").write_text('push_networks = ["10.0.0.1/8"]\n')
     done = run(tmp_path, "serve", "--check", "--port", "0", *arguments)
     assert done.returncode == 2
     assert text in done.stderr

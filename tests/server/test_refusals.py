@@ -27,7 +27,9 @@ every_taking = pytest.mark.parametrize("operation", TAKING, ids=name_of)
 
 
 def path_of(operation: Operation) -> str:
-    return operation.path.replace("{queue}", "orders").replace("{id}", "m")
+    return (
+        operation.path.replace("{queue}", "orders").replace("{id}", "m").replace("{name}", "shop")
+    )
 
 
 @every_taking
@@ -346,7 +348,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in (
         {"port": 70_000}, {"workers": 0}, {"host": "0.0.0.0", "auth": "off"},
         {"store": "memory://", "workers": 2}, {"store": "nonsense"},
-        {"quotas": {"a/b": Quota()}},
+        {"quotas": {"a/b": Quota()}}, {"push_networks": ["x"]}, {"push_lease": 0.1},
     ):  # fmt: skip
         with pytest.raises(InvalidArgument):
             App(Settings(**wrong))

@@ -22,7 +22,11 @@ __all__ = [
     "MOMENT",
     "STATE",
     "complete_queue",
+    "debug_option",
+    "grace_option",
+    "log_options",
     "max_body_option",
+    "networks_option",
     "on_store",
     "output_options",
     "queue_argument",
@@ -142,14 +146,69 @@ def max_body_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def output_options(function: F) -> F:
-    """Take how results and errors are shown: `--json` and `--debug`."""
-    function = click.option(
+def debug_option(function: F) -> F:
+    """Take whether tracebacks are shown: `--debug`."""
+    return click.option(
         "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
         help="Show tracebacks of errors.",
     )(function)  # fmt: skip
+
+
+def grace_option(what: str) -> Callable[[F], F]:
+    """Take how long to wait when it is stopped: `--grace`.
+
+    Args:
+        what: who or what may take that time.
+    """
+    return click.option(
+        "--grace", type=DURATION, default=30, show_default="30s", metavar="TIME",
+        help=f"How long {what} may take to finish when it is stopped.",
+    )  # fmt: skip
+
+
+def log_options(each: str) -> Callable[[F], F]:
+    """Take how a process that goes on and on logs: `--log-json` and `--log-level`.
+
+    Args:
+        each: what has a line of its own at debug.
+    """
+
+    def take(function: F) -> F:
+        function = click.option(
+            "--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info", show_default=True,
+            help=f"At debug each message that was {each} has a line; at info failures have, and "
+            "every 10 s a line sums up the rest.",
+        )(function)  # fmt: skip
+        return click.option("--log-json", is_flag=True, help="Log one JSON object a line.")(
+            function
+        )
+
+    return take
+
+
+def _network(text: str) -> str:
+    from ipaddress import ip_network
+
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write 10.1.0.0/16, or 127.0.0.1") from None
+
+
+def networks_option(**more: Any) -> Callable[[F], F]:
+    """Take which networks may be sent to: `--allow-network`."""
+    told = "A private network that push may send to, as 10.1.0.0/16; may be given several times."
+    return click.option(
+        "--allow-network", "networks", type=_network, multiple=True, metavar="NETWORK", help=told,
+        **more,
+    )  # fmt: skip
+
+
+def output_options(function: F) -> F:
+    """Take how results and errors are shown: `--json` and `--debug`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(
-        function
+        debug_option(function)
     )
 
 

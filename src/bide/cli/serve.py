@@ -6,19 +6,13 @@ from typing import Any
 
 import click
 
-from bide.cli.options import DURATION
+from bide.cli.options import DURATION, debug_option, networks_option
 from bide.cli.output import Output
-from bide.cli.program import DEBUG
 from bide.model.errors import InvalidArgument
 
 __all__ = ["serve"]
 
-NEEDED = ("httptools", "prometheus_client", "starlette", "uvicorn")
-
-
-def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[DEBUG] = True
+NEEDED = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn")
 
 
 @click.command()
@@ -98,18 +92,29 @@ def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     help="From info on, each request has a line.",
 )
 @click.option(
+    "--push/--no-push",
+    default=None,
+    envvar="BIDE_SERVE_PUSH",
+    show_envvar=True,
+    help="Whether this server sends what is due to the URLs of subscriptions; it does by default.",
+)
+@networks_option(envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
+@click.option(
     "--check",
     is_flag=True,
     help="Look whether the server could start, show its settings, and leave.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With --check: one JSON object.")
-@click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug,
-    help="Show tracebacks of errors.",
-)  # fmt: skip
+@debug_option
 @click.pass_context
 def serve(
-    ctx: click.Context, /, config: Path | None, check: bool, as_json: bool, **given: Any
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    check: bool,
+    as_json: bool,
+    networks: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Offer the queue over HTTP, for programs in any language.
 
@@ -117,8 +122,12 @@ def serve(
     With tokens (bide token create) each request needs one. The API is described at /docs and
     /openapi.json.
 
+    What is due is sent to the URLs of subscriptions (bide subscription) as well, to public
+    addresses and those of --allow-network.
+
     SIGTERM and Ctrl-C answer the claims that wait and finish what is under way, within the grace
-    time. SIGHUP replaces the processes one after the other.
+    time; what is still being pushed then is handed back. SIGHUP replaces the processes one after
+    the other.
 
     \b
     Example:
@@ -139,6 +148,8 @@ def serve(
     from bide.worker.logs import configure
 
     said = {name: value for name, value in given.items() if value is not None}
+    if networks:
+        said["push_networks"] = list(networks)
     settings = Settings(**({} if config is None else read_file(config)) | said)
     if check:
         _check(settings, Output(as_json))

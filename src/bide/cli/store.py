@@ -1,5 +1,6 @@
 """The store that a command works on."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -80,6 +81,10 @@ class Store:
             self._lane = open_lane(self.url)
             self._stack.callback(close_lane, self._lane)
         return self._lane
+
+    def at_close(self, callback: Callable[[], object]) -> None:
+        """Have something called when this is closed."""
+        self._stack.callback(callback)
 
     def __enter__(self) -> Self:
         return self

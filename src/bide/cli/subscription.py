@@ -1,36 +1,33 @@
 """`bide subscription`: which queues are pushed to which URLs."""
 
-import asyncio
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bide.cli.exits import NOT_DONE
 from bide.cli.messages import print_table
-from bide.cli.moments import now_ms
-from bide.cli.options import DURATION, on_store
+from bide.cli.options import DURATION, networks_option, on_store
 from bide.cli.output import Output, printable
-from bide.cli.push import networks_option, server_extra
 from bide.cli.store import Store
-from bide.clock import SYSTEM_CLOCK
+from bide.cli.subscriptions import way_of
 
 if TYPE_CHECKING:
-    from bide.server.push.records import Records
     from bide.server.push.status import SubscriptionOut
-    from bide.server.push.subscription import Subscription
 
 __all__ = ["subscription"]
-
-T = TypeVar("T")
 
 
 class _Unknown(click.ClickException):
     """There is no such subscription."""
 
     exit_code = NOT_DONE
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no subscription {name!r}; bide subscription list --all shows which there are"
+        )
 
 
 STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
@@ -40,8 +37,8 @@ STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "ma
 def subscription() -> None:
     """Say which queues are pushed to which URLs.
 
-    A subscription has bide push send each due message of a queue to a URL, signed as Standard
-    Webhooks has it. Subscriptions are kept in the store.
+    A subscription has bide serve, or bide push, send each due message of a queue to a URL, signed
+    as Standard Webhooks has it. Subscriptions are kept in the store; --url may name a server too.
 
     \b
     Example:
@@ -127,18 +124,14 @@ def put(
       bide subscription put shop orders https://shop.example/hooks/bide
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50 --timeout 5s
     """  # fmt: skip
-    server_extra()
-    from bide.server.push.subscription import Subscription, spans
-
-    given = {"concurrency": concurrency, "rate": rate, "attempts": attempts, "failures": failures}
-    fields: dict[str, Any] = {name: it for name, it in given.items() if it is not None}
-    fields |= spans({"timeout": timeout, "first": first, "ceiling": ceiling, "probe": probe})
-    new = Subscription(
-        name=name, namespace=namespace, queue=queue, url=receiver, headers=dict(headers), **fields
-    )
-    secret = _secret(secret_file)
-    kept, shown = _wait(_records(store).put(new, secret))
-    _tell_secret(out, kept, shown)
+    options = {
+        "concurrency": concurrency, "rate": rate, "timeout": timeout, "attempts": attempts,
+        "first": first, "ceiling": ceiling, "failures": failures, "probe": probe,
+    }  # fmt: skip
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    given |= {"queue": queue, "url": receiver, "headers": dict(headers)}
+    way = way_of(store, looking=False)
+    _tell_secret(out, name, way.put(namespace, name, given, _secret(secret_file)))
 
 
 @subscription.command(name="list")
@@ -155,18 +148,10 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
       bide subscription list
       bide subscription list --json | jq 'select(.state != "active")'
     """  # fmt: skip
-    server_extra()
-    store.names("")
-    from bide.server.push.circuit import Circuit
-    from bide.server.push.status import shown
-
-    records = _records(store)
-    listed = _wait(records.listed() if everywhere else records.of(namespace))
-    circuits, now = _wait(records.circuits()), now_ms()
-    found = [(one, shown(one, circuits.get(one.key, Circuit()), now)) for one in listed]
+    found = way_of(store).listed(namespace, everywhere)
     if out.as_json:
-        for one, told in found:
-            out.json({"namespace": one.namespace, **_builtins(told)})
+        for whose, told in found:
+            out.json({"namespace": whose, **_builtins(told)})
     elif out.terminal and not found:
         out.text((f"no subscriptions in {store.shown}", "dim"))
     elif out.terminal:
@@ -174,17 +159,17 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
 
         rows = [
             [
-                Text(one.name if one.namespace is None else f"{one.namespace}/{one.name}", "bold"),
-                Text(one.queue), Text(printable(one.url)), Text(told.state, STYLES[told.state]),
+                Text(told.name if whose is None else f"{whose}/{told.name}", "bold"),
+                Text(told.queue), Text(printable(told.url)), Text(told.state, STYLES[told.state]),
                 Text(printable(_why(told)), "red"),
             ]
-            for one, told in found
+            for whose, told in found
         ]  # fmt: skip
         print_table(out, ("subscription", "queue", "receiver", "state", ""), rows)
     else:
-        for one, told in found:
+        for whose, told in found:
             why = printable(_why(told))
-            out.row(one.namespace or "-", one.name, one.queue, one.url, told.state, why)
+            out.row(whose or "-", told.name, told.queue, told.url, told.state, why)
 
 
 @subscription.command()
@@ -199,8 +184,8 @@ def pause(store: Store, out: Output, name: str, reason: str, namespace: str | No
     Example:
       bide subscription pause shop --reason "their release, until noon"
     """  # fmt: skip
-    kept = _known(store, namespace, name)
-    _wait(_records(store).pause(kept, reason))
+    if not way_of(store).pause(namespace, name, reason):
+        raise _Unknown(name)
     out.report({"name": name, "state": "paused"}, f"{name} is paused")
 
 
@@ -215,8 +200,8 @@ def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
     Example:
       bide subscription resume shop
     """  # fmt: skip
-    kept = _known(store, namespace, name)
-    _wait(_records(store).resume(kept))
+    if not way_of(store).resume(namespace, name):
+        raise _Unknown(name)
     out.report({"name": name, "state": "active"}, f"{name} is active")
 
 
@@ -249,15 +234,16 @@ def rotate(
       bide subscription rotate shop --overlap 0
     """  # fmt: skip
     secret = _secret(secret_file)
-    kept = _known(store, namespace, name)
-    kept, text = _wait(_records(store).rotate(kept, round(overlap * 1000), secret))
-    _tell_secret(out, kept, text if secret is None else None)
+    text = way_of(store).rotate(namespace, name, overlap, secret)
+    if text is None:
+        raise _Unknown(name)
+    _tell_secret(out, name, text if secret is None else None)
 
 
 @subscription.command()
 @click.argument("name")
 @namespace_option
-@networks_option
+@networks_option()
 @on_store
 def ping(
     store: Store, out: Output, name: str, namespace: str | None, networks: tuple[str, ...]
@@ -268,20 +254,13 @@ def ping(
     Example:
       bide subscription ping shop
     """  # fmt: skip
-    kept = _known(store, namespace, name)
-    from bide.server.push.pusher import Pusher
-
-    async def ask() -> Any:
-        pusher = Pusher(store.lane, networks=networks)
-        try:
-            return await pusher.ping(kept)
-        finally:
-            await pusher.sender.close()
-
-    answer = _wait(ask())
-    facts = {"name": name, "taken": answer.good, "answer": answer.text}
-    out.report(facts, f"{name}: ", (printable(answer.text), "green" if answer.good else "red"))
-    return bool(answer.good)
+    answer = way_of(store).ping(namespace, name, networks)
+    if answer is None:
+        raise _Unknown(name)
+    facts = {"name": name, "taken": answer.taken, "answer": answer.answer}
+    style = "green" if answer.taken else "red"
+    out.report(facts, f"{name}: ", (printable(answer.answer), style))
+    return answer.taken
 
 
 @subscription.command()
@@ -295,33 +274,10 @@ def delete(store: Store, out: Output, name: str, namespace: str | None) -> bool:
     Example:
       bide subscription delete shop
     """  # fmt: skip
-    server_extra()
-    store.names("")
-    done = _wait(_records(store).delete(namespace, name))
+    done = way_of(store).delete(namespace, name)
     text = f"{name} is deleted" if done else f"there is no subscription {name!r}"
     out.report({"name": name, "deleted": done}, text)
     return done
-
-
-def _records(store: Store) -> "Records":
-    from bide.server.push.records import Records
-
-    return Records(store.lane, SYSTEM_CLOCK)
-
-
-def _wait(work: "Coroutine[Any, Any, T]") -> T:
-    return asyncio.run(work)
-
-
-def _known(store: Store, namespace: str | None, name: str) -> "Subscription":
-    server_extra()
-    store.names("")
-    found = _wait(_records(store).get(namespace, name))
-    if found is None:
-        raise _Unknown(
-            f"there is no subscription {name!r}; bide subscription list --all shows which there are"
-        )
-    return found
 
 
 def _secret(path: Path | None) -> str | None:
@@ -330,8 +286,8 @@ def _secret(path: Path | None) -> str | None:
     return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
 
 
-def _tell_secret(out: Output, kept: "Subscription", secret: str | None) -> None:
-    facts: dict[str, Any] = {"name": kept.name}
+def _tell_secret(out: Output, name: str, secret: str | None) -> None:
+    facts: dict[str, Any] = {"name": name}
     if secret is not None:
         facts["secret"] = secret
     if out.as_json:

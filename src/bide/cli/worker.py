@@ -4,15 +4,9 @@ from pathlib import Path
 
 import click
 
-from bide.cli.options import DURATION
-from bide.cli.program import DEBUG
+from bide.cli.options import debug_option, grace_option, log_options
 
 __all__ = ["worker"]
-
-
-def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[DEBUG] = True
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -38,14 +32,7 @@ def _address(text: str) -> tuple[str, int]:
     metavar="NAMES",
     help="Only these, with commas between them; by default all that have a handler.",
 )
-@click.option(
-    "--grace",
-    type=DURATION,
-    default=30,
-    show_default="30s",
-    metavar="TIME",
-    help="How long handlers may take to finish when the worker is stopped.",
-)
+@grace_option("handlers")
 @click.option("--reload", is_flag=True, help="Start anew when Python files in this folder change.")
 @click.option(
     "--health-file",
@@ -65,19 +52,8 @@ def _address(text: str) -> tuple[str, int]:
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics there; without a host at all addresses.",
 )
-@click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="At debug each message that was handled has a line; at info failures have, and every 10 s "
-    "a line sums up the rest.",
-)
-@click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_debug,
-    help="Show tracebacks of errors.",
-)  # fmt: skip
+@log_options("handled")
+@debug_option
 @click.pass_context
 def worker(
     ctx: click.Context,

@@ -41,6 +41,9 @@ class Path:
         if "GET" in self._by_method:
             self._by_method["HEAD"] = self._by_method["GET"]
         self._allow = ", ".join(sorted(self._by_method))
+        parts = enumerate(operations[0].path.split("/"))
+        self.named = [(part[1:-1], at) for at, part in parts if part.startswith("{")]
+        """Which parts of the path are names, and of what."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -177,6 +180,7 @@ class App:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self.service.begin()
+        self.service.pushing.begin()
         self._ready()
         attendance = self.service.attendance() if may_be_listed(self.service.lane) else None
         keeping = asyncio.create_task(attendance.keep()) if attendance is not None else None
@@ -186,7 +190,7 @@ class App:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
             await attendance.leave()
-        await asyncio.to_thread(self.service.close)
+        await self.service.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; ASGI calls this."""
@@ -196,13 +200,13 @@ class App:
             path = raw.partition(b"?")[0].decode("latin-1")
             if (found := self._paths.get(_shape(path))) is not None:
                 parts = path.split("/")
-                named = {name: parts[at] for name, at in _NAMED if at < len(parts)}
+                named = {name: parts[at] for name, at in found.named}
                 await found({**scope, "path": path, "path_params": named}, receive, send)
                 return
         await self._rest(scope, receive, send)  # type: ignore[arg-type]
 
 
-_NAMED = (("queue", 3), ("id", 5))
+_NAMED = (3, 5)
 """Which parts of a path are names. They stand at the same place in all paths, so that a request
 finds its operations in a dictionary and not by trying one expression after the other."""
 
@@ -215,7 +219,7 @@ def _shape(path: str) -> tuple[str, ...]:
         ('', 'v1', 'queues', '', 'messages', '', 'body')
     """
     parts = path.split("/")
-    for _, at in _NAMED:
+    for at in _NAMED:
         if at < len(parts) and parts[at]:
             parts[at] = ""
         elif at < len(parts):

@@ -142,8 +142,8 @@ class Server(uvicorn.Server):
         """Answer who waits, finish what is under way; at the second call break it off."""
         if self.should_exit:
             self.force_exit = True
+        self._app.service.stop(hurry=self.should_exit)
         self.should_exit = True
-        self._app.service.stop()
 
 
 def main(arguments: list[str]) -> int:
@@ -175,6 +175,7 @@ async def _serve(settings: Settings, line_fd: int, socket_fd: int) -> None:
     try:
         await server.serve([socket.socket(fileno=socket_fd)])
     finally:
+        await app.service.end()  # when it was broken off, nobody has done that
         beats.cancel()
         await line.close(report)
 

@@ -102,8 +102,10 @@ def _operation(
 
 
 def _path(operation: Operation) -> list[dict[str, Any]]:
+    pattern = "^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$"
     schemas = {
-        "queue": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$"},
+        "queue": {"type": "string", "pattern": pattern},
+        "name": {"type": "string", "pattern": pattern},
         "id": {"type": "string", "minLength": 1, "maxLength": 512},
     }
     return [

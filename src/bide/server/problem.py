@@ -136,8 +136,9 @@ class Problem(Exception):
 
 
 _FIELD = re.compile(
-    r"(after|at|attempts|before|body|bucket|count|cursor|delay|expires|group|headers|id|if_due|"
-    r"lease|limit|on_conflict|page|priority|queue|state|wait)(?=[= \[])"
+    r"(after|at|attempts|before|body|bucket|ceiling|concurrency|count|cursor|delay|expires|"
+    r"failures|first|group|headers|id|if_due|lease|limit|name|on_conflict|overlap|page|priority|"
+    r"probe|queue|rate|secret|state|timeout|url|wait)(?=[= \[])"
 )
 
 

@@ -9,6 +9,7 @@ from bide.model.message import Item
 from bide.model.replies import Counts, Names
 from bide.server.access import Caller
 from bide.server.problem import Problem
+from bide.server.push.subscription import Subscription
 from bide.server.settings import Settings
 
 __all__ = ["Quotas"]
@@ -82,6 +83,39 @@ class Quotas:
                     f"the namespace may put messages up to {quota.longest_delay} ahead; put "
                     f"{item.id!r} later, or ask for a larger quota",
                     field="delay" if item.at is None else "at",
+                )
+
+    def subscribe(
+        self, namespace: str | None, known: Sequence[Subscription], name: str, concurrency: int
+    ) -> None:
+        """Let a subscription be made or changed.
+
+        Args:
+            namespace: whose it is.
+            known: those that the namespace has.
+            name: which one.
+            concurrency: how many requests it is to have under way.
+
+        Raises:
+            Problem: the namespace would have too many, or too many requests under way.
+        """
+        quota = self._settings.quota(namespace)
+        others = [one for one in known if one.name != name]
+        if quota.subscriptions is not None and len(others) >= quota.subscriptions:
+            raise Problem(
+                "quota-exceeded",
+                f"the namespace may have {quota.subscriptions:,} subscriptions and has "
+                f"{len(others):,}; delete one, or ask for a larger quota",
+            )
+        if quota.push_concurrency is not None:
+            left = quota.push_concurrency - sum(one.concurrency for one in others)
+            if concurrency > left:
+                raise Problem(
+                    "quota-exceeded",
+                    f"the subscriptions of the namespace may have {quota.push_concurrency:,} "
+                    f"requests under way together, of which {max(0, left):,} are left; take a "
+                    "smaller concurrency, or ask for a larger quota",
+                    field="concurrency",
                 )
 
     def _pace(self, use: _Use, rate: float, count: int) -> None:

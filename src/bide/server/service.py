@@ -16,6 +16,7 @@ from bide.server.access import OPEN, RESERVED, Caller, Tokens
 from bide.server.claimers import Claimers
 from bide.server.hub import Hub
 from bide.server.problem import Problem
+from bide.server.pushing import Pushing
 from bide.server.quotas import Quotas
 from bide.server.settings import Settings
 from bide.telemetry.tally import Tally
@@ -54,6 +55,7 @@ class Service:
         self.hub = Hub(self.lane)
         self.tokens = Tokens(self.lane, self.clock)
         self.quotas = Quotas(settings, self.lane)
+        self.pushing = Pushing(self.lane, self.clock, settings)
         self.asks_for_tokens = settings.auth == "required"
         self.stopping = asyncio.Event()
         self.requests: dict[tuple[str, int], int] = {}
@@ -67,6 +69,7 @@ class Service:
         """How many claims wait."""
         self.claimers = Claimers()
         self._under_way = 0
+        self._ended = False
 
     async def begin(self) -> None:
         """Open the store, and find out whether requests need a token.
@@ -168,7 +171,7 @@ class Service:
             return "the store does not answer within 5 s"
         except BideError as error:
             return str(error)
-        return None
+        return self.pushing.failure
 
     def note(self, operation: str, status: int, began: float) -> float:
         """Count a request; return how many seconds it took."""
@@ -184,10 +187,23 @@ class Service:
         lister = self.claimers.listed
         return Attendance(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
 
-    def stop(self) -> None:
-        """Answer the claims that wait, and end what streams."""
+    def stop(self, *, hurry: bool = False) -> None:
+        """Answer the claims that wait, end what streams, and push nothing more.
+
+        Args:
+            hurry: hand back at once what is being pushed.
+        """
         self.stopping.set()
         self.lane.release(self)
+        self.pushing.stop(hurry=hurry)
+
+    async def end(self) -> None:
+        """Let go of the store, once what is being pushed is finished or handed back."""
+        if not self._ended:
+            self._ended = True
+            self.stop()
+            await self.pushing.end()
+            await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -31,6 +31,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many bytes a body may take."""
     longest_delay: str | float | None = None
     """How far ahead a message may be due."""
+    subscriptions: int | None = None
+    """How many subscriptions it may have."""
+    push_concurrency: int | None = None
+    """How many requests all of its subscriptions may have under way together."""
 
     @property
     def longest_ms(self) -> int:
@@ -71,6 +75,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quotas: dict[str, Quota] = {}
     """By namespace; "*" is for all that are not named."""
+    push: bool = True
+    """Whether this server sends what is due to the URLs of subscriptions."""
+    push_networks: list[str] = []
+    """Networks that it may send to though they are not public, such as "10.1.0.0/16"."""
+    push_lease: float = 30.0
+    """For how many seconds it holds what it sends; of a server that died another one takes over
+    after that."""
 
     def __post_init__(self) -> None:
         _between("port", self.port, 0, 65_535)
@@ -78,12 +89,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _between("max_body", self.max_body, 1, 1 << 30)
         _between("max_request", self.max_request, 1_024, 1 << 31)
         _between("grace", self.grace, 0, 3_600)
+        _between("push_lease", self.push_lease, 1, 3_600)
         _between("longest_wait", self.longest_wait, 0, 3_600)
         _between("request_timeout", self.request_timeout, 0.01, 3_600)
         for name, quota in self.quotas.items():
             if name != "*":
                 check_queue(f"{name}/q")
             _ = quota.longest_ms
+        for network in self.push_networks:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise InvalidArgument(
+                    f"push_networks has {network!r}: {error}; write 10.1.0.0/16, or 127.0.0.1"
+                ) from None
 
     @property
     def address(self) -> str:

@@ -23,11 +23,13 @@ from bide.worker.handler import Middleware
 from bide.worker.routes import any_handler, no_such_job, route
 from bide.worker.suspects import Suspects, is_suspect
 
-__all__ = ["Station"]
+__all__ = ["FOREVER", "Judge", "Station"]
 
 FOREVER = float("inf")
 AGAIN = 1.0
 """After so many seconds at most an extension that failed is tried again."""
+
+Judge = Callable[[Handling, BaseException], Verdict | None]
 
 
 class Station:
@@ -41,6 +43,8 @@ class Station:
         holder: as whom it claims.
         started: called when deliveries were started.
         suspects: of this process; by default the station has its own.
+        judge: says what becomes of a message whose handler raised; `desk.judge` otherwise, also
+            where it has no opinion.
     """
 
     def __init__(
@@ -50,8 +54,9 @@ class Station:
         state: SimpleNamespace,
         access: Access,
         holder: str,
-        started: Callable[[], None],
+        started: Callable[[], None] = lambda: None,
         suspects: Suspects | None = None,
+        judge: Judge = lambda one, error: None,
     ) -> None:
         self.duty = duty
         self.tally = Tally()
@@ -65,6 +70,7 @@ class Station:
         self._suspects = suspects or Suspects()
         self._summary = journal.Summary(duty.queue, access.clock.monotonic())
         self._started = started
+        self._judged = judge
         self._loop = asyncio.get_running_loop()
         self._course = Course(around, duty.concurrency, self._ended)
         self._lease = duty.lease / 1000
@@ -73,7 +79,8 @@ class Station:
         self._asking: asyncio.Task[Claimed] | None = None
         self._settled: list[tuple[Handling, Verdict]] = []
         self._settling = False
-        self._vacancy = asyncio.Event()
+        self.vacancy = asyncio.Event()
+        """Set when a place has become free."""
         self._todo = asyncio.Event()
         self._quiet = asyncio.Event()
         self._leaving = False
@@ -87,8 +94,8 @@ class Station:
         while True:
             room = desk.room(duty.concurrency, len(self.running), len(ahead.waiting), ahead.most)
             if not room:
-                self._vacancy.clear()
-                await self._vacancy.wait()
+                self.vacancy.clear()
+                await self.vacancy.wait()
                 continue
             command = Claim(duty.queue, room, duty.lease, self._holder)
             self._asking = self._loop.create_task(
@@ -240,6 +247,15 @@ class Station:
         self._todo.set()
         return False
 
+    def give_back(self, reply: Claimed) -> None:
+        """Hand back what a claim has brought, untouched."""
+        now = self._clock.monotonic()
+        handler = any_handler(self.duty)
+        back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
+        for one in back:
+            one.arrived = one.began = now
+        self._hand_back(back)
+
     def _begin(self, one: Handling, now: float) -> None:
         handler = one.handler
         one.began = now
@@ -273,7 +289,7 @@ class Station:
             self._suspects.left(one)
             self._settled.append((one, desk.RELEASE))
         self._todo.set()
-        self._vacancy.set()
+        self.vacancy.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """A handler has returned or raised."""
@@ -292,10 +308,12 @@ class Station:
         else:
             verdict = desk.ACK if error is None else self._judge(one, error)
             self._settled.append((one, verdict))
-        self._vacancy.set()
+        self.vacancy.set()
         self._todo.set()
 
     def _judge(self, one: Handling, error: BaseException) -> Verdict:
+        if (verdict := self._judged(one, error)) is not None:
+            return verdict
         if isinstance(error, asyncio.CancelledError):
             if one.timed_out:
                 error = desk.overtime(one.handler)

@@ -45,7 +45,7 @@ class Stage:
 
     async def subscribe(self, url: str, **fields: Any) -> Subscription:
         given = {"name": "shop", "queue": "q", "url": url, **fields}
-        kept, secret = await self.records.put(Subscription(**given))
+        kept, secret, _ = await self.records.put(Subscription(**given))
         self.secret = secret or self.secret
         return kept
 

@@ -78,7 +78,7 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             # Those whose failures opened it have one attempt behind them, the last of them none.
             counts = stage.counts()
             assert (counts.sizes.delayed, counts.sizes.ready) == (2, 8)
-            kept = await stage.records.circuit("/shop")
+            kept = await stage.records.peers.circuit("/shop")
             assert kept.since == opened
             assert kept.until == opened + 30_000
             assert kept.error == "the receiver closed the connection without an answer"
@@ -91,7 +91,7 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             it.answers(answer(200))
             await stage.pass_time(lambda: stage.counts().flow.acked == 10, step=5)
             assert outlet.circuit.since is None
-            assert (await stage.records.circuit("/shop")).since is None
+            assert (await stage.records.peers.circuit("/shop")).since is None
 
     stage.play(story())
 
@@ -146,7 +146,7 @@ def test_resume_closes_the_circuit(stage: Stage) -> None:
             it.answers(answer(200))
             kept = await stage.records.get(None, "shop")
             assert kept is not None
-            await stage.records.resume(kept)
+            await stage.records.resume(None, "shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert stage.clock.now() - began < 60_000
 

@@ -204,7 +204,7 @@ def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: S
             assert kept.paused
             assert kept.reason == "the receiver answered 410 Gone"
             receiver.answers(answer(200))
-            await stage.records.resume(kept)
+            await stage.records.resume(None, "shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 3)
             assert {got.headers["bide-attempt"] for got in receiver.got[count:]} == {"1"}
             assert not outlet.subscription.paused

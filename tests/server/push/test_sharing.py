@@ -51,7 +51,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
                     await until(lambda: it.under_way == 8)  # all together, and no more
                     gate.set()
                     await stage.acked(300)
-                    tallies = [pusher.outlets["/shop"].tally for pusher in (one, other)]
+                    tallies = [pusher.outlets["/shop"].station.tally for pusher in (one, other)]
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             assert it.most == 8
@@ -86,12 +86,12 @@ def test_a_server_that_died_is_missed_after_a_while(stage: Stage) -> None:
     async def story() -> None:
         with another(stage) as lane:
             records = Records(lane, stage.clock)
-            assert await records.present("dead") == ["dead"]
-            assert await stage.records.present("alive") == ["alive", "dead"]
+            assert await records.peers.present("dead") == ["dead"]
+            assert await stage.records.peers.present("alive") == ["alive", "dead"]
             stage.clock.advance(6.1)
-            assert await stage.records.present("alive") == ["alive"]
+            assert await stage.records.peers.present("alive") == ["alive"]
             stage.clock.advance(120)
-            await stage.records.present("alive")
+            await stage.records.peers.present("alive")
             assert stage.counts("bide.server/pushers").sizes.total == 1
 
     stage.play(story())

@@ -8,6 +8,9 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
+
+from bide.model.errors import InvalidArgument
 
 __all__ = ["Gate", "NotPublic"]
 
@@ -42,6 +45,13 @@ class NotPublic(OSError):
         )
 
 
+def _refusal(url: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"url names {urlsplit(url).hostname}, which is not public; name a public host, or have "
+        "whoever runs the server allow its network (--allow-network, push_networks)"
+    )
+
+
 class Gate:
     """Lets connections through to public addresses, and to networks that are allowed.
 
@@ -63,6 +73,24 @@ class Gate:
         return _is_public(found) or any(
             found.version == network.version and found in network for network in self._allowed
         )
+
+    def check(self, url: str) -> None:
+        """Look at the host of a URL as far as that can be judged before anybody connects.
+
+        Raises:
+            InvalidArgument: it is an address, or this machine, and not to be connected to.
+        """
+        host = urlsplit(url).hostname or ""
+        if host == "localhost" or host.endswith(".localhost"):
+            if not (self.lets("127.0.0.1") or self.lets("::1")):
+                raise _refusal(url)
+            return
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return  # a name: what it leads to is judged at each connection
+        if not self.lets(str(address)):
+            raise _refusal(url)
 
     def socket(self, info: tuple[Any, Any, int, str, tuple[Any, ...]]) -> socket.socket:
         """Return a socket for an address that was looked up, as aiohttp asks for one.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed
 from bide.server.push.answer import Answer, Failed, verdict
 from bide.server.push.circuit import Circuit
+from bide.server.push.deliveries import Deliveries
 from bide.server.push.pace import Pace
 from bide.server.push.records import Records
 from bide.server.push.sender import Sender, request_of
@@ -20,17 +22,17 @@ from bide.worker.delivery import Handling
 from bide.worker.desk import RELEASE, Verdict
 from bide.worker.duty import Duty
 from bide.worker.handler import Handler
-from bide.worker.station import AGAIN, FOREVER, Station
+from bide.worker.station import FOREVER, Station
 
 __all__ = ["Outlet"]
 
-LEASE = 30_000
-"""For how long a message is held at a time; extended while the receiver takes its time."""
+AGAIN = 1.0
+"""After so many seconds at most a subscription that was not as it is known here is looked at."""
 
 _log = logging.getLogger("bide.server.push")
 
 
-class Outlet(Station):
+class Outlet:
     """Claims what is due, sends it, and settles it by what the receiver answers.
 
     Args:
@@ -39,6 +41,10 @@ class Outlet(Station):
         records: where subscriptions are kept.
         access: the way to the store.
         holder: as whom it claims.
+        lease: for how many milliseconds a message is held at a time; it is extended while the
+            receiver takes its time.
+        stale: called when the subscription is not any more as it is known here.
+        turned: called when its circuit has been opened, closed, or probed in vain.
     """
 
     def __init__(
@@ -48,16 +54,29 @@ class Outlet(Station):
         records: Records,
         access: Access,
         holder: str,
+        lease: int,
+        *,
+        stale: Callable[[], None] = lambda: None,
+        turned: Callable[["Outlet"], None] = lambda outlet: None,
     ) -> None:
         self.subscription = subscription
         self.circuit = Circuit()
+        self.deliveries = Deliveries()
+        """What came of its requests so far."""
         self._sender = sender
         self._records = records
+        self._access = access
+        self._clock = access.clock
+        self._loop = asyncio.get_running_loop()
+        self._holder = holder
+        self._stale = stale
+        self._turned = turned
         self._share = subscription.concurrency
         self._held_until = 0.0
-        duty = Duty(subscription.source, LEASE, subscription.concurrency, {})
+        duty = Duty(subscription.source, lease, subscription.concurrency, {})
         duty.handlers[None] = self._handler()
-        super().__init__(duty, (), SimpleNamespace(), access, holder, lambda: None)
+        self.station = Station(duty, (), SimpleNamespace(), access, holder, judge=self._judge)
+        """What starts, extends and settles the deliveries."""
         self._pace = Pace(subscription.rate, self._clock.monotonic())
         self._changed = asyncio.Event()
         self._telling: set[asyncio.Task[None]] = set()
@@ -66,15 +85,16 @@ class Outlet(Station):
 
     def become(self, subscription: Subscription, places: int, rate: float | None) -> None:
         """Go on as the subscription is now, with this server's share of what it may do."""
-        news = self.subscription.changed != subscription.changed
+        news = self.subscription.tag != subscription.tag
         if news or (places, rate) != (self._share, self._pace.rate):
             if news:
                 self.circuit, self._held_until = Circuit(), 0.0
             self.subscription = subscription
             self._share = places
             self._pace.set(rate, self._clock.monotonic())
-            self.duty.concurrency = max(places, 1)
-            self.duty.handlers[None] = self._handler()
+            duty = self.station.duty
+            duty.concurrency = max(places, 1)
+            duty.handlers[None] = self._handler()
             self._look_again()
 
     def hear(self, circuit: Circuit | None) -> None:
@@ -82,6 +102,12 @@ class Outlet(Station):
         if circuit is not None and circuit.changed > self.circuit.changed:
             self.circuit = circuit
             self._look_again()
+            self._turned(self)
+
+    def current(self) -> Deliveries:
+        """Return what came of its requests so far, and how many are under way."""
+        self.deliveries.running = len(self.station.running)
+        return self.deliveries
 
     def _handler(self) -> Handler:
         one = self.subscription
@@ -94,20 +120,21 @@ class Outlet(Station):
     def _look_again(self) -> None:
         """Let whoever waits for anything see what has changed."""
         self._changed.set()
-        self._vacancy.set()
+        self.station.vacancy.set()
 
     # Claiming.
 
     async def claim(self) -> None:
         """Claim what may be sent now, and send it."""
+        station = self.station
         while True:
             self._changed.clear()
             count, pause = self._room()
             if not count:
-                self._vacancy.clear()
-                await self._until(self._vacancy.wait(), pause)
+                station.vacancy.clear()
+                await self._until(station.vacancy.wait(), pause)
                 continue
-            command = Claim(self.duty.queue, count, LEASE, self._holder)
+            command = Claim(station.duty.queue, count, station.duty.lease, self._holder)
             reply = await self._claimed(command)
             if reply is None or not reply.messages:
                 continue
@@ -115,11 +142,11 @@ class Outlet(Station):
             try:
                 wanted = not self._changed.is_set() and await self._still()
             finally:
-                if not wanted:
-                    self._return(reply)
+                if not wanted:  # the subscription has changed meanwhile
+                    station.give_back(reply)
             if wanted:
                 self._pace.take(len(reply.messages))
-                self.start(reply)
+                station.start(reply)
 
     def _room(self) -> tuple[int, float | None]:
         """Return how many may be claimed now; if none, after how many seconds to look again.
@@ -129,12 +156,13 @@ class Outlet(Station):
         now, moment = self._clock.now(), self._clock.monotonic()
         if self.subscription.paused:
             return 0, None
-        room = self._share - len(self.running)
+        running = len(self.station.running)
+        room = self._share - running
         match self.circuit.state(now):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
-                room = min(room, 1 - len(self.running))
+                room = min(room, 1 - running)
         if room <= 0:
             return 0, None
         if moment < self._held_until:
@@ -151,7 +179,7 @@ class Outlet(Station):
             return asking.result() if asking.done() else None
         except asyncio.CancelledError:
             if asking.done():
-                self._return(asking.result())
+                self.station.give_back(asking.result())
             raise
         finally:
             changing.cancel()
@@ -165,20 +193,8 @@ class Outlet(Station):
             still = False
         if not still:
             self._held_until = self._clock.monotonic() + AGAIN  # until the pusher has looked
-            self.stale()
+            self._stale()
         return still
-
-    def _return(self, reply: Claimed) -> None:
-        """Hand back what was claimed for a subscription that has changed meanwhile."""
-        now = self._clock.monotonic()
-        handler = self.duty.handlers[None]
-        back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
-        for one in back:
-            one.began = now
-        self._hand_back(back)
-
-    stale: Callable[[], None] = staticmethod(lambda: None)
-    """Called when the subscription is not any more as it is known here."""
 
     async def _until(self, event: Awaitable[object], seconds: float | None) -> None:
         waits = [asyncio.ensure_future(event)]
@@ -206,7 +222,7 @@ class Outlet(Station):
         if not answer.good:
             raise Failed(answer)
 
-    def _judge(self, one: Handling, error: BaseException) -> Verdict:
+    def _judge(self, one: Handling, error: BaseException) -> Verdict | None:
         match error:
             case Failed():
                 answer = error.answer
@@ -217,14 +233,15 @@ class Outlet(Station):
             case asyncio.CancelledError():
                 return RELEASE
             case _:
-                return super()._judge(one, error)
+                return None
         retry = one.handler.retry
         is_open = self.circuit.since is not None
-        return verdict(one.message, answer, retry, self._chance(), is_open=is_open)
+        return verdict(one.message, answer, retry, random.random(), is_open=is_open)
 
     def _note(self, answer: Answer) -> None:
         """Let the circuit know what came of a request, and be quiet if that was asked for."""
         now, circuit = self._clock.now(), self.circuit
+        self.deliveries.note(answer, now)
         if answer.again:
             moment = self._clock.monotonic() + answer.again / 1000
             self._held_until = max(self._held_until, moment)
@@ -232,7 +249,9 @@ class Outlet(Station):
         if answer.good:
             turned = circuit.succeeded(now)
             if turned:
-                _log.warning("%s: the receiver is back", self.subscription.key)
+                _log.warning(
+                    "%s: the receiver is back", self.subscription.key, extra=self._fields("closed")
+                )
         elif answer.counts and not answer.gone:
             was = circuit.since
             turned = circuit.failed(
@@ -242,12 +261,21 @@ class Outlet(Station):
                 _log.error(
                     "%s: %d failures in a row, nothing is sent for now: %s",
                     self.subscription.key, circuit.failures, answer.text,
+                    extra=self._fields("open") | {"reason": answer.text},
                 )  # fmt: skip
         else:
             turned = False
         if turned:
             self._tell_others()
             self._look_again()
+            self._turned(self)
+
+    def _fields(self, circuit: str) -> dict[str, object]:
+        one = self.subscription
+        return {
+            "subscription": one.name, "namespace": one.namespace or "", "queue": one.queue,
+            "circuit": circuit,
+        }  # fmt: skip
 
     def _tell_others(self) -> None:
         task = self._loop.create_task(self._tell_circuit())
@@ -256,7 +284,7 @@ class Outlet(Station):
 
     async def _tell_circuit(self) -> None:
         try:
-            await self._records.tell_circuit(self.subscription.key, self.circuit)
+            await self._records.peers.tell_circuit(self.subscription.key, self.circuit)
         except StoreError as error:
             _log.warning("%s: others were not told of it: %s", self.subscription.key, error)
 
@@ -267,7 +295,7 @@ class Outlet(Station):
             return
         _log.error("%s: paused, since %s", self.subscription.key, reason)
         try:
-            self.subscription = await self._records.pause(self.subscription, reason)
+            self.subscription = await self._records.pause_this(self.subscription, reason)
         except StoreError as error:
             _log.warning("%s: could not be paused: %s", self.subscription.key, error)
         self._look_again()

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from zlib import crc32
 
@@ -17,13 +17,18 @@ from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
 from bide.server.push.addresses import Gate
 from bide.server.push.answer import Answer
+from bide.server.push.deliveries import Deliveries
 from bide.server.push.outlet import Outlet
-from bide.server.push.records import Records, share
+from bide.server.push.peers import share
+from bide.server.push.records import Records
 from bide.server.push.sender import Request, Sender
 from bide.server.push.subscription import Subscription
 from bide.worker.access import Access, sleep
 
 __all__ = ["Pusher"]
+
+LEASE = 30.0
+"""For how many seconds a message is held at a time, if nobody says otherwise."""
 
 LOOK = 1.0
 """Every so many seconds it looks for subscriptions that are new or have changed."""
@@ -42,10 +47,10 @@ class _Works:
 
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
-        loop = asyncio.get_running_loop()
+        loop, station = asyncio.get_running_loop(), outlet.station
         self.claims = loop.create_task(outlet.claim())
         self.chores = [
-            loop.create_task(chore()) for chore in (outlet.settle, outlet.beat, outlet.report)
+            loop.create_task(chore()) for chore in (station.settle, station.beat, station.report)
         ]
 
     @property
@@ -67,9 +72,13 @@ class Pusher:
         lane: the way to the store.
         clock: what it waits by.
         networks: networks that may be sent to though they are not public, such as "10.1.0.0/16".
+        gate: which addresses may be sent to, instead of `networks`.
+        lease: for how many seconds a message is held at a time. It is extended while the receiver
+            takes its time; of a server that died another one takes over after that.
         holder: as whom it claims; host and process otherwise.
         resolver: looks up names; the system's otherwise.
         tls: what certificates are checked by; the system's authorities otherwise.
+        turned: called with each outlet whose circuit has been opened, closed, or probed in vain.
     """
 
     def __init__(
@@ -78,16 +87,22 @@ class Pusher:
         clock: Clock = SYSTEM_CLOCK,
         *,
         networks: Iterable[str] = (),
+        gate: Gate | None = None,
+        lease: float = LEASE,
         holder: str | None = None,
         resolver: AbstractResolver | None = None,
         tls: ssl.SSLContext | None = None,
+        turned: Callable[[Outlet], None] = lambda outlet: None,
     ) -> None:
         self.records = Records(lane, clock)
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._access = Access(lane, clock)
         self._clock = clock
-        self._gate = Gate(networks)
+        self._gate = gate or Gate(networks)
+        self._lease = round(lease * 1000)
+        self._hurrying = asyncio.Event()
         self._options: dict[str, Any] = {"resolver": resolver, "tls": tls}
+        self._turned = turned
         self._sender: Sender | None = None
         self._works: dict[str, _Works] = {}
         self._leaving: dict[asyncio.Task[None], Outlet] = {}
@@ -113,6 +128,10 @@ class Pusher:
         """Look at once for what has changed."""
         self._look.set()
 
+    def hurry(self) -> None:
+        """Do not wait any more for what is under way, once this is stopping: hand it back."""
+        self._hurrying.set()
+
     async def run(self, grace: float = 30.0) -> None:
         """Push until this is cancelled; then finish what is under way, or hand it back.
 
@@ -134,17 +153,18 @@ class Pusher:
             await self._stop(grace)
 
     async def _refresh(self) -> None:
-        known = {one.key: one for one in await self.records.listed()}
-        circuits = await self.records.circuits() if known else {}
+        known = {one.key: one for one in await self.records.listed(tidy=True)}
+        peers = self.records.peers
+        circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
-            self._there = await self.records.present(self.holder)
+            self._there = await peers.present(self.holder, self._told())
             self._seen = self._clock.monotonic()
         there, place = self._there, self._there.index(self.holder)
         for key, works in list(self._works.items()):
             if (failure := works.failure) is not None:
                 _log.error("push of %s has failed, and begins anew", key, exc_info=failure)
                 self._end(key)
-            elif key not in known or known[key].source != works.outlet.duty.queue:
+            elif key not in known or known[key].source != works.outlet.station.duty.queue:
                 self._end(key)
         for key, subscription in known.items():
             places = share(subscription.concurrency, place, len(there), crc32(key.encode()))
@@ -155,11 +175,15 @@ class Pusher:
             begun.outlet.become(subscription, places, rate)
             begun.outlet.hear(circuits.get(key))
 
+    def _told(self) -> dict[str, Deliveries]:
+        found = {key: outlet.current() for key, outlet in self.outlets.items()}
+        return {key: told for key, told in found.items() if told.answers or told.running}
+
     def _begin(self, key: str, subscription: Subscription) -> _Works:
         outlet = Outlet(
-            subscription, self.sender, self.records, self._access, f"push:{self.holder}"
-        )
-        outlet.stale = self.look
+            subscription, self.sender, self.records, self._access, f"push:{self.holder}",
+            self._lease, stale=self.look, turned=self._turned,
+        )  # fmt: skip
         works = self._works[key] = _Works(outlet)
         return works
 
@@ -171,17 +195,17 @@ class Pusher:
 
     async def _finish(self, works: _Works, grace: float | None) -> None:
         """Claim no more; let what runs end within the grace, then hand it back."""
-        outlet = works.outlet
+        station = works.outlet.station
         works.claims.cancel()
         await asyncio.gather(works.claims, return_exceptions=True)
-        outlet.leave()
-        quiet = asyncio.ensure_future(outlet.until_quiet())
+        station.leave()
+        quiet = asyncio.ensure_future(station.until_quiet())
         try:
             if works.failure is None:
-                await _either(quiet, None if grace is None else sleep(self._clock, grace))
-            for act in (Outlet.hand_back, Outlet.abandon):
+                await _either(quiet, self._patience(grace))
+            for act in (station.hand_back, station.abandon):
                 if not quiet.done():
-                    act(outlet)
+                    act()
                     await _either(quiet, sleep(self._clock, INTERRUPTED))
             if not quiet.done():
                 _log.error("the store could not be told of the last messages; their leases lapse")
@@ -189,7 +213,12 @@ class Pusher:
             for task in (quiet, *works.chores):
                 task.cancel()
             await asyncio.gather(quiet, *works.chores, return_exceptions=True)
-            outlet.close()
+            station.close()
+
+    async def _patience(self, grace: float | None) -> None:
+        """Wait until what is under way has had its time."""
+        over = None if grace is None else sleep(self._clock, grace)
+        await _either(self._hurrying.wait(), over)
 
     async def _stop(self, grace: float) -> None:
         leaving = dict(self._leaving)
@@ -197,18 +226,22 @@ class Pusher:
         self._works = {}
         await asyncio.gather(*ending, return_exceptions=True)
         for outlet in leaving.values():
-            outlet.hand_back()
+            outlet.station.hand_back()
         if leaving:
             await _either(asyncio.wait(leaving), sleep(self._clock, INTERRUPTED))
         for task in leaving:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
-        if self._sender is not None:
-            await self._sender.close()
+        await self.close()
         try:
-            await self.records.leave(self.holder)
+            await self.records.peers.leave(self.holder)
         except (StoreError, Closed) as error:
             _log.debug("others were not told of the end: %s", error)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._sender is not None:
+            await self._sender.close()
 
     async def ping(self, subscription: Subscription) -> Answer:
         """Send a request that carries no message, to see what the receiver says."""
@@ -235,6 +268,7 @@ async def _either(one: Any, other: Any) -> None:
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for given, wait in zip((one, other), waits, strict=False):
-            if wait is not given:  # a future that was handed in goes on
-                wait.cancel()
+        mine = [wait for wait in waits if wait is not one and wait is not other]
+        for wait in mine:  # a future that was handed in goes on
+            wait.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)

@@ -4,41 +4,70 @@ So all servers on a store know the same subscriptions, without a database beside
 """
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
-from bide.model.commands import Cancel, Command, Find, Put, Scan
-from bide.model.errors import Unsupported
+from bide.model.commands import Cancel, Command, Find, Put, Scan, Where
+from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import Item, Message
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
-from bide.server.push.circuit import Circuit
+from bide.server.access import RESERVED
+from bide.server.push.peers import Peers
 from bide.server.push.signing import Secret, check_secret, new_secret
 from bide.server.push.subscription import Subscription, key_of
 
-__all__ = ["Records", "share"]
+__all__ = ["Kept", "Overtaken", "Records"]
 
-SUBSCRIPTIONS = "bide.server/subscriptions"
-CIRCUITS = "bide.server/circuits"
-PRESENCE = "bide.server/pushers"
+SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 
 MOST = 10_000
 """How many subscriptions a store may have."""
 
 STANDING = ("paused", "reason")
+STAMPS = ("version", "changed", "created")
 
-PRESENT = 6_000
-"""For how many milliseconds a server counts as present after it was last seen."""
+GONE = 60_000
+"""For how many milliseconds it is remembered that a subscription was deleted."""
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 
+Edit = Callable[[Subscription | None], Subscription | None]
+"""From how a subscription is to how it is to be; `None` stands for none, and for no change."""
+
+
+class Overtaken(Exception):
+    """A subscription is not (any more) as whoever changes it has seen it.
+
+    Args:
+        now: as it is, `None` if there is none.
+    """
+
+    def __init__(self, now: Subscription | None) -> None:
+        super().__init__("it was changed by somebody else meanwhile")
+        self.now = now
+
+
+class Kept(NamedTuple):
+    """What has been stored."""
+
+    subscription: Subscription
+    secret: str | None
+    """Its secret, if that is new and was not brought along."""
+    fresh: bool
+    """Whether there was none of its name."""
+
 
 class Records:
-    """The subscriptions of a store, and what its servers tell each other about them.
+    """The subscriptions of a store.
+
+    Each version of a subscription is a message of its own, whose id ends in its number: of two who
+    write the next one at a time the store lets one have it. The highest counts.
 
     Args:
         lane: the way to the store.
@@ -48,10 +77,22 @@ class Records:
     def __init__(self, lane: Lane, clock: Clock) -> None:
         self._lane = lane
         self._clock = clock
+        self.peers = Peers(lane, clock)
+        """What the servers tell each other about them."""
 
-    async def listed(self) -> list[Subscription]:
-        """Return all subscriptions, by their keys."""
-        return await self._all(SUBSCRIPTIONS, Subscription)
+    async def listed(self, *, tidy: bool = False) -> list[Subscription]:
+        """Return all subscriptions, by their keys.
+
+        Args:
+            tidy: take out as well what is no longer needed of earlier versions.
+        """
+        page = await self._ask(Page, Scan(SUBSCRIPTIONS, limit=2 * MOST))
+        newest, older = _newest(page.messages)
+        if tidy:
+            now = self._clock.now()
+            over = [m.id for m in page.messages if m.due <= now and newest[m.group or ""].gone]
+            await self._forget([*older, *over])
+        return [newest[key] for key in sorted(newest) if not newest[key].gone]
 
     async def of(self, namespace: str | None) -> list[Subscription]:
         """Return the subscriptions of one namespace, by name."""
@@ -59,12 +100,17 @@ class Records:
 
     async def get(self, namespace: str | None, name: str) -> Subscription | None:
         """Return a subscription, `None` if there is none of this name."""
-        found = await self._ask(Found, Find(SUBSCRIPTIONS, [key_of(namespace, name)]))
-        return _decoded(found.messages[0], Subscription)
+        known, _ = await self._known(key_of(namespace, name))
+        return None if known is None or known.gone else known
 
     async def put(
-        self, given: Subscription, secret: str | None = None
-    ) -> tuple[Subscription, str | None]:
+        self,
+        given: Subscription,
+        secret: str | None = None,
+        *,
+        tag: str | None = None,
+        fresh: bool = False,
+    ) -> Kept:
         """Create a subscription, or put this one in the place of the one of its name.
 
         Whether it is paused stays as it was.
@@ -72,133 +118,218 @@ class Records:
         Args:
             given: as it is to be; its secrets and moments are seen to here.
             secret: a secret of the caller's own; in the place of those there were.
-
-        Returns:
-            It as it is kept, and its secret if that is new.
+            tag: only if it is this version that is there; "*": any.
+            fresh: only if there is none.
 
         Raises:
-            InvalidArgument: one of its values cannot be.
+            InvalidArgument: one of its values cannot be, or there are too many.
+            Overtaken: what is there is not what the caller takes it for.
         """
         given.check()
         await self._must_find()
-        now = self._clock.now()
-        known = await self.get(given.namespace, given.name)
-        shown = None
-        if secret is not None:
-            secrets: tuple[Secret, ...] = (Secret(check_secret(secret), now),)
-        elif known is not None:
-            secrets = known.secrets
-        else:
-            shown = new_secret()
-            secrets = (Secret(shown, now),)
-        state: dict[str, Any] = {"created": now, "changed": 0}
-        if known is not None:
-            state = {name: getattr(known, name) for name in ("created", "changed", *STANDING)}
-        kept = msgspec.structs.replace(given, secrets=secrets, **state)
-        if known is None or (known.url, known.queue) != (kept.url, kept.queue):
-            await self.forget_circuit(kept.key)  # another receiver begins anew
-        return await self.keep(kept), shown
+        mine = None if secret is None else check_secret(secret)
+        made = new_secret()
 
-    async def keep(self, subscription: Subscription) -> Subscription:
-        """Store a subscription as it is, as changed now."""
-        changed = max(self._clock.now(), subscription.changed + 1)  # each change is another one
-        kept = msgspec.structs.replace(subscription, changed=changed)
-        await self._put(SUBSCRIPTIONS, kept.key, kept)
+        def edit(known: Subscription | None) -> Subscription:
+            now = self._clock.now()
+            if known is None:
+                return msgspec.structs.replace(given, secrets=(Secret(mine or made, now),))
+            secrets = known.secrets if mine is None else (Secret(mine, now),)
+            state = {name: getattr(known, name) for name in STANDING}
+            return msgspec.structs.replace(given, secrets=secrets, **state)
+
+        others = [one for one in await self.listed() if one.key != given.key]
+        if len(others) >= MOST:
+            raise InvalidArgument(
+                f"name={given.name!r} would be one too many; a store has {MOST:,} subscriptions "
+                "at most: delete one"
+            )
+        known, kept = await self._change(given.key, edit, tag, fresh=fresh)
+        assert kept is not None
+        await self._begin_anew(known, kept)
+        return Kept(kept, made if known is None and mine is None else None, known is None)
+
+    async def change(
+        self, namespace: str | None, name: str, tag: str | None = None, **fields: Any
+    ) -> Subscription | None:
+        """Change some fields of a subscription; return it as it is kept, `None` if there is none.
+
+        Args:
+            namespace: whose it is.
+            name: its name.
+            tag: only if it is still this version; "*": any.
+            fields: what is to be another way.
+
+        Raises:
+            InvalidArgument: one of its values cannot be.
+            Overtaken: it is another version.
+        """
+
+        def edit(known: Subscription | None) -> Subscription | None:
+            return known and msgspec.structs.replace(known, **fields).check()
+
+        known, kept = await self._change(key_of(namespace, name), edit, tag)
+        if kept is not None:
+            await self._begin_anew(known, kept)
         return kept
 
-    async def pause(self, subscription: Subscription, reason: str = "") -> Subscription:
-        """Send nothing more, until `resume`."""
-        return await self.keep(msgspec.structs.replace(subscription, paused=True, reason=reason))
+    async def pause(
+        self, namespace: str | None, name: str, reason: str = "", tag: str | None = None
+    ) -> Subscription | None:
+        """Send nothing more, until `resume`; return it as it is kept, `None` if there is none."""
+        return await self.change(namespace, name, tag, paused=True, reason=reason)
 
-    async def resume(self, subscription: Subscription) -> Subscription:
-        """Send again; a circuit that was open is closed."""
-        await self.forget_circuit(subscription.key)
-        return await self.keep(msgspec.structs.replace(subscription, paused=False, reason=""))
+    async def pause_this(self, subscription: Subscription, reason: str) -> Subscription:
+        """Pause a subscription if it is still as it is known here; return it as it is."""
+        try:
+            paused = await self.pause(
+                subscription.namespace, subscription.name, reason, subscription.tag
+            )
+        except Overtaken as error:
+            paused = error.now
+        return paused or subscription
+
+    async def resume(
+        self, namespace: str | None, name: str, tag: str | None = None
+    ) -> Subscription | None:
+        """Send again, at once even if the circuit is open.
+
+        Returns:
+            It as it is kept, `None` if there is none.
+        """
+
+        def edit(known: Subscription | None) -> Subscription | None:
+            return known and msgspec.structs.replace(known, paused=False, reason="")
+
+        key = key_of(namespace, name)
+        # Another version also if it was not paused, so that all servers begin anew.
+        _, kept = await self._change(key, edit, tag, always=True)
+        await self.peers.forget_circuit(key)
+        return kept
 
     async def rotate(
-        self, subscription: Subscription, overlap: int, secret: str | None = None
-    ) -> tuple[Subscription, str]:
+        self,
+        namespace: str | None,
+        name: str,
+        overlap: int,
+        secret: str | None = None,
+        tag: str | None = None,
+    ) -> tuple[Subscription, str] | None:
         """Sign with a new secret from now on, and with the others for a while as well.
 
         Args:
-            subscription: whose.
+            namespace: whose subscription it is.
+            name: its name.
             overlap: for how many milliseconds the others go on to count.
             secret: the new one; made when missing.
+            tag: only if it is still this version; "*": any.
 
         Returns:
-            The subscription as it is kept, and the new secret.
+            The subscription as it is kept, and the new secret; `None` if there is none.
 
         Raises:
             InvalidArgument: the secret is none.
+            Overtaken: it is another version.
         """
-        now = self._clock.now()
         text = new_secret() if secret is None else check_secret(secret)
-        old = tuple(
-            msgspec.structs.replace(one, until=min(now + overlap, one.until or LATEST))
-            for one in subscription.secrets
-            if one.until is None or now < one.until
-        )
-        # A signature for each travels with every request: more than a few nobody can use.
-        secrets = (Secret(text, now), *(one for one in old if overlap))[:5]
-        return await self.keep(msgspec.structs.replace(subscription, secrets=secrets)), text
 
-    async def delete(self, namespace: str | None, name: str) -> bool:
-        """Delete a subscription; return whether there was one. Its messages stay in the queue."""
+        def edit(known: Subscription | None) -> Subscription | None:
+            if known is None:
+                return None
+            now = self._clock.now()
+            old = tuple(
+                msgspec.structs.replace(one, until=min(now + overlap, one.until or LATEST))
+                for one in known.secrets
+                if one.until is None or now < one.until
+            )
+            # A signature for each travels with every request: more than a few nobody can use.
+            secrets = (Secret(text, now), *(one for one in old if overlap))[:5]
+            return msgspec.structs.replace(known, secrets=secrets)
+
+        _, kept = await self._change(key_of(namespace, name), edit, tag)
+        return None if kept is None else (kept, text)
+
+    async def delete(self, namespace: str | None, name: str, tag: str | None = None) -> bool:
+        """Delete a subscription; return whether there was one. Its messages stay in the queue.
+
+        Raises:
+            Overtaken: it is another version.
+        """
+
+        def edit(known: Subscription | None) -> Subscription | None:
+            return known and Subscription(
+                name=known.name, namespace=known.namespace, queue=known.queue, url="", gone=True
+            )
+
         key = key_of(namespace, name)
-        gone = await self._ask(Outcomes, Cancel(SUBSCRIPTIONS, [key]))
-        await self.forget_circuit(key)
-        return gone.outcomes[0].done
+        _, kept = await self._change(key, edit, tag)
+        await self.peers.forget_circuit(key)
+        return kept is not None
 
     async def still(self, subscription: Subscription) -> bool:
         """Tell whether a subscription is as it is known here."""
-        found = await self._ask(Found, Find(SUBSCRIPTIONS, [subscription.key]))
+        ids = [_id(subscription.key, subscription.version + more) for more in (0, 1)]
+        found = await self._ask(Found, Find(SUBSCRIPTIONS, ids))
         known = _decoded(found.messages[0], Subscription)
-        return known is not None and known.changed == subscription.changed
+        return known is not None and known.tag == subscription.tag and found.messages[1] is None
 
-    # What servers tell each other.
+    async def _change(
+        self,
+        key: str,
+        edit: Edit,
+        tag: str | None = None,
+        *,
+        fresh: bool = False,
+        always: bool = False,
+    ) -> tuple[Subscription | None, Subscription | None]:
+        """Store the next version of a subscription; return how it was, and how it is now.
 
-    async def circuits(self) -> dict[str, Circuit]:
-        """Return the circuits that are open, or were, by the keys of their subscriptions."""
-        page = await self._ask(Page, Scan(CIRCUITS, limit=MOST))
-        return {m.id: msgspec.json.decode(m.data, type=Circuit) for m in page.messages}
+        Where it would be as it was, nothing is stored, unless that is to be done `always`.
+        """
+        await self._must_find()
+        while True:
+            last, ids = await self._known(key)
+            known = None if last is None or last.gone else last
+            if (fresh and known) or _is_other(known, tag):
+                raise Overtaken(known)
+            wanted = edit(known)
+            if wanted is None:
+                return None, None
+            if known is not None and not always:
+                stamps = {name: getattr(known, name) for name in STAMPS}
+                if msgspec.structs.replace(wanted, **stamps) == known:
+                    return known, known
+            now = self._clock.now()
+            changed = now if last is None else max(now, last.changed + 1)
+            kept = msgspec.structs.replace(
+                wanted,
+                version=1 if last is None else last.version + 1,
+                changed=changed,
+                created=changed if known is None else known.created,
+            )
+            item = Item(
+                _id(key, kept.version), msgspec.json.encode(kept), group=key,
+                at=now + GONE if kept.gone else LATEST,
+            )  # fmt: skip
+            stored = await self._ask(Outcomes, Put(SUBSCRIPTIONS, [item]))
+            if stored.outcomes[0].done:
+                await self._forget(ids)
+                return known, kept
 
-    async def circuit(self, key: str) -> Circuit:
-        """Return the circuit of one subscription, as it was last told."""
-        found = await self._ask(Found, Find(CIRCUITS, [key]))
-        return _decoded(found.messages[0], Circuit) or Circuit()
+    async def _begin_anew(self, known: Subscription | None, kept: Subscription) -> None:
+        """Let another receiver not pay for what the one before it did."""
+        if known is None or (known.url, known.queue) != (kept.url, kept.queue):
+            await self.peers.forget_circuit(kept.key)
 
-    async def tell_circuit(self, key: str, circuit: Circuit) -> None:
-        """Let all servers know how it stands with a receiver."""
-        await self._put(CIRCUITS, key, circuit)
+    async def _known(self, key: str) -> tuple[Subscription | None, list[str]]:
+        """Return the last version of a subscription, and the ids of all that are there."""
+        page = await self._ask(Page, Scan(SUBSCRIPTIONS, where=Where(group=key), limit=100))
+        newest, _ = _newest(page.messages)
+        return newest.get(key), [message.id for message in page.messages]
 
-    async def forget_circuit(self, key: str) -> None:
-        """Let it be closed."""
-        await self._ask(Outcomes, Cancel(CIRCUITS, [key]))
-
-    async def present(self, holder: str) -> list[str]:
-        """Say that a server is there, and return all that are, in the same order for each."""
-        item = Item(holder, b"{}", delay=PRESENT)
-        await self._ask(Outcomes, Put(PRESENCE, [item], "replace"))
-        page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
-        # Judged by the store's clock alone: what was due before we came has not been seen since.
-        now = max((m.due for m in page.messages if m.id == holder), default=PRESENT) - PRESENT
-        there = sorted(m.id for m in page.messages if m.due > now or m.id == holder)
-        if gone := [m.id for m in page.messages if m.due <= now - 60_000]:
-            await self._ask(Outcomes, Cancel(PRESENCE, gone))
-        return there
-
-    async def leave(self, holder: str) -> None:
-        """Say that a server is leaving."""
-        await self._ask(Outcomes, Cancel(PRESENCE, [holder]))
-
-    async def _all(self, queue: str, kind: type[T]) -> list[T]:
-        page = await self._ask(Page, Scan(queue, limit=MOST))
-        found = sorted(page.messages, key=lambda message: message.id)
-        return [msgspec.json.decode(message.data, type=kind) for message in found]
-
-    async def _put(self, queue: str, id: str, record: msgspec.Struct) -> None:
-        item = Item(id, msgspec.json.encode(record), at=LATEST)
-        await self._ask(Outcomes, Put(queue, [item], "replace"))
+    async def _forget(self, ids: list[str]) -> None:
+        if ids:
+            await self._ask(Outcomes, Cancel(SUBSCRIPTIONS, ids))
 
     async def _ask(self, kind: type[R], command: Command) -> R:
         reply = await self._lane.acall(command)
@@ -211,22 +342,28 @@ class Records:
             raise Unsupported("this store cannot be looked into, so it cannot keep subscriptions")
 
 
+def _id(key: str, version: int) -> str:
+    return f"{key}#{version}"
+
+
+def _is_other(known: Subscription | None, tag: str | None) -> bool:
+    """Tell whether what is there is not the version that somebody means; "*" means any."""
+    return tag is not None and (known is None or tag not in ("*", known.tag))
+
+
+def _newest(messages: Iterable[Message]) -> tuple[dict[str, Subscription], list[str]]:
+    """Return the last version of each subscription by its key, and the ids of the others."""
+    newest: dict[str, Subscription] = {}
+    older: list[str] = []
+    for message in messages:
+        one = msgspec.json.decode(message.data, type=Subscription)
+        other = newest.get(one.key)
+        if other is None or other.version < one.version:
+            newest[one.key] = one
+        if other is not None:
+            older.append(_id(one.key, min(one.version, other.version)))
+    return newest, older
+
+
 def _decoded(message: Message | None, kind: type[T]) -> T | None:
     return None if message is None else msgspec.json.decode(message.data, type=kind)
-
-
-def share(total: int, place: int, among: int, turn: int) -> int:
-    """Return how much of a whole one server gets, so that all shares add up to it.
-
-    Args:
-        total: the whole.
-        place: which server it is, counted from 0.
-        among: how many there are.
-        turn: with whom to begin when it cannot be divided; the same for each server.
-
-    Example:
-        >>> [share(5, place, 3, turn=1) for place in range(3)]
-        [1, 2, 2]
-    """
-    each, rest = divmod(total, among)
-    return each + ((place - turn) % among < rest)

@@ -1,14 +1,20 @@
 """How it stands with a subscription, as people and programs are told: without its secrets."""
 
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from bide.server.push.circuit import Circuit
+from bide.server.push.deliveries import Deliveries
 from bide.server.push.subscription import Subscription
+from bide.server.wire import CountsOut
 
-__all__ = ["CircuitOut", "SecretOut", "SubscriptionOut", "shown"]
+__all__ = [
+    "CircuitOut", "DeliveriesOut", "SecretOut", "SubscriptionOut", "Subscriptions", "masked",
+    "shown",
+]  # fmt: skip
 
 
 class SecretOut(msgspec.Struct, omit_defaults=True):
@@ -33,6 +39,21 @@ class CircuitOut(msgspec.Struct, omit_defaults=True):
     """What the last failure was."""
 
 
+class DeliveriesOut(msgspec.Struct, omit_defaults=True):
+    """What has come of its requests since the servers that are there began."""
+
+    answers: dict[str, int]
+    """How many were answered how: by the first digit of the status, or not at all."""
+    running: int = 0
+    """How many are under way."""
+    taken_at: int | UnsetType = UNSET
+    """When the receiver last took a message."""
+    failed_at: int | UnsetType = UNSET
+    """When a request last failed."""
+    error: str = ""
+    """What went wrong then."""
+
+
 class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A subscription. Lengths of time are milliseconds, moments are Unix milliseconds."""
 
@@ -55,14 +76,28 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     probe: int
     secrets: list[SecretOut]
     circuit: CircuitOut
+    deliveries: DeliveriesOut | UnsetType = UNSET
+    """Not told before anything was sent."""
+    messages: CountsOut | UnsetType = UNSET
+    """Of its queue, when it is looked at alone."""
     created: int
     changed: int
     secret: str | UnsetType = UNSET
     """A secret that is new: kept from now on, and not told again."""
 
 
+class Subscriptions(msgspec.Struct):
+    """The subscriptions that there are."""
+
+    subscriptions: list[SubscriptionOut]
+
+
 def shown(
-    subscription: Subscription, circuit: Circuit, now: int, secret: str | None = None
+    subscription: Subscription,
+    circuit: Circuit,
+    now: int,
+    secret: str | None = None,
+    deliveries: Deliveries | None = None,
 ) -> SubscriptionOut:
     """Return a subscription as it is told."""
     state = circuit.state(now)
@@ -93,7 +128,34 @@ def shown(
             UNSET if circuit.since is None else circuit.until,
             circuit.error,
         ),
+        deliveries=UNSET if deliveries is None else _deliveries(deliveries),
         created=subscription.created,
         changed=subscription.changed,
         secret=UNSET if secret is None else secret,
     )
+
+
+def masked(url: str) -> str:
+    """Return a URL without what stands in its query, which may be a key.
+
+    Example:
+        >>> masked("https://shop.example/hook?key=abc")
+        'https://shop.example/hook?key=***'
+    """
+    parts = urlsplit(url)
+    if not parts.query:
+        return url
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    hidden = urlencode([(name, "***") for name in names], safe="*") if names else "***"
+    return parts._replace(query=hidden).geturl()
+
+
+def _deliveries(told: Deliveries) -> DeliveriesOut:
+    answers: dict[str, int] = dict(told.answers.items())
+    return DeliveriesOut(
+        answers, told.running, _or_unset(told.taken_at), _or_unset(told.failed_at), told.error
+    )
+
+
+def _or_unset(value: int) -> Any:
+    return value or UNSET

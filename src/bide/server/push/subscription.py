@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,10 +10,9 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import ATTEMPTS
-from bide.model.moments import Duration, milliseconds
 from bide.server.push.signing import Secret
 
-__all__ = ["NAME", "Subscription", "key_of"]
+__all__ = ["NAME", "Subscription", "check_url", "key_of"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
@@ -67,6 +65,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What requests are signed with, the newest first."""
     created: int = 0
     changed: int = 0
+    version: int = 0
+    """Each change is another one, so that of two who change it at a time one is told."""
+    gone: bool = False
+    """It was deleted; what is left keeps its versions apart for a while."""
 
     def __repr__(self) -> str:
         # The URL and the headers may have secrets in them.
@@ -76,6 +78,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def key(self) -> str:
         """The id under which it is kept."""
         return key_of(self.namespace, self.name)
+
+    @property
+    def tag(self) -> str:
+        """What tells this version from all others that there were under its name."""
+        return f"{self.version}-{self.changed}"
 
     @property
     def source(self) -> str:
@@ -105,7 +112,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         if "/" in self.queue:
             raise InvalidArgument(f"queue={self.queue!r} has a slash in it; name the namespace")
         check_queue(self.source)
-        _check_url(self.url)
+        check_url(self.url)
         _check_headers(self.headers)
         _between("concurrency", self.concurrency, 1, MOST_CONCURRENCY)
         _between("failures", self.failures, 1, 10_000)
@@ -122,12 +129,12 @@ def key_of(namespace: str | None, name: str) -> str:
     return f"{namespace or ''}/{name}"
 
 
-def spans(given: Mapping[str, Duration | None]) -> dict[str, Any]:
-    """Return lengths of time in milliseconds, without those that were not given."""
-    return {name: milliseconds(it, name) for name, it in given.items() if it is not None}
+def check_url(url: str) -> None:
+    """Look whether messages can be sent to a URL.
 
-
-def _check_url(url: str) -> None:
+    Raises:
+        InvalidArgument: they cannot.
+    """
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname

@@ -8,10 +8,11 @@ from bide.server.routes.events import EVENTS
 from bide.server.routes.messages import MESSAGES
 from bide.server.routes.queues import QUEUES
 from bide.server.routes.service import SERVICE
+from bide.server.routes.subscriptions import SUBSCRIPTIONS
 
 __all__ = ["OPERATIONS"]
 
 OPERATIONS: tuple[Operation, ...] = (
-    *MESSAGES, *DELIVERIES, *QUEUES, *DEAD, *BATCH, *EVENTS, *SERVICE,
+    *MESSAGES, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS, *BATCH, *EVENTS, *SERVICE,
 )  # fmt: skip
 """All of them, in the order in which they are described."""

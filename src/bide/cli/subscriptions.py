@@ -1,0 +1,296 @@
+"""Where `bide subscription` finds subscriptions: in the store itself, or behind a server."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
+
+from bide.cli.moments import now_ms
+from bide.cli.store import Store
+from bide.clock import SYSTEM_CLOCK
+from bide.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from bide.server.push.records import Records
+    from bide.server.push.status import SubscriptionOut
+
+__all__ = ["Pinged", "Way", "remote", "server_extra", "way_of"]
+
+T = TypeVar("T")
+
+
+class Pinged(NamedTuple):
+    """What a receiver said to a request without a message."""
+
+    taken: bool
+    answer: str
+
+
+class Way(Protocol):
+    """What can be done with the subscriptions of a store; `None` and `False`: there is none."""
+
+    def listed(
+        self, namespace: str | None, everywhere: bool
+    ) -> "list[tuple[str | None, SubscriptionOut]]":
+        """Return subscriptions, each with its namespace."""
+
+    def put(
+        self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
+    ) -> str | None:
+        """Make one, or put it in the place of the one of its name; return a secret that is new.
+
+        Args:
+            namespace: whose it is.
+            name: its name.
+            given: its fields; lengths of time are seconds.
+            secret: one of the user's own.
+        """
+
+    def pause(self, namespace: str | None, name: str, reason: str) -> bool:
+        """Send nothing more."""
+
+    def resume(self, namespace: str | None, name: str) -> bool:
+        """Send again."""
+
+    def rotate(
+        self, namespace: str | None, name: str, overlap: float, secret: str | None
+    ) -> str | None:
+        """Sign with a new secret, and return it; with the old ones too for so many seconds."""
+
+    def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
+        """Send a request without a message."""
+
+    def delete(self, namespace: str | None, name: str) -> bool:
+        """Delete one."""
+
+
+def remote(url: str | None) -> bool:
+    """Tell whether a store is behind a server."""
+    return urlsplit(url or "").scheme in ("http", "https")
+
+
+def server_extra() -> None:
+    """Look whether what pushing needs is there.
+
+    Raises:
+        InvalidArgument: it is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        raise InvalidArgument(
+            "this needs the package aiohttp, which is not installed: pip install 'bide[server]'"
+        )
+
+
+def way_of(store: Store, *, looking: bool = True) -> Way:
+    """Return the way to the subscriptions of a store.
+
+    Args:
+        store: which.
+        looking: whether the store has to be there already.
+
+    Raises:
+        InvalidArgument: something is not installed.
+        StoreUnavailable: the store has to be there, and is not.
+    """
+    if remote(store.url):
+        behind = _Behind(store.url)
+        store.at_close(behind.close)
+        return behind
+    server_extra()
+    if looking:
+        store.names("")
+    return _Within(store)
+
+
+class _Within:
+    """The subscriptions of a store that is at hand."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def _records(self) -> "Records":
+        from bide.server.push.records import Records
+
+        return Records(self._store.lane, SYSTEM_CLOCK)
+
+    def listed(
+        self, namespace: str | None, everywhere: bool
+    ) -> "list[tuple[str | None, SubscriptionOut]]":
+        from bide.server.push.circuit import Circuit
+        from bide.server.push.status import shown
+
+        records = self._records
+        found = _wait(records.listed() if everywhere else records.of(namespace))
+        circuits, told = _wait(records.peers.circuits()), _wait(records.peers.deliveries())
+        now = now_ms()
+        return [
+            (
+                one.namespace,
+                shown(one, circuits.get(one.key, Circuit()), now, None, told.get(one.key)),
+            )
+            for one in found
+        ]
+
+    def put(
+        self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
+    ) -> str | None:
+        from bide.server.push.subscription import Subscription
+        from bide.server.push.wire import SubscriptionIn
+
+        fields = SubscriptionIn(**given).fields()
+        new = Subscription(name=name, namespace=namespace, **fields)
+        return _wait(self._records.put(new, secret)).secret
+
+    def pause(self, namespace: str | None, name: str, reason: str) -> bool:
+        return _wait(self._records.pause(namespace, name, reason)) is not None
+
+    def resume(self, namespace: str | None, name: str) -> bool:
+        return _wait(self._records.resume(namespace, name)) is not None
+
+    def rotate(
+        self, namespace: str | None, name: str, overlap: float, secret: str | None
+    ) -> str | None:
+        rotated = _wait(self._records.rotate(namespace, name, round(overlap * 1000), secret))
+        return None if rotated is None else rotated[1]
+
+    def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
+        from bide.server.push.pusher import Pusher
+
+        async def ask() -> Pinged | None:
+            pusher = Pusher(self._store.lane, networks=networks)
+            known = await pusher.records.get(namespace, name)
+            if known is None:
+                return None
+            try:
+                answer = await pusher.ping(known)
+            finally:
+                await pusher.close()
+            return Pinged(answer.good, answer.text)
+
+        return _wait(ask())
+
+    def delete(self, namespace: str | None, name: str) -> bool:
+        return _wait(self._records.delete(namespace, name))
+
+
+class _Behind:
+    """The subscriptions behind a server."""
+
+    def __init__(self, url: str) -> None:
+        from bide.engines.http import address_of
+        from bide.engines.http.connection import Connection
+
+        self._address, timeout = address_of(urlsplit(url))
+        self._connection = Connection(self._address, timeout)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def listed(
+        self, namespace: str | None, everywhere: bool
+    ) -> "list[tuple[str | None, SubscriptionOut]]":
+        import msgspec
+
+        from bide.server.push.status import Subscriptions
+
+        data = self._ask("GET", "")
+        found = msgspec.json.decode(data or b"{}", type=Subscriptions).subscriptions
+        mine = self._namespace
+        named = []
+        for one in found:
+            whose, _, one.name = one.name.rpartition("/")
+            one.queue = one.queue.rpartition("/")[2]
+            named.append((whose or mine, one))
+        wanted = mine if namespace is None else namespace
+        return [pair for pair in named if everywhere or pair[0] == wanted]
+
+    def put(
+        self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
+    ) -> str | None:
+        if namespace is not None and self._namespace is None:
+            given = {**given, "queue": f"{namespace}/{given['queue']}"}
+        said = given if secret is None else {**given, "secret": secret}
+        return self._secret(self._ask("PUT", self._named(namespace, name), said))
+
+    def pause(self, namespace: str | None, name: str, reason: str) -> bool:
+        path = f"{self._named(namespace, name)}/pause"
+        return self._ask("POST", path, {"reason": reason}) is not None
+
+    def resume(self, namespace: str | None, name: str) -> bool:
+        return self._ask("POST", f"{self._named(namespace, name)}/resume", {}) is not None
+
+    def rotate(
+        self, namespace: str | None, name: str, overlap: float, secret: str | None
+    ) -> str | None:
+        said = {"overlap": overlap} | ({} if secret is None else {"secret": secret})
+        data = self._ask("POST", f"{self._named(namespace, name)}/rotate", said)
+        return None if data is None else self._secret(data) or secret
+
+    def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
+        import msgspec
+
+        if networks:
+            raise InvalidArgument(
+                "networks are those of the server that pings, here; start it with --allow-network"
+            )
+        data = self._ask("POST", f"{self._named(namespace, name)}/ping", {})
+        return None if data is None else Pinged(**msgspec.json.decode(data))
+
+    def delete(self, namespace: str | None, name: str) -> bool:
+        return self._ask("DELETE", self._named(namespace, name)) is not None
+
+    @property
+    def _namespace(self) -> str | None:
+        """Whose queues the token is for."""
+        import msgspec
+
+        found: dict[str, str | None] = msgspec.json.decode(self._request("GET", "/v1") or b"")
+        return found["namespace"]
+
+    def _named(self, namespace: str | None, name: str) -> str:
+        if namespace is None:
+            return f"/{quote(name, safe='')}"
+        mine = self._namespace
+        if mine not in (None, namespace):
+            raise InvalidArgument(
+                f"namespace={namespace!r} is not that of the token, which is for {mine!r}; leave "
+                "it out, or take a token of that namespace"
+            )
+        return f"/{quote(name if mine else f'{namespace}/{name}', safe='')}"
+
+    def _secret(self, data: bytes | None) -> str | None:
+        import msgspec
+
+        found: dict[str, Any] = msgspec.json.decode(data or b"{}")
+        return found.get("secret")
+
+    def _ask(self, method: str, path: str, content: Any = None) -> bytes | None:
+        """Return what a server answers, `None` if there is no such subscription."""
+        from http import HTTPStatus
+
+        return self._request(
+            method, f"/v1/subscriptions{path}", content, HTTPStatus.NOT_FOUND if path else None
+        )
+
+    def _request(
+        self, method: str, path: str, content: Any = None, missing: int | None = None
+    ) -> bytes | None:
+        """Return what a server answers, `None` if its status says that something is missing."""
+        import msgspec
+
+        from bide.engines.http.refusals import refusal
+
+        data = None if content is None else msgspec.json.encode(content)
+        status, answer = self._connection.ask(method, path, data, "application/json")
+        if status == missing and b"/docs#problem-not-found" in answer:
+            return None
+        if not 200 <= status < 300:
+            raise refusal(self._address, status, answer)
+        return answer
+
+
+def _wait(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)

@@ -1,0 +1,156 @@
+"""Push as a part of the service: what it knows of subscriptions, and the pusher beside it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from bide.clock import Clock
+from bide.lane.lane import Lane
+from bide.model.errors import BideError, Closed, StoreError
+from bide.server.push.addresses import Gate
+from bide.server.push.answer import Answer
+from bide.server.push.records import Records
+from bide.server.push.subscription import Subscription
+from bide.server.settings import Settings
+from bide.worker.access import sleep
+
+if TYPE_CHECKING:
+    from bide.server.push.outlet import Outlet
+    from bide.server.push.pusher import Pusher
+
+__all__ = ["Pushing"]
+
+LOOK = 1.0
+"""Every so many seconds it looks whether there are subscriptions, as long as there are none."""
+
+AGAIN = 1.0
+"""After so many seconds a pusher that has failed begins anew."""
+
+_log = logging.getLogger("bide.server.push")
+
+
+class Pushing:
+    """Sends what is due to subscriptions, for as long as the service runs.
+
+    Args:
+        lane: the way to the store.
+        clock: what it waits by.
+        settings: what the server was told.
+    """
+
+    def __init__(self, lane: Lane, clock: Clock, settings: Settings) -> None:
+        self.records = Records(lane, clock)
+        self.gate = Gate(settings.push_networks)
+        self.turned: Callable[[Outlet], None] = lambda outlet: None
+        """Called with each outlet whose circuit has been opened, closed, or probed in vain."""
+        self._lane = lane
+        self._clock = clock
+        self._settings = settings
+        self._pusher: Pusher | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failure: str | None = None
+        self._stopping = False
+
+    def begin(self) -> None:
+        """Begin to push, if the server was told to, and not to stop meanwhile."""
+        wanted = self._settings.push and not self._stopping and self._task is None
+        if wanted and self._lane.capabilities.random_access:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self, *, hurry: bool = False) -> None:
+        """Claim no more; let what is under way finish within the grace, then hand it back.
+
+        Args:
+            hurry: hand it back at once.
+        """
+        if hurry and self._pusher is not None:
+            self._pusher.hurry()
+        if self._task is not None and not self._stopping:
+            running = sum(len(outlet.station.running) for outlet in self.outlets.values())
+            if running:
+                grace = self._settings.grace
+                _log.info("stopping; %d pushes have %g s to finish", running, grace)
+            self._task.cancel()
+        self._stopping = True
+
+    async def end(self) -> None:
+        """Wait until all is finished or handed back."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._pusher is not None:
+            await self._pusher.close()
+
+    def look(self) -> None:
+        """Look at once for what has changed."""
+        if self._pusher is not None:
+            self._pusher.look()
+
+    @property
+    def outlets(self) -> "dict[str, Outlet]":
+        """What is at work in this process, by the keys of the subscriptions."""
+        return {} if self._pusher is None else self._pusher.outlets
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is pushed though it should be."""
+        return self._failure
+
+    async def ping(self, subscription: Subscription) -> Answer:
+        """Send a request that carries no message, to see what the receiver says."""
+        return await self._made().ping(subscription)
+
+    def _made(self) -> "Pusher":
+        # Only now: a server without subscriptions does not load what sends.
+        from bide.server.push.pusher import Pusher
+
+        if self._pusher is None:
+            self._pusher = Pusher(
+                self._lane, self._clock, gate=self.gate, lease=self._settings.push_lease,
+                turned=lambda outlet: self.turned(outlet),
+            )  # fmt: skip
+        return self._pusher
+
+    async def _run(self) -> None:
+        while not await self._survived(self._push()):
+            await sleep(self._clock, AGAIN)
+
+    async def _push(self) -> None:
+        await self._until_wanted()
+        _log.info("pushing to subscriptions")
+        await self._made().run(self._settings.grace)
+
+    async def _until_wanted(self) -> None:
+        while True:
+            try:
+                if await self.records.listed():
+                    return
+            except Closed:
+                raise
+            except StoreError as error:
+                _log.warning("the subscriptions could not be looked at: %s", error)
+            await sleep(self._clock, LOOK)
+
+    async def _survived(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Tell whether some work has ended by itself; say it if it has failed."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task,), timeout=2 * LOOK)
+            if not task.done():
+                self._failure = None
+            await task
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        except Closed:
+            return True  # the service is over
+        except Exception as error:  # noqa: BLE001  (it is logged, and told at /readyz)
+            _log.exception("push has failed, and begins anew")
+            told = str(error) if isinstance(error, BideError) else type(error).__name__
+            self._failure = f"push has failed, and begins anew: {told}"
+            self._pusher = None
+            return False
+        return True

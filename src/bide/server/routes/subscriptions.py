@@ -1,0 +1,323 @@
+"""Subscriptions: which queues are pushed to which URLs, and how their receivers fare."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from bide.model.commands import Count
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+from bide.model.moments import milliseconds
+from bide.model.replies import Counts
+from bide.server import wire
+from bide.server.access import RESERVED
+from bide.server.operation import Answer, Call, Operation
+from bide.server.problem import Problem
+from bide.server.push.circuit import Circuit
+from bide.server.push.records import Overtaken
+from bide.server.push.status import SubscriptionOut, Subscriptions, masked, shown
+from bide.server.push.subscription import NAME, Subscription, check_url, key_of
+from bide.server.push.wire import (
+    PauseRequest,
+    PingOut,
+    RotateRequest,
+    SubscriptionChange,
+    SubscriptionIn,
+)
+from bide.server.receiving import unless_gone
+
+__all__ = ["SUBSCRIPTIONS"]
+
+T = TypeVar("T")
+
+
+async def list_subscriptions(call: Call) -> Answer:
+    """List the subscriptions of the caller's namespace."""
+    records = call.service.pushing.records
+    found = await records.listed()
+    circuits, deliveries = await records.peers.circuits(), await records.peers.deliveries()
+    told = [
+        _told(call, one, circuits.get(one.key, Circuit()), deliveries=deliveries.get(one.key))
+        for one in found
+        if call.caller.namespace in (None, one.namespace)
+    ]
+    return Answer(200, Subscriptions(told))
+
+
+async def put(call: Call) -> Answer:
+    """Make a subscription, or put this one in the place of the one of its name."""
+    namespace, name = _identity(call)
+    given = await call.read(SubscriptionIn)
+    fields = _checked(call, namespace, given.fields())
+    new = Subscription(name=name, namespace=namespace, **fields)
+    fresh = call.headers.get("if-none-match")
+    if fresh not in (None, "*"):
+        raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
+    await _within_quota(call, namespace, name, given.concurrency)
+    work = call.service.pushing.records.put(new, given.secret, tag=_tag(call), fresh=bool(fresh))
+    kept = await _unless_overtaken(work)
+    return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
+
+
+async def get(call: Call) -> Answer:
+    """Tell how it stands with a subscription."""
+    return await _answer(call, await _known(call))
+
+
+async def change(call: Call) -> Answer:
+    """Change what is given about a subscription, and leave the rest."""
+    namespace, name = _identity(call)
+    asked = await call.read(SubscriptionChange)
+    fields = _checked(call, namespace, asked.fields())
+    if "concurrency" in fields:
+        await _within_quota(call, namespace, name, fields["concurrency"])
+    work = call.service.pushing.records.change(namespace, name, _tag(call), **fields)
+    return await _changed(call, work)
+
+
+async def delete(call: Call) -> Answer:
+    """Delete a subscription. Its messages stay in the queue."""
+    namespace, name = _identity(call)
+    work = call.service.pushing.records.delete(namespace, name, _tag(call))
+    if not await _unless_overtaken(work):
+        raise _unknown(name)
+    call.service.pushing.look()
+    return Answer(204, b"")
+
+
+async def pause(call: Call) -> Answer:
+    """Send nothing more; the messages wait."""
+    namespace, name = _identity(call)
+    reason = (await call.read(PauseRequest)).reason
+    work = call.service.pushing.records.pause(namespace, name, reason, _tag(call))
+    return await _changed(call, work)
+
+
+async def resume(call: Call) -> Answer:
+    """Send again, at once, also if the receiver was left alone because it failed."""
+    namespace, name = _identity(call)
+    await call.read(wire.Empty)
+    work = call.service.pushing.records.resume(namespace, name, _tag(call))
+    return await _changed(call, work)
+
+
+async def rotate(call: Call) -> Answer:
+    """Sign with a new secret."""
+    namespace, name = _identity(call)
+    asked = await call.read(RotateRequest)
+    overlap = milliseconds(wire.span(asked.overlap), "overlap")
+    records = call.service.pushing.records
+    work = records.rotate(namespace, name, overlap, asked.secret, _tag(call))
+    rotated = await _unless_overtaken(work)
+    if rotated is None:
+        raise _unknown(name)
+    call.service.pushing.look()
+    return await _answer(call, rotated[0], None if asked.secret else rotated[1])
+
+
+async def ping(call: Call) -> Answer:
+    """Send a signed request without a message, and tell what the receiver said."""
+    await call.read(wire.Empty)
+    known = await _known(call)
+    said = await unless_gone(call.receive, _unless_stopping(call, known), _nothing)
+    return Answer(200, PingOut(said.good, said.text))
+
+
+async def _unless_stopping(call: Call, known: Subscription) -> Any:
+    asking = asyncio.ensure_future(call.service.pushing.ping(known))
+    ending = asyncio.ensure_future(call.service.stopping.wait())
+    try:
+        await asyncio.wait((asking, ending), return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return asking.result()
+        raise Problem("stopping", "the server is stopping, and waits for no receiver; ask again")
+    finally:
+        asking.cancel()
+        ending.cancel()
+        await asyncio.gather(asking, ending, return_exceptions=True)
+
+
+async def _nothing(result: Any) -> None:
+    pass
+
+
+def _identity(call: Call) -> tuple[str | None, str]:
+    """Return the namespace and the name of the subscription that a request is about.
+
+    Who has no namespace names those of all: shop/hooks.
+
+    Raises:
+        Problem: there can be none of this name.
+    """
+    mine, given = call.caller.namespace, call.part("name")
+    namespace, slash, name = given.rpartition("/") if mine is None else (mine, "", given)
+    try:
+        if slash or namespace:
+            check_queue(f"{namespace}/q")
+        if not NAME.fullmatch(name) or namespace == RESERVED:
+            raise InvalidArgument(given)
+    except InvalidArgument:
+        raise Problem(
+            "invalid-argument",
+            f"name={given!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first",
+            field="name",
+        ) from None
+    return namespace or None, name
+
+
+def _checked(call: Call, namespace: str | None, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields as they are kept, if they can be.
+
+    Raises:
+        Problem: the queue is of another namespace.
+        InvalidArgument: the URL leads to where this server does not send.
+    """
+    if call.caller.namespace is None and namespace is not None and "queue" in fields:
+        its, _, queue = fields["queue"].rpartition("/")
+        if its != namespace:
+            raise Problem(
+                "invalid-argument",
+                f"queue={fields['queue']!r} is not of the namespace of the subscription; name one "
+                f"of its own, as {namespace}/orders",
+                field="queue",
+            )
+        fields["queue"] = queue
+    if "url" in fields:
+        check_url(fields["url"])
+        call.service.pushing.gate.check(fields["url"])
+    return fields
+
+
+async def _within_quota(call: Call, namespace: str | None, name: str, concurrency: int) -> None:
+    if call.service.quotas.any:
+        known = await call.service.pushing.records.of(namespace)
+        call.service.quotas.subscribe(namespace, known, name, concurrency)
+
+
+def _tag(call: Call) -> str | None:
+    """Return the version that a request means, `None` for whatever there is."""
+    tag = call.headers.get("if-match")
+    return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
+
+
+async def _unless_overtaken(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except Overtaken as error:
+        now = error.now
+        raise Problem(
+            "precondition-failed",
+            "there is no such subscription; make it without if-match"
+            if now is None
+            else "the subscription is not as you know it: somebody else has made or changed it; "
+            "look again",
+            headers={} if now is None else {"etag": f'"{now.tag}"'},
+        ) from None
+
+
+async def _known(call: Call) -> Subscription:
+    namespace, name = _identity(call)
+    found = await call.service.pushing.records.get(namespace, name)
+    if found is None:
+        raise _unknown(name)
+    return found
+
+
+def _unknown(name: str) -> Problem:
+    return Problem(
+        "not-found", f"there is no subscription {name!r}; GET /v1/subscriptions lists them"
+    )
+
+
+async def _changed(call: Call, work: Coroutine[Any, Any, Subscription | None]) -> Answer:
+    kept = await _unless_overtaken(work)
+    if kept is None:
+        raise _unknown(_identity(call)[1])
+    return await _answer(call, kept)
+
+
+async def _answer(
+    call: Call, one: Subscription, secret: str | None = None, status: int = 200
+) -> Answer:
+    call.service.pushing.look()
+    peers = call.service.pushing.records.peers
+    circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
+    told = _told(call, one, circuit, secret, deliveries)
+    told.messages = wire.CountsOut.of(await call.service.ask(Counts, Count(one.source)))
+    headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
+    return Answer(status, told, headers)
+
+
+def _told(
+    call: Call,
+    one: Subscription,
+    circuit: Circuit,
+    secret: str | None = None,
+    deliveries: Any = None,
+) -> SubscriptionOut:
+    told = shown(one, circuit, call.service.clock.now(), secret, deliveries)
+    if call.caller.namespace is None:
+        told.name, told.queue = key_of(one.namespace, one.name).removeprefix("/"), one.source
+    if not call.caller.may("admin"):
+        told.url = masked(told.url)  # a query may be a key, and who only looks needs none
+    return told
+
+
+_ONE = "/v1/subscriptions/{name}"
+_IF_MATCH = {"if-match": "The etag that a GET told: only if nobody has changed it since."}
+_TAG = "subscriptions"
+
+SUBSCRIPTIONS = (
+    Operation(
+        "listSubscriptions", "GET", "/v1/subscriptions", "List the subscriptions", "read",
+        list_subscriptions, {200: Subscriptions}, tag=_TAG,
+        description="And how their receivers fare. The values of a URL's query are told to those "
+        "alone who may change them.",
+    ),
+    Operation(
+        "putSubscription", "PUT", _ONE, "Have a queue pushed to a URL", "admin", put,
+        {200: SubscriptionOut, 201: SubscriptionOut}, takes=SubscriptionIn, problems=(412, 507),
+        headers={**_IF_MATCH, "if-none-match": "*: only if there is none of this name."}, tag=_TAG,
+        description="Makes a subscription (201, with its `secret`: this once), or takes the place "
+        "of the one of this name (200): its secrets stay, and whether it is paused. What is left "
+        "out has its default again. Doing so again changes nothing.",
+    ),
+    Operation(
+        "getSubscription", "GET", _ONE, "Tell how it stands with a subscription", "read", get,
+        {200: SubscriptionOut}, problems=(404,), tag=_TAG,
+        description="Its settings, its circuit, what has come of its requests, and the last error.",
+    ),
+    Operation(
+        "changeSubscription", "PATCH", _ONE, "Change some of a subscription", "admin", change,
+        {200: SubscriptionOut}, takes=SubscriptionChange, headers=_IF_MATCH,
+        problems=(404, 412, 507), tag=_TAG,
+        description="From the answer on nothing is sent as it was; what is under way is finished.",
+    ),
+    Operation(
+        "deleteSubscription", "DELETE", _ONE, "Delete a subscription", "admin", delete,
+        {204: None}, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+        description="Its messages stay in the queue.",
+    ),
+    Operation(
+        "pauseSubscription", "POST", f"{_ONE}/pause", "Send nothing more", "admin", pause,
+        {200: SubscriptionOut}, takes=PauseRequest, headers=_IF_MATCH, problems=(404, 412),
+        tag=_TAG, description="The messages wait.",
+    ),
+    Operation(
+        "resumeSubscription", "POST", f"{_ONE}/resume", "Send again, at once", "admin", resume,
+        {200: SubscriptionOut}, takes=wire.Empty, headers=_IF_MATCH, problems=(404, 412), tag=_TAG,
+        description="Also if the receiver was left alone because it failed.",
+    ),
+    Operation(
+        "rotateSecret", "POST", f"{_ONE}/rotate", "Sign with a new secret", "admin", rotate,
+        {200: SubscriptionOut}, takes=RotateRequest, headers=_IF_MATCH, problems=(404, 412),
+        tag=_TAG,
+        description="The answer has the new `secret`: this once. For the time of `overlap` each "
+        "request carries a signature with each of them.",
+    ),
+    Operation(
+        "pingReceiver", "POST", f"{_ONE}/ping", "Send a request without a message", "admin", ping,
+        {200: PingOut}, takes=wire.Empty, problems=(404,), tag=_TAG,
+        description="Signed as all are; tells what the receiver said.",
+    ),
+)  # fmt: skip

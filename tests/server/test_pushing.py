@@ -1,0 +1,301 @@
+"""Push as a part of the service: in one process, in several, when they stop and when they die."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from bide.clock import SYSTEM_CLOCK
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.model.moments import LATEST
+from tests.server.client import Client
+from tests.server.conftest import Serve
+from tests.server.process import ServerProcess
+from tests.server.push.receiver import Got, Receiver, answer, receiver
+from tests.server.push.stage import LOOPBACK, PATIENCE, until
+
+ONE = "/v1/subscriptions/shop"
+Q = "/v1/queues/orders"
+
+
+def play(story: Callable[[Receiver], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with receiver() as it:
+            await asyncio.wait_for(story(it), 50)
+
+    asyncio.run(whole())
+
+
+class Asking:
+    """Asks a server without holding up the receiver, which lives on the same loop."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def __call__(self, method: str, path: str, content: Any = None) -> Any:
+        def ask() -> Any:
+            with Client(self._port, None) as client:  # type: ignore[arg-type]
+                reply = client.send(method, path, content)
+                assert reply.status < 500 or path == "/readyz", reply
+                return json.loads(reply.data) if reply.data[:1] == b"{" else reply.data.decode()
+
+        return await asyncio.to_thread(ask)
+
+    async def subscribe(self, it: Receiver, **fields: Any) -> str:
+        made = await self("PUT", ONE, {"queue": "orders", "url": it.url, **fields})
+        return str(made.get("secret", ""))
+
+    async def put(self, *ids: str) -> None:
+        messages = [{"body": {"order": id}, "id": id} for id in ids]
+        await self("POST", f"{Q}/put", {"messages": messages})
+
+    async def flow(self, name: str) -> int:
+        return int((await self("GET", Q))["flow"][name])
+
+    async def sizes(self) -> dict[str, int]:
+        return dict((await self("GET", Q))["sizes"])
+
+    async def acked(self, count: int) -> None:
+        await self.until(Q, lambda told: told["flow"]["acked"] >= count)
+
+    async def until(self, path: str, condition: Callable[[Any], bool]) -> Any:
+        """Ask again and again until the answer is of some kind, and return it."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition(told := await self("GET", path)):
+            assert time.monotonic() < deadline, told
+            await asyncio.sleep(0.02)
+        return told
+
+
+def test_what_is_due_is_sent_and_signed(serve: Serve) -> None:
+    client = serve(push_networks=list(LOOPBACK))
+
+    async def story(it: Receiver) -> None:
+        ask = Asking(client.port)
+        secret = await ask.subscribe(it)
+        await ask.put("a")
+        await ask.acked(1)
+        (got,) = it.got
+        assert Webhook(secret).verify(got.body, got.headers) == {"order": "a"}
+        assert got.headers["bide-attempt"] == "1"
+        pinged = await ask("POST", f"{ONE}/ping")
+        assert pinged == {"taken": True, "answer": "204 No Content"}
+        it.answers(answer(500, b"hush: " + secret.encode()))
+        await ask.put("b")
+        told = await ask.until(ONE, lambda told: "error" in told.get("deliveries", {}))
+        assert told["deliveries"]["answers"] == {"2xx": 1, "5xx": 1}
+        assert told["deliveries"]["error"] == "500 Internal Server Error: hush: ***"
+        assert told["circuit"]["state"] == "closed"
+        assert (told["messages"]["flow"]["acked"], told["messages"]["flow"]["retried"]) == (1, 1)
+
+    play(story)
+
+
+def test_messages_of_a_namespace_go_to_its_own_subscription(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", push_networks=list(LOOPBACK))
+    shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
+
+    async def story(it: Receiver) -> None:
+        given = {"queue": "orders", "url": it.url}
+        made = await asyncio.to_thread(shop.put, ONE, given)
+        for client in (mail, shop):
+            await asyncio.to_thread(client.put, f"{Q}/messages/m", {"body": client is shop})
+        await until(lambda: it.got)
+        assert Webhook(made.json["secret"]).verify(it.got[0].body, it.got[0].headers) is True
+        assert it.got[0].headers["bide-queue"] == "orders"
+        sizes = (await asyncio.to_thread(mail.get, Q)).json["sizes"]
+        assert sizes["ready"] == 1
+
+    play(story)
+
+
+def test_a_server_can_be_told_not_to_push(serve: Serve) -> None:
+    client = serve(push=False, push_networks=list(LOOPBACK))
+
+    async def story(it: Receiver) -> None:
+        ask = Asking(client.port)
+        await ask.subscribe(it)
+        await ask.put("a")
+        assert client.app.service.pushing.outlets == {}
+        assert (await ask("POST", f"{ONE}/ping"))["taken"]  # whoever asks for it gets it
+        assert await ask("GET", "/readyz") == {"status": "ready"}
+        assert (await ask.sizes())["ready"] == 1
+        assert [got.headers["webhook-id"].partition("/")[0] for got in it.got] == ["ping"]
+
+    play(story)
+
+
+def test_a_dead_receiver_is_shown(serve: Serve) -> None:
+    client = serve(push_networks=list(LOOPBACK))
+
+    async def story(it: Receiver) -> None:
+        ask = Asking(client.port)
+        it.answers(answer(503, b"closed for lunch"))
+        await ask.subscribe(it, failures=1)
+        await ask.put("a")
+        told = await ask.until(ONE, lambda told: told["state"] == "open")
+        assert told["circuit"]["error"] == "503 Service Unavailable: closed for lunch"
+        assert told["circuit"]["probe_at"] > told["circuit"]["since"]
+        it.answers(answer(200))
+        assert (await ask("POST", f"{ONE}/resume"))["state"] == "active"
+        await ask.acked(1)
+
+    play(story)
+
+
+def test_readiness_tells_when_nothing_can_be_pushed(serve: Serve, tmp_path: Path) -> None:
+    client = serve()
+    lane = open_lane(f"sqlite:///{tmp_path}/bide.db", SYSTEM_CLOCK)
+    item = Item("x#1", b"[]", group="x", at=LATEST)
+    lane.call(Put("bide.server/subscriptions", [item]))
+
+    async def story(it: Receiver) -> None:
+        ask = Asking(client.port)
+        told = await ask.until("/readyz", lambda told: told["status"] == "not ready")
+        assert told["reason"].startswith("push has failed, and begins anew")
+
+    play(story)
+    close_lane(lane)
+
+
+# Processes.
+
+
+def settings(folder: Path, **more: Any) -> tuple[str, str]:
+    """Write a file of settings, and return the arguments that name it."""
+    told = {"push_networks": list(LOOPBACK), "push_lease": 5, **more}
+    path = folder / "serve.toml"
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items()))
+    return "--config", str(path)
+
+
+@pytest.mark.process
+def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: Path) -> None:
+    options = settings(tmp_path)
+    with ServerProcess(tmp_path, *options) as one, ServerProcess(tmp_path, *options) as two:
+
+        async def story(it: Receiver) -> None:
+            ask = Asking(two.port)
+            await ask.subscribe(it, concurrency=6)
+            await ask.put(*[f"a{number}" for number in range(300)])
+            await ask.acked(300)
+            assert len({got.id for got in it.got}) == len(it.got) == 300
+            # As soon as they know of each other, each sends its share of six.
+            count, by = 300, Counter[str]()
+            deadline = time.monotonic() + PATIENCE
+            while sorted(by.values()) != [3, 3]:
+                assert time.monotonic() < deadline, by
+                it.answers(answer(200))
+                await ask.acked(count)
+                gate = asyncio.Event()
+
+                async def hold(got: Got, _: object, gate: asyncio.Event = gate) -> bytes:
+                    await gate.wait()
+                    return answer(200)
+
+                it.script = hold
+                await ask.put(*[f"{count}-{number}" for number in range(20)])
+                await until(lambda: it.under_way >= 6)
+                held = await ask("GET", f"{Q}/messages?state=leased")
+                by = Counter(message["holder"] for message in held["messages"])
+                if sorted(by.values()) != [3, 3]:
+                    gate.set()
+                    count += 20
+            one.kill()
+            gate.set()
+            await ask.acked(count + 20)
+            attempts = Counter(got.headers["bide-attempt"] for got in it.got)
+            assert attempts["1"] == count + 20
+            assert attempts["2"] == await ask.flow("lapsed") >= 3
+            assert (await ask("GET", f"{Q}/audit"))["balanced"]
+            for log in (one.text, two.text):
+                assert "Traceback" not in log
+
+        play(story)
+
+
+@pytest.mark.process
+def test_several_processes_of_a_server_share_the_work(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, *settings(tmp_path), "--workers", "2") as server:
+
+        async def story(it: Receiver) -> None:
+            ask = Asking(server.port)
+            await ask.subscribe(it, concurrency=4)
+            for batch in range(10):
+                await ask.put(*[f"{batch}-{number}" for number in range(20)])
+                os.kill(server.workers()[0], signal.SIGKILL) if batch == 5 else None
+            await ask.acked(200)
+            assert len({got.id for got in it.got}) == 200
+            assert (await ask("GET", f"{Q}/audit"))["balanced"]
+
+        play(story)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("grace", [20, 0.2])
+def test_a_stop_finishes_what_is_under_way_or_hands_it_back(tmp_path: Path, grace: float) -> None:
+    options = settings(tmp_path, grace=grace)
+
+    async def story(it: Receiver) -> None:
+        gate = asyncio.Event()
+
+        async def hold(got: Got, _: object) -> bytes:
+            await gate.wait()
+            return answer(200)
+
+        with ServerProcess(tmp_path, *options) as server:
+            ask = Asking(server.port)
+            it.script = hold
+            await ask.subscribe(it, concurrency=2)
+            await ask.put("a", "b", "c")
+            await until(lambda: it.under_way == 2)
+            server.process.send_signal(signal.SIGTERM)
+            if grace > 1:
+                await until(lambda: "s to finish" in server.text)
+                gate.set()
+            assert await asyncio.to_thread(server.process.wait, 30) == 0
+            assert "Traceback" not in server.text
+        it.answers(answer(200))
+        with ServerProcess(tmp_path, *options) as server:
+            ask = Asking(server.port)
+            await ask.acked(3)
+            again = [got.headers["bide-attempt"] for got in it.got]
+            assert again == ["1"] * (3 if grace > 1 else 5)  # untouched: no attempt was lost
+            assert await ask.flow("lapsed") == 0
+
+    play(story)
+
+
+@pytest.mark.process
+def test_a_second_signal_hands_back_at_once(tmp_path: Path) -> None:
+    async def story(it: Receiver) -> None:
+        async def hang(got: Got, _: object) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        it.script = hang
+        with ServerProcess(tmp_path, *settings(tmp_path, grace=40)) as server:
+            ask = Asking(server.port)
+            await ask.subscribe(it, concurrency=1)
+            await ask.put("a")
+            await until(lambda: it.under_way == 1)
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: "s to finish" in server.text)
+            server.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(server.process.wait, 30) == 0
+        with ServerProcess(tmp_path, *settings(tmp_path, push=False)) as server:
+            ask = Asking(server.port)
+            found = await ask("GET", f"{Q}/messages/a")
+            assert (found["state"], found["attempt"]) == ("ready", 0)
+
+    play(story)
