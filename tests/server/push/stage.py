@@ -107,13 +107,19 @@ class Stage:
     async def ready(self, count: int, queue: str = "q") -> None:
         await until(lambda: self.counts(queue).sizes.ready == count)
 
-    async def pass_time(self, condition: Callable[[], object], step: float = 0.1) -> None:
-        """Move the clock on until something comes to pass, however late others begin to wait."""
+    async def pass_time(
+        self, condition: Callable[[], object], step: float = 0.1, pause: float = 0.002
+    ) -> None:
+        """Move the clock on until something comes to pass, however late others begin to wait.
+
+        Where it must not take longer than so by this clock, a `pause` between two steps leaves a
+        slow machine the time for what takes none.
+        """
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
             self.clock.advance(step)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(pause)
 
     def sent(self, kind: type[Command]) -> list[Any]:
         """Return the commands of a kind that have reached the store."""
