@@ -1,6 +1,7 @@
 """Dead letters are listed, shown, revived and purged by id, by error, and by when they died."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,57 @@ def test_list(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -
     result = run("dead", "list", "orders", *options)
     assert result.exit_code == 0
     assert "".join(line.partition("\t")[0] for line in result.stdout.splitlines()) == chosen
+
+
+def test_list_of_all_queues(run: Bide, letters: bide.Queue, url: str) -> None:
+    with bide.Queue("mail", url) as mail:
+        mail.put(1, id="m")
+        mail.claim()[0].bury("ValueError: no such address")
+    lines = [line.split("\t") for line in run("dead", "list").stdout.splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["mail", "m"], ["orders", "a"], ["orders", "b"], ["orders", "c"],
+    ]  # fmt: skip
+    assert len(run("dead", "list", "--limit", "3").stdout.splitlines()) == 3
+    result = run("dead", "list", "--error", "ValueError", "--json")
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(one["queue"], one["id"]) for one in found] == [
+        ("mail", "m"), ("orders", "a"), ("orders", "c"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted", "found"),
+    [
+        ("shop.errors.MyError: no", "MyError", True),
+        ("shop.errors.MyError: no", "MyError: no", True),
+        ("shop.errors.MyError: no", "errors.My", True),
+        ("shop.errors.MyError: no", "shop.errors.MyError", True),
+        ("shop.errors.MyError: no", "Error", False),
+        ("shop.errors.MyError", "MyError", True),
+        ("ValueError: see example.com", "com", False),
+        ("exit code 1", "exit code", True),
+    ],
+)
+def test_an_error_is_named_with_or_without_its_module(
+    run: Bide, orders: bide.Queue, error: str, wanted: str, found: bool
+) -> None:
+    orders.put(1, id="a")
+    orders.claim()[0].bury(error)
+    assert bool(run("dead", "list", "orders", "--error", wanted).stdout) == found
+
+
+@pytest.mark.process
+def test_nothing_found_says_so_on_a_terminal(terminal: Terminal, letters: bide.Queue) -> None:
+    screen, code = terminal("dead", "list", "orders", "--error", "KeyError")
+    assert "none of the 3 dead letters in orders is like that" in screen
+    assert code == 0
+    assert "no dead letters in mail" in terminal("dead", "list", "mail")[0]
+    screen, code = terminal("dead", "show", "orders", "--error", "KeyError")
+    assert "none of the 3 dead letters in orders is like that" in screen
+    assert code == 1
+    screen, code = terminal("dead", "list")
+    assert re.search(r"id\b.*queue\b.*died\b", screen)
+    assert code == 0
 
 
 @choices

@@ -8,14 +8,14 @@ from bide.cli.exits import warn
 from bide.cli.letters import Letters, letters_options
 from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet, print_table
 from bide.cli.moments import iso, local, now_ms, relative
-from bide.cli.options import DURATION, on_store, queue_argument
+from bide.cli.options import DURATION, complete_queue, on_store, queue_argument
 from bide.cli.output import Output, printable
 from bide.cli.progress import Bar
 from bide.cli.steer import confirm, confirmed_purge
 from bide.cli.store import Store
-from bide.model.commands import Purge
+from bide.model.commands import Count, Purge
 from bide.model.message import Message
-from bide.model.replies import Outcomes
+from bide.model.replies import Counts, Outcomes
 from bide.queue.answers import in_parts
 
 __all__ = ["dead", "revive"]
@@ -42,6 +42,7 @@ def dead(ctx: click.Context) -> None:
 
     \b
     Example:
+      bide dead list
       bide dead orders
       bide dead show orders order-42
       bide dead revive orders order-42
@@ -51,7 +52,7 @@ def dead(ctx: click.Context) -> None:
 
 
 @dead.command("list")
-@queue_argument
+@click.argument("queue", required=False, shell_complete=complete_queue)
 @click.option(
     "-n",
     "--limit",
@@ -61,44 +62,63 @@ def dead(ctx: click.Context) -> None:
 )
 @on_store
 @letters_options
-def list_(store: Store, out: Output, queue: str, limit: int | None, letters: Letters) -> None:
-    """List the dead letters, oldest first.
+def list_(
+    store: Store, out: Output, queue: str | None, limit: int | None, letters: Letters
+) -> None:
+    """List the dead letters of a queue, oldest first; without QUEUE, those of each queue.
 
-    In a pipe a line is: id, when it died, attempts, the last error.
+    In a pipe a line is: id, when it died, attempts, the last error. Without QUEUE the queue stands
+    before them.
 
     \b
     Example:
+      bide dead list
       bide dead list orders
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
-    found = letters.of(store.standing(queue))
+    queues = store.names() if queue is None else [queue]
+    found = (letter for name in queues for letter in letters.of(store.standing(name)))
     if out.as_json:
         print_messages(out, islice(found, limit))
     elif not out.terminal:
         for message in islice(found, limit):
-            out.row(message.id, iso(message.ended), message.attempt, _first_line(message))
-    else:
-        listed = list(islice(found, limit or SCREEN))
-        _table(out, queue, listed)
+            whose = [message.queue] if queue is None else []
+            died = iso(message.ended)
+            out.row(*whose, message.id, died, message.attempt, _first_line(message))
+    elif listed := list(islice(found, limit or SCREEN)):
+        _table(out, listed, whose=queue is None)
         if limit is None and next(found, None) is not None:
             warn("... and more: --limit N shows N, a pipe shows all")
+    else:
+        out.text((_none(store, queues, queue, letters), "dim"))
 
 
-def _table(out: Output, queue: str, listed: list[Message]) -> None:
+def _none(store: Store, queues: list[str], queue: str | None, letters: Letters) -> str:
+    """Return what to say where none was found: that there is none, or none like these."""
+    where = f"in {queue or store.shown}"
+    total = 0 if letters.everything else sum(_dead(store, name) for name in queues)
+    if not total:
+        return f"no dead letters {where}"
+    return f"none of the {_many(total)} {where} is like that"
+
+
+def _dead(store: Store, queue: str) -> int:
+    return store.ask(Counts, Count(queue)).sizes.dead
+
+
+def _table(out: Output, listed: list[Message], *, whose: bool) -> None:
     from rich.text import Text
 
-    if not listed:
-        out.text((f"no dead letters in {queue}", "dim"))
-        return
     now = now_ms()
-    names = ("id", "died", "", "attempts", "last error")
+    names = ("id", *["queue"] * whose, "died", "", "attempts", "last error")
     rows = []
     for message in listed:
         died = message.ended or message.due
+        queue = [Text(message.queue)] * whose
         away = Text(relative(died, now), "dim")
         attempts = Text(f"{message.attempt}/{message.attempts}")
         error = Text(_first_line(message), "red")
-        rows.append([Text(message.id), Text(local(died, now)), away, attempts, error])
+        rows.append([Text(message.id), *queue, Text(local(died, now)), away, attempts, error])
     print_table(out, names, rows, right=("", "attempts"))
 
 
@@ -136,6 +156,8 @@ def show(store: Store, out: Output, queue: str, letters: Letters) -> bool:
     for message in letters.of(orders):
         _show(out, message)
         shown += 1
+    if not shown and not missing:
+        warn(_none(store, [queue], queue, letters))
     return shown > 0 and not missing
 
 

@@ -1,6 +1,7 @@
 """Which dead letters a command is about: by id, error, and when they died."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ class Letters:
 
     Args:
         ids: only these; any if empty.
-        error: only those whose last error begins so.
+        error: only those whose last error begins so, with or without the module of its type.
         after: only those that died then or later, in Unix seconds.
         before: only those that died earlier.
     """
@@ -55,10 +56,21 @@ class Letters:
         died = (letter.ended or letter.due) / 1000
         return (
             letter.state == "dead"
-            and (self._error is None or (letter.error or "").startswith(self._error))
+            and (self._error is None or _begins(letter.error or "", self._error))
             and (self._after is None or died >= self._after)
             and (self.before is None or died < self.before)
         )
+
+
+_TYPE = re.compile(r"[^\s:]*")
+
+
+def _begins(error: str, wanted: str) -> bool:
+    """Tell whether an error begins so, or would without (the first part of) its module's name."""
+    word = _TYPE.match(error)
+    assert word is not None
+    starts = [0, *(dot.end() for dot in re.finditer(r"\.", word[0]))]
+    return any(error.startswith(wanted, start) for start in starts)
 
 
 def letters_options(function: Callable[..., bool | None]) -> Callable[..., bool | None]:
@@ -66,7 +78,10 @@ def letters_options(function: Callable[..., bool | None]) -> Callable[..., bool 
 
     @click.argument("ids", nargs=-1, metavar="[ID]...")
     @click.option(
-        "--error", metavar="TYPE", help="Only those whose last error begins so, as ValueError does."
+        "--error",
+        metavar="TYPE",
+        help="Only those whose last error begins so: ValueError, or shop.errors.OutOfStock, or "
+        "OutOfStock without its module.",
     )
     @click.option("--after", type=MOMENT, metavar="MOMENT", help="Only those that died since then.")
     @click.option(
