@@ -118,6 +118,11 @@ def test_what_is_wrong_with_a_store(
     assert result.stdout == ""
 
 
+def test_defaults_are_shown_as_one_would_write_them(run: Bide) -> None:
+    for command in ("worker", "claim", "top", "push"):
+        assert re.search(r"\[default: (30|1)s\]", run(command, "--help").stdout)
+
+
 def test_debug_shows_the_traceback(run: Bide) -> None:
     quiet = run("put", "orders", "1", "--url", "mysql://x")
     loud = run("put", "orders", "1", "--url", "mysql://x", "--debug")

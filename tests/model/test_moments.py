@@ -25,7 +25,7 @@ def test_durations(duration: Any, ms: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "30", "m", "30x", "-30m", "1h-30m", "1,5h", "1e3s", "30M", "1h30", "٣m", "s30",
+    ["", " ", "30", "m", "30x", "-30x", "-", "1h-30m", "1,5h", "1e3s", "30M", "1h30", "٣m", "s30",
      "nan", "inf", "1..5s", "1h" * 33],
 )  # fmt: skip
 def test_a_string_that_is_no_duration_shows_how_to_write_one(text: str) -> None:
@@ -39,16 +39,27 @@ def test_a_duration_must_be_finite(duration: float) -> None:
         milliseconds(duration)
 
 
-@pytest.mark.parametrize("duration", [-1, -0.001, timedelta(seconds=-1), timedelta.min])
+@pytest.mark.parametrize("duration", [-1, -0.001, timedelta(seconds=-1), timedelta.min, "-5m"])
 def test_a_duration_is_not_negative(duration: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"is negative; for 'now' give 0.*use at="):
         milliseconds(duration)
 
 
-@pytest.mark.parametrize("duration", [1e300, 10**30, timedelta.max, "9999999w", LATEST])
+@pytest.mark.parametrize("duration", [1e300, 10**30, timedelta.max, LATEST])
 def test_a_duration_past_all_measure_is_doubted(duration: Any) -> None:
     with pytest.raises(InvalidArgument, match="longer than 130 years; are those seconds"):
         milliseconds(duration)
+
+
+@pytest.mark.parametrize("duration", ["9999999w", "99999d"])
+def test_a_string_past_all_measure_is_refused(duration: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"longer than 130 years$"):
+        milliseconds(duration)
+
+
+def test_only_a_delay_speaks_of_the_past() -> None:
+    with pytest.raises(InvalidArgument, match=r"^lease='-30s' is negative$"):
+        milliseconds("-30s", "lease")
 
 
 @pytest.mark.parametrize("duration", [True, None, b"30m", [1], 1j, datetime.now(UTC), object()])

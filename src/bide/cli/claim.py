@@ -34,8 +34,8 @@ __all__ = ["claim"]
 @click.option(
     "--lease",
     type=DURATION,
-    default=30,
-    show_default="30s",
+    default="30s",
+    show_default=True,
     metavar="TIME",
     help="After so long without an ack it goes to somebody else.",
 )

@@ -54,13 +54,13 @@ def code_of(error: BideError) -> int:
 
 
 _ARGUMENT = re.compile(
-    r"\b(after|at|attempts|before|bucket|ceiling|concurrency|delay|expires|failures|first|group|"
+    r"(?<![?&])\b(after|at|attempts|before|bucket|ceiling|concurrency|delay|expires|failures|first|group|"
     r"horizon|if_due|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
 )
 
 
 def in_options(text: str) -> str:
-    """Return what an error says with the names that options have here.
+    """Return what an error says with the names that options have here; options of a URL stay.
 
     Example:
         >>> in_options("give delay= or at=, not both; on_conflict='keep' keeps")

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bide.cli.exits import NOT_DONE
+from bide.cli.moments import now_ms
 from bide.cli.output import Output
 from bide.cli.program import DEBUG
 from bide.cli.store import Store
@@ -39,15 +40,22 @@ def read_duration(value: str | float) -> float:
     """Read a length of time, "1h30m" or a plain number of seconds; return seconds.
 
     Raises:
-        click.BadParameter: it is neither.
+        click.BadParameter: it is neither, or one that nobody can mean.
     """
+    number = _number(value)
     try:
-        return milliseconds(_number(value)) / 1000
-    except InvalidArgument:
-        raise click.BadParameter(
-            f"{value!r} is no length of time; write 250ms, 30s, 30m, 1h30m or 7d, or a plain "
-            "number of seconds"
-        ) from None
+        ms = milliseconds(number, "time")
+    except InvalidArgument as error:
+        why = str(error).removeprefix(f"time={number!r} ")
+        if why.startswith("is no duration"):
+            why = (
+                "is no length of time; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number of "
+                "seconds"
+            )
+        raise click.BadParameter(f"{value!r} {why}") from None
+    if now_ms() + ms > LATEST:
+        raise click.BadParameter(f"{value!r} from now is past the year 2100")
+    return ms / 1000
 
 
 def read_moment(value: str | float) -> float:
@@ -161,7 +169,7 @@ def grace_option(what: str) -> Callable[[F], F]:
         what: who or what may take that time.
     """
     return click.option(
-        "--grace", type=DURATION, default=30, show_default="30s", metavar="TIME",
+        "--grace", type=DURATION, default="30s", show_default=True, metavar="TIME",
         help=f"How long {what} may take to finish when it is stopped.",
     )  # fmt: skip
 

@@ -125,8 +125,8 @@ def bury(store: Store, out: Output, queue: str, id: str, token: int | None, reas
 @click.option(
     "--lease",
     type=DURATION,
-    default=30,
-    show_default="30s",
+    default="30s",
+    show_default=True,
     metavar="TIME",
     help="How long from now it is yours.",
 )

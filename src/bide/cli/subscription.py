@@ -210,8 +210,8 @@ def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
 @click.option(
     "--overlap",
     type=DURATION,
-    default=86_400,
-    show_default="1d",
+    default="1d",
+    show_default=True,
     metavar="TIME",
     help="For how long requests are signed with the old secrets as well; 0: not at all.",
 )

@@ -8,8 +8,9 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bide.engines.port import Engine
 from bide.model.errors import InvalidArgument
+from bide.model.moments import milliseconds
 
-__all__ = ["DEFAULT_URL", "ENTRY_POINTS", "absolute", "mask", "opener", "options"]
+__all__ = ["DEFAULT_URL", "ENTRY_POINTS", "absolute", "mask", "opener", "options", "seconds"]
 
 DEFAULT_URL = "sqlite:///bide.db"
 
@@ -106,6 +107,24 @@ def options(parts: SplitResult, *allowed: str) -> dict[str, str]:
         if not value:
             raise InvalidArgument(f"the option {name!r} in the URL has no value: ?{name}=...")
     return found
+
+
+def seconds(text: str, name: str) -> float:
+    """Return the length of time that an option of a URL names; a plain number counts seconds.
+
+    Raises:
+        InvalidArgument: it names none.
+
+    Example:
+        >>> seconds("1m", "timeout"), seconds("0.5", "timeout")
+        (60.0, 0.5)
+    """
+    value: str | float
+    try:
+        value = float(text)
+    except ValueError:
+        value = text
+    return milliseconds(value, f"?{name}") / 1000
 
 
 def mask(url: str) -> str:

@@ -50,7 +50,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         ms = duration // timedelta(milliseconds=1)
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
         if not math.isfinite(duration * 1000):
-            raise InvalidArgument(f"{what}={duration} is not a finite number of seconds")
+            raise InvalidArgument(f"{what}={duration!r} is not a finite number of seconds")
         ms = round(duration * 1000)
     else:
         raise InvalidArgument(
@@ -58,19 +58,21 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
             "timedelta, or a string as '30m'"
         )
     if ms < 0:
-        raise InvalidArgument(
-            f"{what}={duration!r} is negative; for 'now' give 0, for a moment in the past use at="
-        )
+        hint = "; for 'now' give 0, for a moment in the past use at=" if what == "delay" else ""
+        raise InvalidArgument(f"{what}={duration!r} is negative{hint}")
     if ms > _LONGEST:
-        raise InvalidArgument(f"{what}={duration!r} is longer than 130 years; are those seconds?")
+        hint = "" if isinstance(duration, str) else "; are those seconds?"
+        raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
     return ms
 
 
 @lru_cache(maxsize=512)
 def _parse(text: str) -> int | None:
-    if not _WHOLE.fullmatch(text) or len(text) > 64:
+    unsigned = text.lstrip().removeprefix("-")
+    if not _WHOLE.fullmatch(unsigned) or len(text) > 64:
         return None
-    return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+    ms = round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(unsigned)))
+    return ms if unsigned == text.lstrip() else -ms
 
 
 def unix(moment: Moment, what: str = "at") -> int:

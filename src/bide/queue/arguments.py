@@ -290,7 +290,8 @@ def when(delay: Duration | None, at: Moment | None, now: int) -> tuple[int | Non
         return None, 0
     ms = milliseconds(delay)
     if now + ms > LATEST:
-        raise InvalidArgument(f"delay={delay!r} ends past the year 2100; are those seconds?")
+        hint = "" if isinstance(delay, str) else "; are those seconds?"
+        raise InvalidArgument(f"delay={delay!r} ends past the year 2100{hint}")
     return None, ms
 
 

@@ -21,8 +21,8 @@ SHORTEST = 0.1
 @click.option(
     "--interval",
     type=DURATION,
-    default=1,
-    show_default="1s",
+    default="1s",
+    show_default=True,
     metavar="TIME",
     help="How often to look.",
 )

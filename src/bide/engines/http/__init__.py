@@ -7,9 +7,8 @@ from urllib.parse import SplitResult, unquote
 
 from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
-from bide.engines.registry import options
+from bide.engines.registry import options, seconds
 from bide.model.errors import InvalidArgument
-from bide.model.moments import milliseconds
 
 __all__ = ["HttpEngine", "address_of", "from_url"]
 
@@ -33,7 +32,7 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
         InvalidArgument: when the URL is of another form.
     """
     chosen = options(parts, "timeout")
-    timeout = milliseconds(_number(chosen.get("timeout", "30s")), "timeout") / 1000
+    timeout = seconds(chosen.get("timeout", "30s"), "timeout")
     try:
         port = parts.port
     except ValueError as error:
@@ -41,17 +40,9 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
     if not parts.hostname:
         raise InvalidArgument(f"{parts.scheme}:// needs a host: {parts.scheme}://127.0.0.1:8642")
     if not timeout >= 0.001:
-        raise InvalidArgument(f"timeout={timeout:g} must be longer than 0")
+        raise InvalidArgument(f"?timeout={timeout:g} must be longer than 0")
     token = unquote(parts.password or parts.username or "") or os.environ.get("BIDE_TOKEN", "")
     if not token.isascii() or not token.isprintable():
         raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
     address = Address(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), token)
     return address, timeout
-
-
-def _number(text: str) -> str | float:
-    """Return a plain number as one: `timeout=30` means seconds, as everywhere."""
-    try:
-        return float(text)
-    except ValueError:
-        return text

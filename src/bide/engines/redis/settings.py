@@ -8,9 +8,8 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 
 from bide.engines.redis.keys import SHARDS
 from bide.engines.redis.sentinel import OPTIONS, PATIENCE, Sentinels, split_hosts, split_path
-from bide.engines.registry import mask, options
+from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
-from bide.model.moments import milliseconds
 
 __all__ = ["Settings", "read_url"]
 
@@ -162,16 +161,9 @@ def _port(parts: SplitResult) -> int:
 
 def _seconds(text: str, name: str, parts: SplitResult) -> float:
     try:
-        found = milliseconds(_number(text), name) / 1000
+        found = seconds(text, name)
     except ValueError as error:
         raise InvalidArgument(f"url={mask(parts.geturl())!r}: {error}") from None
     if found <= 0:
-        raise InvalidArgument(f"{name} must be longer than nothing, such as 5s")
+        raise InvalidArgument(f"?{name} must be longer than nothing, such as 5s")
     return found
-
-
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import SplitResult, unquote
 
-from bide.engines.registry import options
+from bide.engines.registry import options, seconds
 from bide.engines.sqlite.connection import Durability
 from bide.engines.sqlite.engine import SqliteEngine
 from bide.model.errors import InvalidArgument
-from bide.model.moments import milliseconds
 
 __all__ = ["SqliteEngine", "from_url"]
 
@@ -37,15 +36,7 @@ def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
     durability = chosen.get("durability", "full")
     if durability not in ("full", "normal"):
         raise InvalidArgument(f"durability={durability!r} must be full or normal")
-    timeout = milliseconds(_number(chosen.get("timeout", "30s")), "timeout") / 1000
+    timeout = seconds(chosen.get("timeout", "30s"), "timeout")
     # Opened now or later, or again after a fork: a program that went elsewhere means the same file.
     file = Path(path).absolute()
     return partial(SqliteEngine, file, durability=cast("Durability", durability), timeout=timeout)
-
-
-def _number(text: str) -> str | float:
-    """Return a plain number as one: `timeout=30` means seconds, as everywhere."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
