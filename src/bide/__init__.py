@@ -28,6 +28,7 @@ from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
+from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.worker.app import App
 from bide.worker.delivery import Handling
 from bide.worker.job import Job
@@ -57,6 +58,7 @@ __all__ = [
     "InvalidArgument",
     "Job",
     "LeaseLost",
+    "LoadedSet",
     "Message",
     "Moved",
     "NewMessage",
@@ -76,5 +78,6 @@ __all__ = [
     "Tick",
     "Unsupported",
     "WrongContext",
+    "load_sorted_set",
     "move",
 ]

@@ -46,7 +46,9 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("resume", "steer:resume", "Let messages be claimed again."),
         Entry("purge", "steer:purge", "Delete all messages of a state."),
         Entry("export", "transfer:export", "Write a queue as lines of JSON."),
-        Entry("import", "transfer:import_", "Put messages from lines of an export."),
+        Entry(
+            "import", "transfer:import_", "Put messages from an export, or a sorted set in Redis."
+        ),
         Entry("move", "move:move", "Move queues to another store, live."),
     ),
     "Work": (

@@ -1,15 +1,20 @@
 """`bide export` and `bide import`."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
+import msgspec
 
+from bide.cli.exits import NOT_DONE
 from bide.cli.options import max_body_option, on_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
+from bide.queue.sorted_set import Bodies, LoadedSet, Scores, load_sorted_set
+from bide.queue.sync import Queue
 
 __all__ = ["export", "import_"]
 
@@ -49,25 +54,111 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
 
 @click.command("import")
 @queue_argument
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", default="-", metavar="[FILE]")
+@click.option(
+    "--redis-zset", metavar="KEY",
+    help="Take over this sorted set of the Redis whose URL stands in place of FILE.",
+)  # fmt: skip
+@click.option(
+    "--scores", type=click.Choice(["auto", "s", "ms"]), default="auto",
+    help="Of a sorted set: whether scores are Unix seconds or milliseconds.",
+)  # fmt: skip
+@click.option(
+    "--body", type=click.Choice(["auto", "json", "text", "bytes"]), default="auto",
+    help="Of a sorted set: what its members are.",
+)  # fmt: skip
+@click.option(
+    "--id-field", metavar="NAME",
+    help="Of a sorted set: the field of members that are JSON objects which becomes the id.",
+)  # fmt: skip
+@click.option(
+    "--remove", is_flag=True,
+    help="Of a sorted set: take out what was put, unless its score has changed meanwhile.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Of a sorted set: only say what would be put.")
 @max_body_option
 @on_store
-def import_(store: Store, out: Output, queue: str, file: IO[bytes], max_body: int) -> None:
-    """Put messages from lines of an export: FILE, or stdin.
+@click.pass_context
+def import_(
+    ctx: click.Context, store: Store, out: Output, queue: str, file: str, redis_zset: str | None,
+    scores: Scores, body: Bodies, id_field: str | None, remove: bool, dry_run: bool, max_body: int,
+) -> None:  # fmt: skip
+    """Put messages from an export, or a sorted set in Redis.
 
-    What is there already, by its id, is kept as it is, so an import can be repeated. Each thousand
-    lines are a commit; a line that is none stops the import, and the error says which it was.
+    FILE, or stdin, has the lines of an export. What is there already, by its id, is kept as it is,
+    so an import can be repeated. Each thousand lines are a commit; a line that is none stops the
+    import, and the error says which it was.
+
+    Of a sorted set each member becomes a message that is due at its score. Exit code 1 when members
+    cannot be messages; they stay, and the others are taken.
 
     \b
     Example:
       bide import orders orders.jsonl
       zcat orders.jsonl.gz | bide import orders --url sqlite:///other.db
-    """
-    with Bar(f"importing bytes into {queue}", _size(file)) as bar:
-        imported = store.queue(queue, max_body).load(_counted(file, bar))
+      bide import orders redis://cache:6379/0 --redis-zset delayed --dry-run
+      bide import orders redis://cache:6379/0 --redis-zset delayed --remove
+    """  # fmt: skip
+    if redis_zset is not None:
+        if file == "-":
+            raise click.UsageError("--redis-zset needs the URL of its Redis in place of FILE", ctx)
+        loaded = _load_set(
+            store, queue, file, redis_zset, max_body=max_body, scores=scores, body=body,
+            id_field=id_field, remove=remove, dry_run=dry_run,
+        )  # fmt: skip
+        _report_set(out, loaded, queue, redis_zset, dry_run=dry_run)
+        if not loaded:
+            ctx.exit(NOT_DONE)
+        return
+    given = (scores, body, id_field, remove, dry_run)
+    if given != ("auto", "auto", None, False, False):
+        raise click.UsageError(
+            "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset", ctx
+        )
+    if file.startswith(("redis", "unix:")) and "://" in file:
+        raise click.UsageError("to take over a sorted set name it with --redis-zset KEY", ctx)
+    stream: IO[bytes] = click.File("rb").convert(file, None, ctx)
+    with Bar(f"importing bytes into {queue}", _size(stream)) as bar:
+        imported = store.queue(queue, max_body).load(_counted(stream, bar))
     facts = {"stored": imported.stored, "kept": imported.kept}
     kept = f", {imported.kept:,} were there already and stay" if imported.kept else ""
     out.report(facts, ("✓ ", "green"), f"{imported.stored:,} messages are new in {queue}{kept}")
+
+
+def _load_set(
+    store: Store, name: str, url: str, key: str, *, max_body: int, dry_run: bool, **options: Any
+) -> LoadedSet:
+    with ExitStack() as stack:
+        if dry_run and store.missing is not None:  # looking must not make a store
+            queue = stack.enter_context(Queue(name, "memory://dry-run", max_body=max_body))
+        else:
+            queue = store.queue(name, max_body)
+        bar = stack.enter_context(Bar(f"importing {key}"))
+        return load_sorted_set(queue, url, key, dry_run=dry_run, progress=bar.advance, **options)
+
+
+def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run: bool) -> None:
+    facts: dict[str, Any] = msgspec.structs.asdict(loaded)
+    reasons = facts.pop("reasons")
+    if out.as_json:
+        facts |= {"reasons": reasons, "dry_run": dry_run}
+    there = f", {loaded.kept:,} were there already" if loaded.kept else ""
+    moved = f", {loaded.rescheduled:,} of these at another moment" if loaded.rescheduled else ""
+    verb = "would be" if dry_run else "are"
+    mark = ("✓ ", "green") if loaded.stored or loaded.kept else ("= ", "dim")
+    out.report(facts, mark, f"{loaded.stored:,} messages {verb} new in {queue}{there}{moved}")
+    if not out.terminal:
+        return
+    if loaded.removed:
+        out.text(f"  {loaded.removed:,} members were taken out of {key}")
+    if loaded.left:
+        out.text(f"  {loaded.left:,} members are in {key}")
+    elif not loaded.stored and not loaded.kept:
+        out.text(("! ", "yellow"), f"there is no member, or no set {key} at all: is the key right?")
+    for member, reason in list(loaded.reasons.items())[:3]:
+        out.text(("! ", "yellow"), f"{member}: {reason}")
+    if loaded.refused > 3:
+        out.text(("! ", "yellow"), f"{loaded.refused:,} members in all cannot be messages")
 
 
 def _size(file: IO[bytes]) -> int | None:

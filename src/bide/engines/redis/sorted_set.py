@@ -1,0 +1,115 @@
+"""A sorted set of somebody else's, as home-made delay queues have it: member, and time as score."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from redis import Redis
+from redis import exceptions as raised
+from redis.connection import ConnectionPool
+
+from bide.engines.redis.faults import no_connection, translate
+from bide.engines.redis.link import place
+from bide.engines.redis.settings import read_url
+from bide.model.errors import NotAStore, StoreError
+
+__all__ = ["Entry", "SortedSet"]
+
+_REMOVE = """
+local count = 0
+for i = 1, #ARGV, 2 do
+  if redis.call('ZSCORE', KEYS[1], ARGV[i]) == ARGV[i + 1] then
+    count = count + redis.call('ZREM', KEYS[1], ARGV[i])
+  end
+end
+return count
+"""
+# A member that was given another score meanwhile is another message: it stays.
+
+
+class Entry(NamedTuple):
+    """A member and its score, both as the server writes them."""
+
+    member: bytes
+    score: bytes
+
+
+class SortedSet:
+    """A sorted set on a server that need not know bide, of any version.
+
+    Args:
+        url: of the server, in one of the forms in which stores are named.
+        key: of the set.
+
+    Raises:
+        InvalidArgument: the URL is of another form.
+        StoreError: the server cannot be reached.
+        NotAStore: the key holds something else.
+    """
+
+    def __init__(self, url: str, key: str | bytes) -> None:
+        settings = read_url(urlsplit(url))
+        self.shown = settings.shown
+        self._key = key
+        connection = settings.connection()
+        self._place = place(connection)
+        arguments = dict(settings.arguments)
+        if settings.sentinels is not None:
+            arguments |= {"host": connection.host, "port": connection.port}
+        self._pool = ConnectionPool(connection_class=settings.kind, **arguments)
+        self._client: Any = Redis(connection_pool=self._pool)
+        kind = self._ask("TYPE", key)
+        if kind not in (b"zset", b"none"):
+            self.close()
+            raise NotAStore(
+                f"{self.shown}: {key!r} is a {kind.decode()}, not a sorted set; it was left alone"
+            )
+
+    def size(self) -> int:
+        """Return how many members it has; 0 also when there is no such key."""
+        count: int = self._ask("ZCARD", self._key)
+        return count
+
+    def page(self, low: bytes, skip: int, count: int) -> list[Entry]:
+        """Return up to `count` members of a score from `low` on, after the first `skip` of them."""
+        flat = self._ask(
+            "ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count
+        )
+        return [Entry(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+
+    def remove(self, entries: Sequence[Entry]) -> int:
+        """Remove members that still have the score that they are told with; return how many had."""
+        if not entries:
+            return 0
+        flat = [part for entry in entries for part in entry]
+        count: int = self._ask("EVAL", _REMOVE, 1, self._key, *flat)
+        return count
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+        self._pool.disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, *command: Any) -> Any:
+        try:
+            return self._client.execute_command(*command)
+        except (raised.ResponseError, raised.AuthenticationError) as error:
+            raise self._closed(translate(error, self.shown)) from error
+        except (raised.RedisError, OSError) as error:
+            raise self._closed(no_connection(error, self.shown, self._place)) from error
+
+    def _closed(self, error: StoreError) -> StoreError:
+        self.close()
+        return error

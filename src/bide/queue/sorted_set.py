@@ -1,0 +1,291 @@
+"""Taking over a home-made delay queue: a sorted set in Redis, its scores the due moments."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bide.engines.registry import mask, opener
+from bide.model import body as bodies
+from bide.model.commands import Find, Put, Reschedule
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name
+from bide.model.message import Item, Message
+from bide.model.moments import LATEST
+from bide.model.replies import Found, Outcome, Outcomes
+from bide.queue.sync import Queue
+
+if TYPE_CHECKING:
+    from bide.engines.redis.sorted_set import Entry, SortedSet
+
+__all__ = ["Bodies", "LoadedSet", "Scores", "load_sorted_set"]
+
+Scores = Literal["auto", "s", "ms"]
+"""What the scores are: Unix seconds, Unix milliseconds, or whichever each of them must be."""
+
+Bodies = Literal["auto", "json", "text", "bytes"]
+"""What the members are: JSON, text, bytes, or the first of these that each of them can be."""
+
+MILLISECONDS = 1e11
+"""Scores from here on are milliseconds (of 1973 and later), those below are seconds."""
+
+EXAMPLES = 100
+
+
+class LoadedSet(msgspec.Struct):
+    """What taking over a sorted set did. True when no member was refused."""
+
+    stored: int = 0
+    """Messages that are new in the queue."""
+    kept: int = 0
+    """Members whose messages were in the queue already, of an earlier run."""
+    rescheduled: int = 0
+    """Of those, the ones that got another moment, since the member's score has changed."""
+    removed: int = 0
+    """Members that were taken out of the set, if that was asked for."""
+    refused: int = 0
+    """Members that cannot be messages; they stay in the set."""
+    reasons: dict[str, str] = {}
+    """Of the first hundred of these: the member, and why."""
+    left: int = 0
+    """Members that were in the set at the end."""
+
+    def __bool__(self) -> bool:
+        return self.refused == 0
+
+    def refuse(self, member: bytes, reason: str) -> None:
+        """Count one that cannot be a message."""
+        self.refused += 1
+        if len(self.reasons) < EXAMPLES:
+            self.reasons[member.decode(errors="backslashreplace")[:200]] = reason
+
+
+class _Wanted(NamedTuple):
+    entry: "Entry"
+    item: Item
+
+
+def load_sorted_set(
+    queue: Queue,
+    url: str,
+    key: str,
+    *,
+    scores: Scores = "auto",
+    body: Bodies = "auto",
+    id_field: str | None = None,
+    remove: bool = False,
+    dry_run: bool = False,
+    batch: int = 500,
+    progress: Callable[[int], object] | None = None,
+) -> LoadedSet:
+    """Put a message for each member of a sorted set in Redis, due at the moment of its score.
+
+    The same member always becomes the message of the same id, so that doing it twice doubles
+    nothing while the messages are in the queue; one whose score has changed since moves to the new
+    moment.
+
+    Args:
+        queue: where the messages go, in whatever store.
+        url: of the Redis with the set, in one of the forms in which stores are named. It may be
+            older than bide needs for a store.
+        key: of the set.
+        scores: Unix seconds ("s"), Unix milliseconds ("ms"), or "auto": those below 100,000,000,000
+            are seconds.
+        body: what members are: "json", "text", "bytes", or "auto", the first that each can be.
+        id_field: of members that are JSON objects, the field whose value becomes the id. Otherwise
+            the member itself is the id if it is a plain word, and else a hash of it.
+        remove: take each member out of the set after its message was confirmed, unless its score
+            has changed in between.
+        dry_run: only count.
+        batch: how many members go at a time.
+        progress: called with how many members were gone through since the last call.
+
+    Raises:
+        InvalidArgument: an argument that cannot be.
+        StoreError: one of the stores failed; call it again to go on.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "memory://taken-over")
+        >>> bide.load_sorted_set(orders, "redis://localhost:1?reconnect=1ms", "delayed")
+        Traceback (most recent call last):
+        bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
+        >>> orders.close()
+    """
+    _check(scores, body, batch)
+    read = _Reader(key, scores, body, id_field, queue._ask.max_body)
+    with _opened(url, key) as source:
+        run = _Run(queue, source, read, remove=remove, dry_run=dry_run)
+        low, skip = b"-inf", 0
+        while page := source.page(low, skip, batch):
+            gone = run.take(page)
+            # Those of the last score may go on in the next page; what stayed is stepped over.
+            score = page[-1].score
+            stayed = sum(entry.score == score and entry not in gone for entry in page)
+            low, skip = score, stayed + (skip if score == low else 0)
+            if progress is not None:
+                progress(len(page))
+        run.loaded.left = source.size()
+    return run.loaded
+
+
+def _check(scores: str, body: str, batch: int) -> None:
+    for name, value, known in (("scores", scores, Scores), ("body", body, Bodies)):
+        if value not in get_args(known):
+            raise InvalidArgument(f"{name}={value!r} must be one of {', '.join(get_args(known))}")
+    if not 1 <= batch <= 10_000:
+        raise InvalidArgument(f"batch={batch} must be 1 to 10000")
+
+
+def _opened(url: str, key: str) -> "SortedSet":
+    if not urlsplit(url).scheme.startswith(("redis", "unix")):
+        raise InvalidArgument(f"url={mask(url)!r} is no Redis: redis://, rediss://, unix://, ...")
+    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
+    from bide.engines.redis.sorted_set import SortedSet
+
+    return SortedSet(url, key)
+
+
+class _Reader:
+    """Makes messages of members."""
+
+    def __init__(
+        self, key: str, scores: Scores, body: Bodies, id_field: str | None, max_body: int
+    ) -> None:
+        self._key = key
+        self._scores = scores
+        self._body = body
+        self._id_field = id_field
+        self._max_body = max_body
+
+    def item(self, entry: "Entry") -> Item:
+        """Return the message that a member stands for.
+
+        Raises:
+            InvalidArgument: it cannot be one.
+        """
+        member = entry.member
+        value, is_json, data = self._content(member)
+        return Item(self._id(member, value), data, is_json, self._due(float(entry.score)))
+
+    def _content(self, member: bytes) -> tuple[object, bool, bytes]:
+        if len(member) > self._max_body:
+            raise InvalidArgument(f"it has {len(member)} bytes, more than a body may have")
+        if self._body in ("auto", "json"):
+            try:
+                return msgspec.json.decode(member), True, member.strip()
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if self._body == "json":
+                    raise InvalidArgument(f"it is no JSON ({error})") from None
+        if self._body in ("auto", "text"):
+            try:
+                text = member.decode()
+            except UnicodeDecodeError as error:
+                if self._body == "text":
+                    raise InvalidArgument(f"it is no text in UTF-8 ({error})") from None
+            else:
+                return None, True, bodies.encode(text, self._max_body)[0]
+        return None, False, member
+
+    def _id(self, member: bytes, value: object) -> str:
+        if self._id_field is not None:
+            found = value.get(self._id_field) if isinstance(value, dict) else None
+            if not isinstance(found, (str, int)) or isinstance(found, bool):
+                raise InvalidArgument(f"it has no field {self._id_field!r} that could be an id")
+            return check_name(str(found))
+        try:
+            if not member.startswith((b"{", b"[", b'"')):
+                return check_name(member.decode())
+        except (InvalidArgument, UnicodeDecodeError):
+            pass  # then a hash of it is its id
+        digest = hashlib.sha256(self._key.encode() + b"\0" + member).hexdigest()
+        return f"zset-{digest[:32]}"
+
+    def _due(self, score: float) -> int:
+        in_ms = self._scores == "ms" or (self._scores == "auto" and abs(score) >= MILLISECONDS)
+        due = score if in_ms else score * 1000
+        if not math.isfinite(due) or not 0 <= due <= LATEST:
+            unit = "milliseconds" if in_ms else "seconds"
+            raise InvalidArgument(f"its score {score:.17g} is no moment in Unix {unit}")
+        return round(due)
+
+
+class _Run:
+    """One run over a set."""
+
+    def __init__(
+        self, queue: Queue, source: "SortedSet", read: _Reader, *, remove: bool, dry_run: bool
+    ) -> None:
+        self._queue = queue
+        self._source = source
+        self._read = read
+        self._remove = remove and not dry_run
+        self._dry_run = dry_run
+        self.loaded = LoadedSet()
+
+    def take(self, page: Sequence["Entry"]) -> "set[Entry]":
+        """Put the messages of some members, and return the members that were removed."""
+        wanted = list(self._readable(page))
+        if not wanted:
+            return set()
+        queue = self._queue
+        if self._dry_run:
+            there = self._find([each.item.id for each in wanted])
+            outcomes = [Outcome(each.item.id, each.item.id not in there) for each in wanted]
+        else:
+            items = [each.item for each in wanted]
+            outcomes = queue._do(Outcomes, Put(queue.name, items)).outcomes
+            kept = [o.id for o in outcomes if not o.done]
+            there = self._find(kept) if kept else {}
+        confirmed: set[Entry] = set()
+        for each, outcome in zip(wanted, outcomes, strict=True):
+            if outcome.done:
+                self.loaded.stored += 1
+            elif not self._is_there(each, there.get(outcome.id)):
+                continue
+            confirmed.add(each.entry)
+        if self._remove:
+            self.loaded.removed += self._source.remove(list(confirmed))
+            return confirmed
+        return set()
+
+    def _readable(self, page: Iterable["Entry"]) -> Iterable[_Wanted]:
+        for entry in page:
+            try:
+                yield _Wanted(entry, self._read.item(entry))
+            except InvalidArgument as error:
+                self.loaded.refuse(entry.member, str(error))
+
+    def _find(self, ids: list[str]) -> dict[str, Message]:
+        found = self._queue._do(Found, Find(self._queue.name, ids)).messages
+        return {message.id: message for message in found if message is not None}
+
+    def _is_there(self, each: _Wanted, message: Message | None) -> bool:
+        """Tell whether a message that was there already is that of the member."""
+        item = each.item
+        if message is not None and (message.data, message.json) != (item.data, item.json):
+            return self._stays(each, f"the queue has another message of the id {item.id!r}")
+        if message is not None and message.due != item.at and not _was_tried(message):
+            if message.state not in ("delayed", "ready"):
+                return self._stays(each, f"its message is {message.state}, of another moment")
+            if not self._dry_run and not self._reschedule(item):
+                return self._stays(each, "its message, of another moment, has just been claimed")
+            self.loaded.rescheduled += 1
+        self.loaded.kept += 1  # or it was there, and has been delivered in between
+        return True
+
+    def _reschedule(self, item: Item) -> bool:
+        command = Reschedule(self._queue.name, [item.id], at=item.at)
+        return self._queue._do(Outcomes, command).outcomes[0].done
+
+    def _stays(self, each: _Wanted, reason: str) -> bool:
+        self.loaded.refuse(each.entry.member, reason)
+        return False
+
+
+def _was_tried(message: Message) -> bool:
+    """Tell whether an attempt has failed, so that its moment may be that of the next one."""
+    return message.attempt > (message.state == "leased")
