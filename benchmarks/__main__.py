@@ -16,7 +16,7 @@ SETS = {
     "redis": "the queue on a Redis server",
     "worker": "handlers in one worker process, on SQLite",
     "server": "the service over HTTP, with a load program beside it",
-    "push": "subscriptions, from a process of its own to a local receiver",
+    "push": "subscriptions, from bide serve to a local receiver",
     "timing": "the timers of one process",
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }

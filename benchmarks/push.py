@@ -1,4 +1,4 @@
-"""Push from a process of its own on SQLite, to a receiver in a process of its own."""
+"""Push by `bide serve` on SQLite, to a receiver in a process of its own."""
 
 import asyncio
 import json
@@ -64,20 +64,20 @@ def _measured(count: int, put: Callable[[bide.Queue], None]) -> dict[str, list[f
     with folder() as path, queue_in(path) as queue:
         url = f"sqlite:///{path / 'bide.db'}"
         receiver = [sys.executable, "-m", "benchmarks.push", str(count)]
-        pusher = [
-            sys.executable, "-m", "bide", "push", "--url", url, "--log-level", "warning",
-            "--allow-network", "127.0.0.1",
+        server = [
+            sys.executable, "-m", "bide", "serve", "--store", url, "--port", "0",
+            "--log-level", "warning", "--allow-network", "127.0.0.1",
         ]  # fmt: skip
         with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as receiving:
             assert receiving.stdout is not None
             port = int(receiving.stdout.readline())
             asyncio.run(_subscribe(url, queue.name, port))
-            with subprocess.Popen(pusher) as pushing:
+            with subprocess.Popen(server) as serving:
                 queue.put(BODY)  # once it has arrived, both are at work
                 receiving.stdout.readline()
                 put(queue)
                 output = receiving.stdout.readline()
-                pushing.terminate()
+                serving.terminate()
         found: dict[str, list[float]] = json.loads(output)
         return found
 

@@ -57,6 +57,15 @@ def test_the_page_tells_of_each_operation_and_fetches_nothing(client: Client) ->
     assert not re.search(r"(src|href|url|action|@import)\s*[=(]?\s*['\"]?(https?:)?//", text)
 
 
+def test_what_receivers_get_is_told(client: Client) -> None:
+    hooks = client.get("/openapi.json").json["webhooks"]
+    assert set(hooks) == {"message", "ping"}
+    text = client.get("/docs").data.decode()
+    for name in hooks:
+        assert f"id='webhook-{name}'" in text
+    assert "webhook-signature" in text
+
+
 def test_every_problem_is_told(client: Client) -> None:
     text = client.get("/docs").data.decode()
     kind = client.get("/v2").problem["type"]

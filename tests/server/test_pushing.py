@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -151,6 +152,54 @@ def test_a_dead_receiver_is_shown(serve: Serve) -> None:
         await ask.acked(1)
 
     play(story)
+
+
+def test_metrics_and_events_tell_of_it(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", push_networks=list(LOOPBACK))
+    shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
+
+    async def story(it: Receiver) -> None:
+        it.answers(answer(503, b"closed for lunch"))
+        given = {"queue": "orders", "url": f"{it.url}?key=hush-hush", "failures": 1}
+        await asyncio.to_thread(shop.put, ONE, given)
+        await asyncio.to_thread(shop.put, f"{Q}/messages/m", {"body": 1})
+        await until(lambda: it.got)
+        told = ""
+        deadline = time.monotonic() + PATIENCE
+        while 'state="open",subscription="shop"} 1.0' not in told:
+            assert time.monotonic() < deadline, told
+            told = (await asyncio.to_thread(shop.get, "/metrics")).data.decode()
+        where = f'process="{os.getpid()}",subscription="shop"'
+        assert f'bide_push_requests_total{{answer="5xx",{where}}} 1.0' in told
+        assert f'bide_push_deliveries_total{{outcome="released",{where}}} ' in told
+        assert f"bide_push_lateness_seconds_count{{{where}}} 1.0" in told
+        assert f"bide_push_in_flight{{{where}}} 0.0" in told
+        assert "hush" not in told
+        assert "subscription=" not in (await asyncio.to_thread(mail.get, "/metrics")).data.decode()
+        (event,) = await asyncio.to_thread(subscriptions, shop)
+        assert event == {
+            "subscription": "shop", "queue": "orders", "state": "open",
+            "reason": "503 Service Unavailable: closed for lunch",
+        }  # fmt: skip
+        assert await asyncio.to_thread(subscriptions, mail) == []
+
+    play(story)
+
+
+def subscriptions(client: Client) -> list[Any]:
+    """Return what the stream of events tells of subscriptions first of all."""
+    head = f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.token}"
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+        connection.sendall(f"{head}\r\n\r\n".encode())
+        found, kind = [], ""
+        with connection.makefile() as lines:
+            for line in lines:
+                kind = line.removeprefix("event: ").strip() if line.startswith("event: ") else kind
+                if line.startswith("data: ") and kind == "subscription":
+                    found.append(json.loads(line.removeprefix("data: ")))
+                if kind == "tick":
+                    break
+    return found
 
 
 def test_readiness_tells_when_nothing_can_be_pushed(serve: Serve, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
 from bide.server.access import Caller
+from bide.server.push.metrics import push_metrics
 from bide.server.service import Service
 from bide.telemetry.metrics import claim_metrics, registry_of
 
@@ -65,7 +66,15 @@ class _ServerCollector:
             for queue, tally in self._service.tallies.items()
             if (name := own(queue)) is not None
         }
-        yield from claim_metrics(tallies, {"process": str(os.getpid())})
+        process = str(os.getpid())
+        yield from claim_metrics(tallies, {"process": process})
+        home, service = self._caller.namespace, self._service
+        outlets = {
+            name: outlet
+            for outlet in service.pushing.outlets.values()
+            if (name := outlet.subscription.known_as(home)) is not None
+        }
+        yield from push_metrics(outlets, process, service.clock.now())
         if self._caller.namespace is None:  # what others ask for is no business of a namespace
             yield from self._requests()
 

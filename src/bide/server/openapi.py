@@ -10,6 +10,7 @@ import msgspec
 
 from bide.server.operation import JSON, Operation
 from bide.server.problem import KINDS, ProblemDocument
+from bide.server.push.webhooks import WEBHOOKS
 
 __all__ = ["description", "document"]
 
@@ -53,6 +54,7 @@ def description() -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in operations)],
         "paths": paths,
+        "webhooks": WEBHOOKS,
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {

@@ -41,6 +41,10 @@ def page(description: dict[str, Any]) -> bytes:
             for method, operation in methods.items():
                 if operation["tags"] == [tag["name"]]:
                     parts.append(_operation(path, method.upper(), operation))
+    parts.append("<h2>What receivers get</h2>")
+    for name, methods in description["webhooks"].items():
+        for method, operation in methods.items():
+            parts.append(_operation(name, method.upper(), operation, f"webhook-{name}"))
     parts.append("<h2>What is sent</h2>")
     for name, schema in description["components"]["schemas"].items():
         text = escape(json.dumps(schema, indent=2, ensure_ascii=False))
@@ -58,7 +62,7 @@ def page(description: dict[str, Any]) -> bytes:
     return "\n".join(parts).encode()
 
 
-def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
+def _operation(path: str, method: str, operation: dict[str, Any], id: str = "") -> str:
     rows = []
     for parameter in operation["parameters"]:
         kind = _schema(parameter["schema"])
@@ -75,8 +79,9 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
         + ", ".join(_schema(content["schema"]) for content in answer.get("content", {}).values())
         for status, answer in operation["responses"].items()
     )
+    anchor = id or operation["operationId"]
     return (
-        f"<details id='{operation['operationId']}'><summary><span class=method>{method}</span> "
+        f"<details id='{anchor}'><summary><span class=method>{method}</span> "
         f"<code>{escape(path)}</code> {escape(operation['summary'])}</summary>"
         f"<p>{_text(operation.get('description', ''))}</p>{table}{body}"
         f"<table><tr><th>Status<th>When<th>Answer{answers}</table></details>"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from bide.clock import Clock
@@ -42,8 +42,6 @@ class Pushing:
     def __init__(self, lane: Lane, clock: Clock, settings: Settings) -> None:
         self.records = Records(lane, clock)
         self.gate = Gate(settings.push_networks)
-        self.turned: Callable[[Outlet], None] = lambda outlet: None
-        """Called with each outlet whose circuit has been opened, closed, or probed in vain."""
         self._lane = lane
         self._clock = clock
         self._settings = settings
@@ -109,7 +107,6 @@ class Pushing:
         if self._pusher is None:
             self._pusher = Pusher(
                 self._lane, self._clock, gate=self.gate, lease=self._settings.push_lease,
-                turned=lambda outlet: self.turned(outlet),
             )  # fmt: skip
         return self._pusher
 

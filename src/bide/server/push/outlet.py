@@ -44,7 +44,6 @@ class Outlet:
         lease: for how many milliseconds a message is held at a time; it is extended while the
             receiver takes its time.
         stale: called when the subscription is not any more as it is known here.
-        turned: called when its circuit has been opened, closed, or probed in vain.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class Outlet:
         lease: int,
         *,
         stale: Callable[[], None] = lambda: None,
-        turned: Callable[["Outlet"], None] = lambda outlet: None,
     ) -> None:
         self.subscription = subscription
         self.circuit = Circuit()
@@ -70,7 +68,6 @@ class Outlet:
         self._loop = asyncio.get_running_loop()
         self._holder = holder
         self._stale = stale
-        self._turned = turned
         self._share = subscription.concurrency
         self._held_until = 0.0
         duty = Duty(subscription.source, lease, subscription.concurrency, {})
@@ -102,7 +99,6 @@ class Outlet:
         if circuit is not None and circuit.changed > self.circuit.changed:
             self.circuit = circuit
             self._look_again()
-            self._turned(self)
 
     def current(self) -> Deliveries:
         """Return what came of its requests so far, and how many are under way."""
@@ -268,7 +264,6 @@ class Outlet:
         if turned:
             self._tell_others()
             self._look_again()
-            self._turned(self)
 
     def _fields(self, circuit: str) -> dict[str, object]:
         one = self.subscription

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
@@ -78,7 +78,6 @@ class Pusher:
         holder: as whom it claims; host and process otherwise.
         resolver: looks up names; the system's otherwise.
         tls: what certificates are checked by; the system's authorities otherwise.
-        turned: called with each outlet whose circuit has been opened, closed, or probed in vain.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class Pusher:
         holder: str | None = None,
         resolver: AbstractResolver | None = None,
         tls: ssl.SSLContext | None = None,
-        turned: Callable[[Outlet], None] = lambda outlet: None,
     ) -> None:
         self.records = Records(lane, clock)
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -102,7 +100,6 @@ class Pusher:
         self._lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
         self._options: dict[str, Any] = {"resolver": resolver, "tls": tls}
-        self._turned = turned
         self._sender: Sender | None = None
         self._works: dict[str, _Works] = {}
         self._leaving: dict[asyncio.Task[None], Outlet] = {}
@@ -182,7 +179,7 @@ class Pusher:
     def _begin(self, key: str, subscription: Subscription) -> _Works:
         outlet = Outlet(
             subscription, self.sender, self.records, self._access, f"push:{self.holder}",
-            self._lease, stale=self.look, turned=self._turned,
+            self._lease, stale=self.look,
         )  # fmt: skip
         works = self._works[key] = _Works(outlet)
         return works

@@ -12,9 +12,13 @@ from bide.server.push.subscription import Subscription
 from bide.server.wire import CountsOut
 
 __all__ = [
-    "CircuitOut", "DeliveriesOut", "SecretOut", "SubscriptionOut", "Subscriptions", "masked",
-    "shown",
+    "CircuitOut", "DeliveriesOut", "SecretOut", "Standing", "SubscriptionOut", "Subscriptions",
+    "masked", "shown", "standing",
 ]  # fmt: skip
+
+
+Standing = Literal["active", "paused", "open", "half-open"]
+"""Open: the receiver is dead, and left alone for a while."""
 
 
 class SecretOut(msgspec.Struct, omit_defaults=True):
@@ -60,7 +64,7 @@ class SubscriptionOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     name: str
     queue: str
     url: str
-    state: Literal["active", "paused", "open", "half-open"]
+    state: Standing
     """Open: the receiver is dead, and left alone for a while."""
     reason: str = ""
     """Why it is paused."""
@@ -100,12 +104,11 @@ def shown(
     deliveries: Deliveries | None = None,
 ) -> SubscriptionOut:
     """Return a subscription as it is told."""
-    state = circuit.state(now)
     return SubscriptionOut(
         name=subscription.name,
         queue=subscription.queue,
         url=subscription.url,
-        state="paused" if subscription.paused else "active" if state == "closed" else state,
+        state=standing(subscription, circuit, now),
         reason=subscription.reason,
         headers=sorted(subscription.headers),
         concurrency=subscription.concurrency,
@@ -122,7 +125,7 @@ def shown(
             if one.until is None or now < one.until
         ],
         circuit=CircuitOut(
-            state,
+            circuit.state(now),
             circuit.failures,
             UNSET if circuit.since is None else circuit.since,
             UNSET if circuit.since is None else circuit.until,
@@ -133,6 +136,12 @@ def shown(
         changed=subscription.changed,
         secret=UNSET if secret is None else secret,
     )
+
+
+def standing(subscription: Subscription, circuit: Circuit, now: int) -> Standing:
+    """Return in a word how it stands with a subscription."""
+    state = circuit.state(now)
+    return "paused" if subscription.paused else "active" if state == "closed" else state
 
 
 def masked(url: str) -> str:

@@ -84,6 +84,15 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """What tells this version from all others that there were under its name."""
         return f"{self.version}-{self.changed}"
 
+    def known_as(self, namespace: str | None) -> str | None:
+        """Return its name for those of a namespace, `None` if it is none of theirs.
+
+        Who has no namespace knows those of all: shop/hooks.
+        """
+        if namespace is None:
+            return self.key.removeprefix("/")
+        return self.name if self.namespace == namespace else None
+
     @property
     def source(self) -> str:
         """The queue's name in the store."""

@@ -1,6 +1,7 @@
 """Live events: what has become claimable, how many messages are where, and who is at work."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +14,7 @@ from bide.model.replies import Counts, Names
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem, as_json, of_bide
+from bide.server.push.status import Standing, standing
 from bide.server.receiving import unless_gone
 from bide.telemetry.presence import QUEUE as REGISTER
 from bide.telemetry.presence import is_register
@@ -75,6 +77,16 @@ class AtWork(msgspec.Struct):
     """Whether more is held than was looked at."""
 
 
+class SubscriptionOf(msgspec.Struct, omit_defaults=True):
+    """How it stands with a subscription."""
+
+    subscription: str
+    queue: str
+    state: Standing
+    reason: str = ""
+    """Why it is paused, or what the last failure was."""
+
+
 class Tick(msgspec.Struct):
     """All that has changed up to now was told."""
 
@@ -118,6 +130,7 @@ class _Stream:
         self._query = query
         self._counts: dict[str, Counts] = {}
         self._at_work: AtWork | None = None
+        self._subscriptions: dict[str, SubscriptionOf] = {}
 
     async def run(self) -> None:
         """Tell it until the server stops."""
@@ -203,8 +216,24 @@ class _Stream:
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
                 told.append(_event("counts", CountsOf(name, counts)))
+        told += self._subscribed(now)
         told.append(_event("tick", Tick(now)))
         await self._send("".join(told))
+
+    def _subscribed(self, now: int) -> Iterator[str]:
+        """Yield how it stands with those that are pushed from here, where that has changed."""
+        known = self._subscriptions
+        for key, outlet in self._call.service.pushing.outlets.items():
+            one, circuit = outlet.subscription, outlet.circuit
+            name, queue = one.known_as(self._call.caller.namespace), self._own(one.source)
+            if name is None or queue is None:
+                continue
+            state = standing(one, circuit, now)
+            why = one.reason if one.paused else circuit.error if state != "active" else ""
+            found = SubscriptionOf(name, queue, state, why)
+            if known.get(key) != found:
+                known[key] = found
+                yield _event("subscription", found)
 
     async def _sample(self, queues: list[str], now: int) -> Sample:
         service = self._call.service
@@ -260,8 +289,10 @@ EVENTS = (
         query=EventsQuery, tag="events", kind=KIND,
         description="Server-sent events: `hint` (something in a queue can be claimed: `queue`, "
         "`wake_in` milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who "
-        "works on the queues, how many messages each holds, and the lateness of the last minute), "
-        "which need the scope `read`; `tick`, once all of these were told that have changed; and "
-        "`problem`, a problem document, when the store is away or the token is good no longer.",
+        "works on the queues, how many messages each holds, and the lateness of the last minute); "
+        "`subscription` (what has become of one that this server pushes: its `state`, as when its "
+        "circuit opens, and why), which need the scope `read`; `tick`, once all of these were told "
+        "that have changed; and `problem`, a problem document, when the store is away or the token "
+        "is good no longer.",
     ),
 )  # fmt: skip

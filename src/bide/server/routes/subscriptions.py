@@ -16,7 +16,7 @@ from bide.server.problem import Problem
 from bide.server.push.circuit import Circuit
 from bide.server.push.records import Overtaken
 from bide.server.push.status import SubscriptionOut, Subscriptions, masked, shown
-from bide.server.push.subscription import NAME, Subscription, check_url, key_of
+from bide.server.push.subscription import NAME, Subscription, check_url
 from bide.server.push.wire import (
     PauseRequest,
     PingOut,
@@ -39,7 +39,7 @@ async def list_subscriptions(call: Call) -> Answer:
     told = [
         _told(call, one, circuits.get(one.key, Circuit()), deliveries=deliveries.get(one.key))
         for one in found
-        if call.caller.namespace in (None, one.namespace)
+        if one.known_as(call.caller.namespace) is not None
     ]
     return Answer(200, Subscriptions(told))
 
@@ -257,7 +257,7 @@ def _told(
 ) -> SubscriptionOut:
     told = shown(one, circuit, call.service.clock.now(), secret, deliveries)
     if call.caller.namespace is None:
-        told.name, told.queue = key_of(one.namespace, one.name).removeprefix("/"), one.source
+        told.name, told.queue = one.known_as(None) or one.name, one.source
     if not call.caller.may("admin"):
         told.url = masked(told.url)  # a query may be a key, and who only looks needs none
     return told
