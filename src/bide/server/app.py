@@ -19,6 +19,7 @@ from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
+from bide.server.uses import Uses
 from bide.worker.attendance import may_be_listed
 
 __all__ = ["App", "create_app"]
@@ -161,6 +162,7 @@ class App:
         settings: what the server is told.
         test_clock: by which the store goes instead of its own; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
+        uses: what namespaces have used, shared with the other processes of the server.
     """
 
     def __init__(
@@ -168,8 +170,9 @@ class App:
         settings: Settings,
         test_clock: SettableClock | None = None,
         ready: Callable[[], None] = lambda: None,
+        uses: Uses | None = None,
     ) -> None:
-        self.service = Service(settings, test_clock)
+        self.service = Service(settings, test_clock, uses)
         self._ready = ready
         by_path: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.app import App
 from bide.server.settings import Settings
+from bide.server.uses import Uses
 from bide.worker.child import BEAT, FAILED, WRONG_USAGE, loop_factory
 from bide.worker.line import Line, Report
 from bide.worker.logs import configure
@@ -148,23 +149,23 @@ class Server(uvicorn.Server):
 
 def main(arguments: list[str]) -> int:
     """Serve on an inherited socket; return the exit code."""
-    line_fd, socket_fd = map(int, arguments)
+    line_fd, socket_fd, uses_fd = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
     configure(as_json=settings.log_json, level=settings.log_level, gather=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
-            loop.run(_serve(settings, line_fd, socket_fd))
+            loop.run(_serve(settings, line_fd, socket_fd, Uses(uses_fd)))
     except BideError as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
     return 0
 
 
-async def _serve(settings: Settings, line_fd: int, socket_fd: int) -> None:
+async def _serve(settings: Settings, line_fd: int, socket_fd: int, uses: Uses) -> None:
     loop = asyncio.get_running_loop()
     report = Report()
-    app = App(settings, ready=lambda: _ready(line, report))
+    app = App(settings, ready=lambda: _ready(line, report), uses=uses)
     line = Line(line_fd, lambda: _orphaned(server))
     await app.service.begin()
     server = Server(app)

@@ -1,4 +1,7 @@
-"""Quotas: how much a namespace may put, and how much it may have waiting."""
+"""Quotas: how much a namespace may put, and how much it may have waiting.
+
+They hold for all processes of a server together, and for each server on a store by itself.
+"""
 
 import time
 from collections.abc import Sequence
@@ -11,21 +14,12 @@ from bide.server.access import Caller
 from bide.server.problem import Problem
 from bide.server.push.subscription import Subscription
 from bide.server.settings import Settings
+from bide.server.uses import Use, Uses
 
 __all__ = ["Quotas"]
 
 COUNT_EVERY = 1.0
 """How often, in seconds, the messages of a namespace are counted at most."""
-
-
-class _Use:
-    """What a namespace has used."""
-
-    def __init__(self) -> None:
-        self.allowance = 0.0
-        self.at = 0.0
-        self.pending = 0
-        self.counted = float("-inf")
 
 
 class Quotas:
@@ -34,12 +28,13 @@ class Quotas:
     Args:
         settings: what each namespace may use.
         lane: where its messages are counted.
+        uses: what they have used, shared by the processes of a server.
     """
 
-    def __init__(self, settings: Settings, lane: Lane) -> None:
+    def __init__(self, settings: Settings, lane: Lane, uses: Uses | None = None) -> None:
         self._settings = settings
         self._lane = lane
-        self._uses: dict[str | None, _Use] = {}
+        self._uses = uses or Uses()
 
     @property
     def any(self) -> bool:
@@ -54,12 +49,14 @@ class Quotas:
         """
         self.bound(caller, items, now)
         quota = self._settings.quota(caller.namespace)
-        use = self._uses.setdefault(caller.namespace, _Use())
         if quota.pending is not None:
-            await self._room(caller, use, quota.pending, len(items))
-        if quota.rate is not None:
-            self._pace(use, quota.rate / self._settings.workers, len(items))
-        use.pending += len(items)
+            await self._count(caller)
+        with self._uses.of(caller.namespace) as use:
+            if quota.pending is not None:
+                self._room(use, quota.pending, len(items))
+            if quota.rate is not None:
+                self._pace(use, quota.rate, len(items))
+            use.pending += len(items)
 
     def bound(self, caller: Caller, items: Sequence[Item], now: int) -> None:
         """Look at messages alone, however many there are.
@@ -118,7 +115,7 @@ class Quotas:
                     field="concurrency",
                 )
 
-    def _pace(self, use: _Use, rate: float, count: int) -> None:
+    def _pace(self, use: Use, rate: float, count: int) -> None:
         """A bucket that fills by `rate` a second and holds a second's worth."""
         moment = time.monotonic()
         full = max(rate, 1.0)
@@ -129,21 +126,27 @@ class Quotas:
             wait = (min(count, full) - use.allowance) / rate
             raise Problem(
                 "rate-limited",
-                f"the namespace may put {rate * self._settings.workers:g} messages a second; try "
-                f"again in {wait:.1f} s",
+                f"the namespace may put {rate:g} messages a second; try again in {wait:.1f} s",
                 headers={"retry-after": str(max(1, round(wait)))},
             )
         use.allowance -= count
 
-    async def _room(self, caller: Caller, use: _Use, most: int, count: int) -> None:
+    async def _count(self, caller: Caller) -> None:
+        """Count the messages of a namespace, unless one of the processes has done so just now."""
         moment = time.monotonic()
-        if moment - use.counted > COUNT_EVERY:
+        with self._uses.of(caller.namespace) as use:
+            if moment - use.counted <= COUNT_EVERY:
+                return
             use.counted = moment
-            use.pending = await self._pending(caller)
+        pending = await self._pending(caller)
+        with self._uses.of(caller.namespace) as use:
+            use.pending = pending
+
+    def _room(self, use: Use, most: int, count: int) -> None:
         if use.pending + count > most:
             raise Problem(
                 "quota-exceeded",
-                f"the namespace may have {most:,} messages waiting and has {use.pending:,}; let "
+                f"the namespace may have {most:,} messages waiting and has {use.pending:,.0f}; let "
                 "some be consumed, cancel some, or ask for a larger quota",
             )
 

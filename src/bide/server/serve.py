@@ -12,6 +12,7 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.server.child import SETTINGS
 from bide.server.settings import Settings
+from bide.server.uses import make_file
 from bide.worker.supervisor import Supervisor
 
 __all__ = ["bind", "serve"]
@@ -28,18 +29,19 @@ async def serve(settings: Settings) -> int:
         InvalidArgument: the settings cannot work together, or nothing can listen there.
     """
     settings.check()
-    listening = bind(settings)
+    listening, uses = bind(settings), make_file()
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     try:
         where, store = address(listening, settings), settings.shown()["store"]
         _log.info("listening on %s, store %s", where, store)
-        descriptor = listening.fileno()
+        shared = listening.fileno(), uses
         return await Supervisor(
-            lambda line: [sys.executable, *_flags(), "-m", "bide.server.child", str(line),
-                          str(descriptor)],
-            settings.workers, grace=settings.grace, pass_fds=(descriptor,),
+            lambda line: [sys.executable, *_flags(), "-m", "bide.server.child",
+                          *map(str, (line, *shared))],
+            settings.workers, grace=settings.grace, pass_fds=shared,
         ).run()  # fmt: skip
     finally:
+        os.close(uses)
         del os.environ[SETTINGS]
         listening.close()
         _tidy(settings)

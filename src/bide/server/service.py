@@ -19,6 +19,7 @@ from bide.server.problem import Problem
 from bide.server.pushing import Pushing
 from bide.server.quotas import Quotas
 from bide.server.settings import Settings
+from bide.server.uses import Uses
 from bide.telemetry.tally import Tally
 from bide.worker.attendance import Attendance
 
@@ -44,9 +45,15 @@ class Service:
     Args:
         settings: what the server was told.
         test_clock: by which the store goes instead of its own; requests may then set it.
+        uses: what namespaces have used, shared with the other processes of the server.
     """
 
-    def __init__(self, settings: Settings, test_clock: SettableClock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        test_clock: SettableClock | None = None,
+        uses: Uses | None = None,
+    ) -> None:
         settings.check()
         self.settings = settings
         self.clock: Clock = test_clock or SYSTEM_CLOCK
@@ -54,7 +61,8 @@ class Service:
         self.lane = open_lane(settings.store, self.clock)
         self.hub = Hub(self.lane)
         self.tokens = Tokens(self.lane, self.clock)
-        self.quotas = Quotas(settings, self.lane)
+        self.uses = uses or Uses()
+        self.quotas = Quotas(settings, self.lane, self.uses)
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.asks_for_tokens = settings.auth == "required"
         self.stopping = asyncio.Event()
@@ -208,6 +216,7 @@ class Service:
     def close(self) -> None:
         """Let go of the store."""
         close_lane(self.lane)
+        self.uses.close()
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How much a namespace may use. What is left out is not limited."""
 
     rate: float | None = None
-    """How many messages may be put a second, by all of its tokens together."""
+    """How many messages may be put a second, by all of its tokens together, to this server."""
     pending: int | None = None
     """How many messages may be in its queues at a time, counted once a second."""
     max_body: int | None = None
