@@ -182,10 +182,10 @@ def test_what_was_claimed_just_now_is_not_extended() -> None:
     assert desk.to_extend([fresh, old], 0.0, 10.0) == [old]
 
 
-def test_what_has_outstayed_its_time_is_left_to_lapse() -> None:
+def test_what_has_outstayed_its_time_is_held_while_it_cleans_up() -> None:
     one = handling(expires=5.0)
     one.timed_out = True
-    assert desk.to_extend([one], 0.0, 10.0) == []
+    assert desk.to_extend([one], 0.0, 10.0) == [one]
     assert desk.lapsed([one], 5.0) == [one]
     assert desk.lapsed([one], 4.9) == []
 

@@ -16,6 +16,7 @@ import pytest
 import bide
 from bide.worker.child import Orders
 from bide.worker.health import HealthFile
+from bide.worker.line import Report
 from bide.worker.reload import Sources
 from bide.worker.restarts import Restarts
 from bide.worker.supervisor import Supervisor, command_of
@@ -31,6 +32,20 @@ async def handle(body: dict, delivery: bide.Handling) -> None:
     print("VERSION began", flush=True)
     await asyncio.sleep(body.get("sleep", 0))
     print("VERSION ended", flush=True)
+"""
+
+
+FAILING = """
+import os, sys, bide
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def lifespan(app):
+    WHAT
+    yield
+
+app = bide.App(lifespan=lifespan)
+app.handler("q")(lambda body: None)
 """
 
 
@@ -124,12 +139,74 @@ def test_reload_looks_at_the_files_and_survives_a_broken_one(tmp_path: Path) -> 
     with worker(tmp_path, APP, "--reload"):
         wait_for(said(tmp_path, "at work on q"), tmp_path)
         (tmp_path / "jobs.py").write_text("app = 3 +")
-        wait_for(said(tmp_path, "has died (exit code 2)"), tmp_path)
+        wait_for(said(tmp_path, "has ended (exit code 2) before it was ready"), tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, "VERSION ended"), tmp_path)
         (tmp_path / "jobs.py").write_text(APP.replace("VERSION", "MENDED"))
         wait_for(said(tmp_path, "at work on q", 2), tmp_path)
         put(tmp_path)
         wait_for(said(tmp_path, "MENDED ended"), tmp_path)
     assert "jobs.py changed" in log(tmp_path)
+
+
+@pytest.mark.process
+def test_sighup_with_broken_code_leaves_the_old_processes_at_work(tmp_path: Path) -> None:
+    well = tmp_path / "well"
+    with worker(tmp_path, APP, "--processes", "2", "--health-file", str(well)) as process:
+        wait_for(said(tmp_path, "at work on q", 2), tmp_path)
+        wait_for(well.exists, tmp_path)
+        before = set(children(process))
+        (tmp_path / "jobs.py").write_text("1 / 0")
+        process.send_signal(signal.SIGHUP)
+        wait_for(said(tmp_path, "has ended (exit code 2) before it was ready"), tmp_path)
+        assert "error: jobs cannot be imported: ZeroDivisionError" in log(tmp_path)
+        wait_for(lambda: set(children(process)) == before, tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, "VERSION ended"), tmp_path)
+        assert well.exists()
+        (tmp_path / "jobs.py").write_text(APP.replace("VERSION", "MENDED"))
+        process.send_signal(signal.SIGHUP)
+        wait_for(said(tmp_path, "at work on q", 4), tmp_path)
+        wait_for(lambda: not before & set(children(process)), tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, "MENDED ended"), tmp_path)
+        assert well.exists()  # it never went
+    assert "has died" not in log(tmp_path)
+    assert log(tmp_path).count("before it was ready") == 1
+
+
+HASTY = """
+import os, time, bide
+from contextlib import contextmanager
+
+@contextmanager
+def lifespan(app):
+    if os.path.exists("slow"):
+        time.sleep(1000)
+    yield
+
+app = bide.App(lifespan=lifespan)
+
+@app.handler("q")
+async def handle(body: dict) -> None:
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_second_sighup_gives_up_a_process_that_does_not_get_ready(tmp_path: Path) -> None:
+    with worker(tmp_path, HASTY, "--grace", "200ms") as process:
+        wait_for(said(tmp_path, "at work on q"), tmp_path)
+        (old,) = children(process)
+        (tmp_path / "slow").touch()
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(children(process)) == 2, tmp_path)
+        (tmp_path / "slow").unlink()
+        process.send_signal(signal.SIGHUP)
+        wait_for(said(tmp_path, "at work on q", 2), tmp_path)
+        wait_for(lambda: old not in children(process), tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, "ended"), tmp_path)
 
 
 @pytest.mark.process
@@ -190,6 +267,10 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
         (APP, ("--queues", "r"), 2, "queue 'r' has no handler in the app; it has: q"),
         ("import bide\napp = bide.App('sqlite:////no/such/x.db')\n"
          "app.handler('q')(lambda body: None)", (), 3, "there is no directory /no/such"),
+        (FAILING.replace("WHAT", "raise RuntimeError('no database')"), (), 3,
+         "jobs:app could not begin its work: RuntimeError: no database"),
+        (FAILING.replace("WHAT", "os._exit(7)"), (), 7, ""),
+        (FAILING.replace("WHAT", "sys.exit()"), (), 3, ""),
     ],
 )  # fmt: skip
 def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
@@ -197,7 +278,9 @@ def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
 ) -> None:
     with worker(tmp_path, source, *options) as process:
         assert process.wait(15) == code
-    assert f"error: {hint}" in log(tmp_path)
+    expected = f"error: {hint}" if hint else "before it was ready"
+    assert expected in log(tmp_path)
+    assert "has died" not in log(tmp_path)
 
 
 def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
@@ -279,15 +362,30 @@ def test_a_child_has_the_flags_of_its_parent() -> None:
     assert command[-3:-1] == ["-m", "bide.worker.child"]
 
 
-def test_a_supervisor_that_has_not_begun_is_not_well(tmp_path: Path) -> None:
+def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
     async def story() -> None:
         supervisor = Supervisor(lambda line: [], 2)
         assert supervisor.trouble() == "process 1 is not ready"
-        for place in supervisor.places:
-            place.ready = True
-        assert supervisor.trouble() == "the event loop of process 1 stands still"
         supervisor.stop()
         assert supervisor.trouble() == "stopping"
+
+    asyncio.run(story())
+
+
+def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
+    async def story() -> None:
+        supervisor = Supervisor(lambda line: [sys.executable, "-c", "import time; time.sleep(60)"])
+        (place,) = supervisor.places
+        process = place.process = supervisor._start(1)
+        process.report = Report(ready=True)
+        assert supervisor.trouble() is None
+        process.report = Report(ready=True, stuck=["q", "r"])
+        told = "all places of q, r are taken by handlers that do not return"
+        assert supervisor.trouble() == f"process 1: {told}"
+        process.heard -= 11
+        assert supervisor.trouble() == "the event loop of process 1 stands still"
+        supervisor.stop()
+        await asyncio.wait([process.over])
 
     asyncio.run(story())
 

@@ -1,12 +1,16 @@
 """Handlers that take too long."""
 
 import asyncio
+import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bide
+from bide.worker.runaways import STUCK
+from tests.worker.processes import children, log, wait_for, worker
 from tests.worker.scene import Scene, until
 
 
@@ -49,11 +53,13 @@ def test_a_handler_that_ends_well_though_it_was_cancelled_is_acked(scene: Scene)
     scene.play(story())
 
 
-def test_an_async_handler_that_never_ends_is_left_to_lapse(scene: Scene) -> None:
+def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         over = asyncio.Event()
 
-        @scene.app.handler("q", timeout="5s", lease="30s")
+        @scene.app.handler("q", timeout="5s", lease="1h", concurrency=2)
         async def handle(delivery: bide.Handling) -> None:
             while delivery.attempt == 1 and not over.is_set():
                 try:
@@ -64,14 +70,98 @@ def test_an_async_handler_that_never_ends_is_left_to_lapse(scene: Scene) -> None
         await scene.put(1)
         async with scene.at_work() as runner:
             await until(lambda: any(one.entered for one in runner.stations["q"].running))
-            for _ in range(5):
-                scene.clock.advance(10)
-                await asyncio.sleep(0.01)
-            await scene.acked(1)
-            assert (await scene.counts()).flow.lapsed == 1
+            await scene.pass_time(lambda: scene._flow("q").flow.retried == 1, 0.5)
+            assert len(runner.stations["q"].running) == 1  # it keeps its place
+            await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 0.5)
+            assert (await scene.counts()).flow.lapsed == 0
             over.set()
+            await until(lambda: not runner.stations["q"].running)
 
     scene.play(story())
+    assert "goes on past its timeout and swallows its cancellation; 1 of 2 places" in caplog.text
+
+
+def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = threading.Event()
+
+    async def story() -> None:
+        def handle(body: int) -> None:
+            over.wait(20)
+
+        scene.app.handler("q", timeout="1s", concurrency=2)(handle)
+        scene.app.handler("r", timeout="1s", concurrency=1)(lambda body: None)
+        await scene.put(1, 2)
+        async with scene.at_work() as runner:
+            station = runner.stations["q"]
+            await until(lambda: len(station.running) == 2)
+            scene.clock.advance(1)
+            await until(lambda: all(one.gone for one in station.running))
+            assert runner.stuck() == []
+            scene.clock.advance(STUCK - 0.1)
+            await asyncio.sleep(0.01)
+            assert runner.stuck() == []
+            scene.clock.advance(0.1)
+            await until(lambda: runner.stuck() == ["q"])
+            over.set()
+            await until(lambda: runner.stuck() == [])
+
+    scene.play(story())
+    assert caplog.text.count("q: all its places are taken by handlers that went on") == 1
+
+
+FOR_EVER = """
+import time, bide
+app = bide.App()
+
+@app.handler("q", timeout="200ms", concurrency=1, retry=bide.Backoff(attempts=1))
+def handle(body: str) -> None:
+    if body == "for ever":
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.process
+def test_a_process_without_a_place_left_is_replaced(tmp_path: Path) -> None:
+    with bide.Queue("q", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
+        queue.put("for ever")
+        with worker(tmp_path, FOR_EVER, "--health-file", str(tmp_path / "well")) as process:
+            wait_for(lambda: queue.counts().sizes.dead == 1, tmp_path)
+            (stuck,) = children(process)
+            queue.put("next")
+            wait_for(lambda: "process 1 is replaced: all places of q" in log(tmp_path), tmp_path)
+            wait_for(lambda: queue.counts().flow.acked == 1, tmp_path)
+            wait_for(lambda: stuck not in children(process), tmp_path)
+            wait_for((tmp_path / "well").exists, tmp_path)
+
+
+SWALLOWING = """
+import asyncio, bide
+app = bide.App()
+
+@app.handler("q")
+async def handle(body: int) -> None:
+    print("began", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            continue
+"""
+
+
+@pytest.mark.process
+def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with bide.Queue("q", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
+        queue.put(1)
+        with worker(tmp_path, SWALLOWING, "--grace", "100ms") as process:
+            wait_for(lambda: "began" in log(tmp_path), tmp_path)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        assert queue.counts().sizes.ready == 1
+    assert "the process leaves it behind" in log(tmp_path)
+    assert "it is killed" not in log(tmp_path)
 
 
 def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(

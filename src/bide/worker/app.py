@@ -116,7 +116,8 @@ class App(Periodic):
                 plain ones, unless said.
             timeout: how long one delivery may take; none by default. An async handler is cancelled
                 then. A plain one cannot be: it is told by `delivery.lost`, and keeps its thread
-                until it returns. Either way the attempt has failed with a `TimeoutError`.
+                until it returns, while the next attempt may run beside it. Either way the attempt
+                has failed with a `TimeoutError`.
             retry: what comes after a failure; `Backoff()` by default.
             still_wanted: asked before each delivery, with the body, or the body and the delivery:
                 does what it is about still exist? When it says no, the message is discarded: it

@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +23,9 @@ __all__ = ["BEAT", "Orders", "loop_factory", "main"]
 
 BEAT = 1.0
 """How often, in seconds, a process tells its supervisor that its event loop moves."""
+
+LINGER = 2.0
+"""Seconds at the end for tasks and threads that handlers have begun to end as well."""
 
 WRONG_USAGE, FAILED = 2, 3
 
@@ -44,13 +50,43 @@ def main(text: str) -> int:
     """Do as ordered; return the exit code."""
     orders = msgspec.json.decode(text, type=Orders)
     configure(as_json=orders.log_json, level=orders.log_level)
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as loop:
-            loop.run(_work(orders))
-    except BideError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
-    return 0
+    report = Report()
+    with asyncio.Runner(loop_factory=loop_factory()) as loop:
+        code = 1
+        try:
+            loop.run(_work(orders, report))
+            code = 0
+        except BideError as error:
+            sys.stderr.write(f"error: {error}\n")
+            code = WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
+        except Exception as error:
+            if report.ready:
+                raise
+            traceback.print_exc()
+            what = f"{type(error).__name__}: {error}".removesuffix(": ")
+            sys.stderr.write(f"error: {orders.target} could not begin its work: {what}\n")
+            code = FAILED
+        finally:
+            _let_go(loop.get_loop(), code)
+    return code
+
+
+def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
+    """See to it that the process ends, whatever handlers have left behind."""
+    main = threading.main_thread()
+    threads = [one for one in threading.enumerate() if one is not main and not one.daemon]
+    if asyncio.all_tasks(loop) or threads:  # else nobody would wait for anything
+        timer = threading.Timer(LINGER, _leave, [code])
+        timer.daemon = True
+        timer.start()
+
+
+def _leave(code: int) -> None:
+    _log.error("something that handlers have begun does not end; the process leaves it behind")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -61,9 +97,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _work(orders: Orders) -> None:
+async def _work(orders: Orders, report: Report) -> None:
     loop = asyncio.get_running_loop()
-    report = Report()
     runner = Runner(
         load(orders.target), orders.queues, grace=orders.grace,
         ready=lambda: _ready(line, report), present=True,
@@ -98,6 +133,7 @@ async def _beat(line: Line, report: Report, runner: Runner, metrics: bool) -> No
         await asyncio.sleep(BEAT)
         if metrics:
             report.tallies = runner.tallies()
+        report.stuck = runner.stuck()
         line.tell(report)
 
 

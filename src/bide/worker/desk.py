@@ -70,9 +70,9 @@ def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handlin
 
     A beat is a third of the lease. Whoever would have less than a beat left at the next one is
     extended now: so a beat may be missed before a lease lapses, and what was claimed just now
-    costs nothing. What has outstayed its time is left to lapse.
+    costs nothing.
     """
-    return [one for one in held if one.expires - now <= 2 * beat and not one.timed_out]
+    return [one for one in held if one.expires - now <= 2 * beat]
 
 
 def lapsed(held: Iterable[Handling], now: float) -> list[Handling]:

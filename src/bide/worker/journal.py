@@ -10,7 +10,17 @@ from bide.telemetry.tally import OUTCOMES, Tally
 from bide.worker.delivery import Handling
 from bide.worker.desk import Verdict
 
-__all__ = ["SUMMARY", "Summary", "apart", "lost", "overrun", "settled", "too_late", "unusual"]
+__all__ = [
+    "SUMMARY",
+    "Summary",
+    "apart",
+    "lost",
+    "overrun",
+    "settled",
+    "stuck",
+    "too_late",
+    "unusual",
+]  # fmt: skip
 
 SUMMARY = 10.0
 """Every so many seconds a line says what was done on a queue."""
@@ -101,11 +111,21 @@ def apart(one: Handling) -> None:
 
 
 def overrun(one: Handling, stuck: int, places: int) -> None:
-    """Say that a plain handler did not end in its time, and goes on in its thread."""
+    """Say that a handler did not end in its time, and goes on."""
+    what, mend = "keeps its thread", "Let it look at delivery.lost, or make it async"
+    if one.handler.is_async:
+        what, mend = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
     _log.error(
-        "%s: %s goes on past its timeout and keeps its thread; %d of %d places are taken like "
-        "that. Let it look at delivery.lost, or make it async",
-        one, one.handler.name, stuck, places, extra=_fields(one, "timeout"),
+        "%s: %s goes on past its timeout and %s; %d of %d places are taken like that. %s",
+        one, one.handler.name, what, stuck, places, mend, extra=_fields(one, "timeout"),
+    )  # fmt: skip
+
+
+def stuck(queue: str) -> None:
+    """Say that a queue stands still in this process."""
+    _log.error(
+        "%s: all its places are taken by handlers that went on past their timeout; nothing more "
+        "of it is begun in this process", queue, extra={"queue": queue},
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +23,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     """The store's URL, with its password: for the supervisor's eyes, never for a log."""
     tallies: Mapping[str, Tally] = {}
     """By queue, since the process began."""
+    stuck: Sequence[str] = ()
+    """Queues all of whose places are taken by handlers that do not return."""
 
 
 _encode = msgspec.json.Encoder().encode

@@ -80,6 +80,10 @@ class Runner:
         """Return what was done so far on each queue."""
         return {queue: station.current() for queue, station in self.stations.items()}
 
+    def stuck(self) -> list[str]:
+        """Return the queues all of whose places are taken by handlers that do not return."""
+        return [queue for queue, station in self.stations.items() if station.stuck]
+
     def stop(self) -> None:
         """Claim no more, let what runs finish, and leave; the second call hands it back at once."""
         if self._stopping.is_set():

@@ -21,11 +21,14 @@ from bide.worker.desk import Verdict
 from bide.worker.duty import Duty
 from bide.worker.handler import Middleware
 from bide.worker.routes import any_handler, no_such_job, route
+from bide.worker.runaways import Runaways
 from bide.worker.suspects import Suspects, is_suspect
 
 __all__ = ["FOREVER", "Judge", "Station"]
 
 FOREVER = float("inf")
+CLEANUP = 5.0
+"""Seconds for an async handler to end after it was interrupted because its time was over."""
 AGAIN = 1.0
 """After so many seconds at most an extension that failed is tried again."""
 
@@ -68,6 +71,7 @@ class Station:
         self._clock = access.clock
         self._holder = holder
         self._suspects = suspects or Suspects()
+        self._runaways = Runaways(duty.queue, access.clock)
         self._summary = journal.Summary(duty.queue, access.clock.monotonic())
         self._started = started
         self._judged = judge
@@ -148,6 +152,11 @@ class Station:
                 elif one in self.running and not one.gone:  # else it has ended meanwhile
                     self._lose([one], str(outcome))
 
+    @property
+    def stuck(self) -> bool:
+        """Whether all its places are taken by handlers that do not return."""
+        return self._runaways.stuck
+
     def current(self) -> Tally:
         """Return what was done so far, and how much is under way."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._ahead.waiting)
@@ -198,6 +207,7 @@ class Station:
         self._summary.tell(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
+        self._runaways.close()
         self._course.close()
 
     def _give_up(self, one: Handling) -> None:
@@ -304,6 +314,7 @@ class Station:
         if one.timer is not None:
             one.timer.cancel()
         if one.gone:
+            self._runaways.look(self.running, self.duty.concurrency)
             journal.too_late(one, error)
         else:
             verdict = desk.ACK if error is None else self._judge(one, error)
@@ -333,6 +344,14 @@ class Station:
         one.timed_out = True
         if one.handler.is_async:
             one.cancel()
+            late = partial(self._run_away, one)
+            one.timer = self._clock.call_later(self._loop, CLEANUP, late)
+        else:
+            self._run_away(one)
+
+    def _run_away(self, one: Handling) -> None:
+        """Give up what goes on past its time: its attempt has failed, whatever comes of it."""
+        if one.gone or one not in self.running:
             return
         verdict = desk.judge(
             one.message, desk.overtime(one.handler), one.handler.retry, self._chance()
@@ -340,7 +359,7 @@ class Station:
         one.took = self._clock.monotonic() - one.began
         self._settled.append((one, verdict))
         one.lose()
-        stuck = sum(other.gone for other in self.running)
+        stuck = self._runaways.look(self.running, self.duty.concurrency)
         journal.overrun(one, stuck, self.duty.concurrency)
         self._todo.set()
 

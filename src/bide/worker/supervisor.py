@@ -7,11 +7,9 @@ is to cope with that.
 import asyncio
 import logging
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,12 +18,14 @@ from bide.telemetry.metrics import MetricsServer, registry_of
 from bide.worker.child import BEAT, FAILED, WRONG_USAGE, Orders
 from bide.worker.gathered import Gathered
 from bide.worker.health import HealthFile, HealthPort
-from bide.worker.line import Report, listen
+from bide.worker.line import Report
+from bide.worker.place import Place
+from bide.worker.process import CommandOf, Process
 from bide.worker.reload import Sources
 from bide.worker.restarts import Restarts
 from bide.worker.systemd import notify, watchdog_seconds
 
-__all__ = ["Place", "Supervisor", "command_of"]
+__all__ = ["Supervisor", "command_of"]
 
 SILENT = 10.0
 """A process that has not been heard of for so many seconds is not well: its loop stands still."""
@@ -33,28 +33,13 @@ SILENT = 10.0
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
 
-LAST_WORD = 1.0
-"""Seconds to hear what a process that has ended said last; a child of its own may hold the line."""
-
 HASTE = 0.2
 """Seconds from the first to the second SIGTERM on `--reload`: together they would be one."""
 
+AGAIN = 30.0
+"""Seconds between two attempts to replace a process that is stuck."""
+
 _log = logging.getLogger("bide.worker")
-
-CommandOf = Callable[[int], list[str]]
-"""From the descriptor of the child's end of its line to what is to be run."""
-
-
-class Place:
-    """One of the processes, and who takes its place when it dies."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.process: asyncio.subprocess.Process | None = None
-        self.ready = False
-        self.heard = 0.0
-        self.wanted = True
-        """Whether the process was not told to stop."""
 
 
 class Supervisor:
@@ -92,7 +77,7 @@ class Supervisor:
         self._folder = reload
         self._file = HealthFile(health_file) if health_file is not None else None
         self.port = HealthPort(health_port, self.trouble) if health_port is not None else None
-        self.places = [Place(number + 1) for number in range(processes)]
+        self.places = [Place(number + 1, self._start, self._end) for number in range(processes)]
         self._code = 0
         self.gathered = Gathered()
         """What the processes have done."""
@@ -103,13 +88,17 @@ class Supervisor:
         self._stopping = False
         self._nudge = asyncio.Event()
         self._reload = asyncio.Event()
-        self._was_ready = False
+        self._wish = asyncio.Event()
+        self._processes: list[Process] = []
+        self._begun = False  # whether any process was ever ready
+        self._told_ready = False
 
     async def run(self) -> int:
         """Keep the processes alive until `stop`; return the exit code.
 
-        That is the one of a process which ends with 2 or 3 before any was ever ready: a mistake on
-        the command line, or a store that cannot be opened, does not mend itself.
+        That is the one of a process which ends by itself before any was ever ready: a mistake on
+        the command line, a store that cannot be opened, or a lifespan that raises does not mend
+        itself. With `reload` somebody is there who does.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,6 +113,8 @@ class Supervisor:
             if self.metrics is not None:
                 self.metrics.open()
             await asyncio.gather(*[self._keep(place) for place in self.places])
+            while self._processes:  # those that were replaced may have to finish
+                await asyncio.wait([process.over for process in self._processes])
         finally:
             for chore in chores:
                 chore.cancel()
@@ -138,16 +129,18 @@ class Supervisor:
 
     def stop(self) -> None:
         """Have the processes finish within the grace; at the second call hand back at once."""
-        if not self._stopping:
+        again, self._stopping = self._stopping, True
+        if not again:
             notify("STOPPING=1")
-        self._stopping = True
         self._nudge.set()
-        for place in self.places:
-            self._end(place)
+        for process in self._processes:
+            if again or not process.told:
+                self._end(process)
 
     def reload(self) -> None:
         """Replace the processes one after the other, with whatever code is there now."""
         self._reload.set()
+        self._wish.set()
 
     def trouble(self) -> str | None:
         """Return what is wrong, `None` if all is well."""
@@ -155,10 +148,13 @@ class Supervisor:
             return "stopping"
         now = time.monotonic()
         for place in self.places:
-            if not place.ready:
+            process = place.process
+            if process is None or not process.ready:
                 return f"process {place.number} is not ready"
-            if now - place.heard > SILENT:
+            if now - process.heard > SILENT:
                 return f"the event loop of process {place.number} stands still"
+            if process.report.stuck:
+                return f"process {place.number}: {_stuck(process)}"
         return None
 
     # One process after the other in one place.
@@ -166,64 +162,57 @@ class Supervisor:
     async def _keep(self, place: Place) -> None:
         restarts = Restarts()
         while not self._stopping:
-            began = time.monotonic()
-            code = await self._live(place)
-            lived = time.monotonic() - began
+            process = await place.fill()
+            self._show()
             if self._stopping:
                 return
-            if not place.wanted:  # replaced on purpose
-                place.wanted = True
-                continue
-            if code in (WRONG_USAGE, FAILED) and not self._was_ready and self._folder is None:
-                self._code = code
+            code = process.over.result()
+            if code >= 0 and not self._begun and self._folder is None:
+                if code not in (WRONG_USAGE, FAILED):  # which have said what is wrong
+                    _log.error("a process has ended (%s) before it was ready", process.cause())
+                self._code = code or FAILED
                 self.stop()
                 return
-            pause = restarts.pause(lived)
+            pause = restarts.pause(process.lived)
             self.gathered.restarts += 1
             _log.error(
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
-                place.number, _cause(code), lived, pause,
+                place.number, process.cause(), process.lived, pause,
             )  # fmt: skip
             await self._rest(pause)
 
-    async def _live(self, place: Place) -> int:
-        """Start a process, and wait for its end."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            place.process = process = await asyncio.create_subprocess_exec(
-                *self._command_of(theirs.fileno()), pass_fds=(*self._pass_fds, theirs.fileno()),
-                process_group=0,  # so that Ctrl-C comes here alone
-            )  # fmt: skip
+    def _start(self, number: int) -> Process:
+        process = Process(number, self._command_of, self._pass_fds, self._heard)
+        self._processes.append(process)
+        process.over.add_done_callback(lambda _: self._ended(process))
         if self._stopping:
-            self._end(place)
-        listening = asyncio.create_task(listen(ours, partial(self._heard, place)))
-        try:
-            code = await process.wait()
-            await asyncio.wait([listening], timeout=LAST_WORD)
-            return code
-        finally:
-            listening.cancel()
-            place.ready, place.process = False, None
-            self.gathered.ended(place)
-            self._show()
+            self._end(process)
+        return process
 
-    def _heard(self, place: Place, report: Report) -> None:
-        place.heard = time.monotonic()
-        self.gathered.told(place, report.store, report.tallies)
-        if report.ready and not place.ready:
-            place.ready = True
-            self._show()
-            if all(one.ready for one in self.places):
-                self._was_ready = True
-                notify(f"READY=1\nSTATUS={len(self.places)} processes at work")
+    def _ended(self, process: Process) -> None:
+        self._processes.remove(process)
+        self.gathered.ended(process)
+        self._show()
 
-    def _end(self, place: Place) -> None:
+    def _heard(self, process: Process, report: Report) -> None:
+        self.gathered.told(process, report.store, report.tallies)
+        if report.ready:
+            self._begun = True
+            if not self._told_ready:
+                self._tell_ready()
+        if report.stuck and not process.told:
+            self._wish.set()
+        self._show()
+
+    def _tell_ready(self) -> None:
+        """Tell systemd once all are ready."""
+        if all(place.ready for place in self.places):
+            self._told_ready = True
+            notify(f"READY=1\nSTATUS={len(self.places)} processes at work")
+
+    def _end(self, process: Process) -> None:
         """Ask a process to stop, and see to it that it does."""
-        process = place.process
-        if process is not None and process.returncode is None:
-            process.terminate()
-            patience = self._grace + LEEWAY
-            asyncio.get_running_loop().call_later(patience, _kill, process)
+        process.end(self._grace + LEEWAY)
 
     async def _rest(self, seconds: float) -> None:
         """Wait before the next start, unless everything ends or is renewed meanwhile."""
@@ -233,6 +222,57 @@ class Supervisor:
         except TimeoutError:
             return
 
+    # Another process in the place of one that works.
+
+    async def _renew(self) -> None:
+        """Replace processes that are to take new code, or that are stuck."""
+        while not self._stopping:
+            await self._wish.wait()
+            self._wish.clear()
+            if self._reload.is_set():
+                self._reload.clear()
+                _log.info("reloading")
+                notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+                await self._roll()
+                self._told_ready = False
+                self._tell_ready()
+            for place in self.places:
+                await self._relieve(place)
+
+    async def _roll(self) -> None:
+        """Replace the processes one after the other, for as long as the new ones work."""
+        for place in self.places:
+            if self._stopping:
+                return
+            if place.process is None:  # it is about to be started: at once, with the new code
+                self._nudge.set()
+                await asyncio.sleep(0)
+                if self._stopping:
+                    return
+                self._nudge.clear()
+                if place.process is not None and not await place.until_ready(
+                    place.process, self._reload
+                ):
+                    return
+            elif not await self._replace(place):
+                return
+
+    async def _relieve(self, place: Place) -> None:
+        """Replace a process whose handlers do not return."""
+        process = place.process
+        if process is None or not process.report.stuck or time.monotonic() < place.again:
+            return
+        if self._stopping:
+            return
+        _log.error("process %d is replaced: %s", place.number, _stuck(process))
+        place.again = time.monotonic() + AGAIN
+        await self._replace(place)
+
+    async def _replace(self, place: Place) -> bool:
+        """Have another process do the work of one; return whether it does."""
+        # Whoever is at the keyboard does not want to wait.
+        return await place.replace(self._reload, None if self._folder is None else HASTE)
+
     # Chores.
 
     async def _look_after(self) -> None:
@@ -241,7 +281,7 @@ class Supervisor:
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
         while True:
             trouble = self._show()
-            if watchdog is not None and (trouble is None or not self._was_ready):
+            if watchdog is not None and (trouble is None or not self._told_ready):
                 notify("WATCHDOG=1")
             await asyncio.sleep(pause)
 
@@ -253,34 +293,12 @@ class Supervisor:
             self._file.tell(trouble)
         return trouble
 
-    async def _renew(self) -> None:
-        """Replace the processes whenever that was asked for, one after the other."""
-        while True:
-            await self._reload.wait()
-            self._reload.clear()
-            _log.info("reloading")
-            notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-            for place in self.places:
-                process = place.process
-                if process is None:  # it is about to be started: at once, with the new code
-                    self._nudge.set()
-                    await asyncio.sleep(0)
-                    if not self._stopping:
-                        self._nudge.clear()
-                    continue
-                place.wanted = False
-                self._end(place)
-                if self._folder is not None:  # whoever is at the keyboard does not want to wait
-                    await asyncio.sleep(HASTE)
-                    self._end(place)
-                await process.wait()
-
     async def _watch(self, sources: Sources) -> None:
         while True:
             await asyncio.sleep(0.5)
             if changed := await asyncio.to_thread(sources.changed):
                 _log.info("%s changed", ", ".join(path.name for path in changed))
-                self._reload.set()
+                self.reload()
 
 
 def command_of(orders: Orders) -> CommandOf:
@@ -298,13 +316,6 @@ def _flags() -> Sequence[str]:
     return [f"-W{option}" for option in sys.warnoptions]
 
 
-def _cause(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    return f"killed by {signal.Signals(-code).name}"
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        _log.error("process %d does not end; it is killed", process.pid)
-        process.kill()
+def _stuck(process: Process) -> str:
+    queues = ", ".join(process.report.stuck)
+    return f"all places of {queues} are taken by handlers that do not return"
