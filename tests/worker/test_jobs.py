@@ -180,6 +180,8 @@ def test_an_option_that_no_message_has_is_refused() -> None:
         def options(self) -> dict[str, Any]:
             return {"colour": "red"}
 
+        def run(self) -> None: ...
+
     bide.App("memory://").job("odd")(Odd)
     with pytest.raises(bide.InvalidArgument, match=r"options of Odd: .*colour"):
         Odd().message()

@@ -181,14 +181,14 @@ def test_a_source_that_kills_its_process_is_asked_less_and_less(scene: Scene, sh
 
 def test_a_chain_that_was_emptied_begins_anew(scene: Scene, shop: Shop) -> None:
     async def story() -> None:
-        ask(scene, shop, every="1h")
+        ask(scene, shop, every="1h", window="1h")
         async with scene.at_work():
             await until(lambda: shop.asks == 1)
             window = await waiting(scene)
             await scene.lane.acall(Cancel(HOME, [window.id]))
             scene.clock.advance(61)
             await scene.pass_calmly(lambda: shop.asks == 2, 5)
-            assert shop.asked[1][0] <= 100 - 600  # as for a fresh store
+            assert shop.asked[1][0] <= 100 - 3600  # as for a fresh store
 
     scene.play(story())
 

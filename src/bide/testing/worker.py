@@ -12,7 +12,8 @@ from bide.testing.store import ScratchStore
 from bide.worker.access import Access
 from bide.worker.app import App
 from bide.worker.duty import chained
-from bide.worker.runner import chosen, lifespan
+from bide.worker.lifespan import lifespan
+from bide.worker.runner import chosen
 
 __all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
 

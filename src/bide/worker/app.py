@@ -3,7 +3,6 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -24,14 +23,13 @@ from bide.worker.handler import (
     with_delivery,
 )
 from bide.worker.job import Job
+from bide.worker.lifespan import Lifespan, checked_lifespan
 from bide.worker.periodic import Periodic
 
 __all__ = ["App"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 J = TypeVar("J", bound=type[Job])
-
-Lifespan = Callable[["App"], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
 
 ASYNC_CONCURRENCY = 64
 SYNC_CONCURRENCY = 16
@@ -48,6 +46,9 @@ class App(Periodic):
             that takes the app and returns a context manager, plain or async. Entered before the
             first claim, left after the last handler has ended.
         clock: for tests; see `bide.testing.FakeClock`.
+
+    Raises:
+        InvalidArgument: `url` is no store's, or `lifespan` cannot be one.
 
     Example:
         >>> import bide
@@ -69,7 +70,7 @@ class App(Periodic):
         super().__init__()
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
         opener(self._url)  # refuses what is no URL of a store
-        self.lifespan = lifespan
+        self.lifespan = checked_lifespan(lifespan)
         self.clock = clock
         self.state = SimpleNamespace()
         """Whatever handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
@@ -165,9 +166,9 @@ class App(Periodic):
             retry: as for `handler`.
 
         Raises:
-            InvalidArgument: it is no `Job`, its `run` takes something else, its `still_wanted` is
-                plain and `run` is async, or the other way round, the name is taken, or the queue
-                has a plain handler.
+            InvalidArgument: it is no `Job`, it has no `run`, its `run` or its `still_wanted` takes
+                something else, one of them is plain and the other async, the name is taken, or the
+                queue has a plain handler.
         """
 
         check_decorator(queue, 'app.job("orders")')
@@ -175,6 +176,10 @@ class App(Periodic):
         def register(kind: J) -> J:
             if not isinstance(kind, type) or not issubclass(kind, Job):
                 raise InvalidArgument(f"{kind!r} is no subclass of bide.Job")
+            if kind.run is Job.run:
+                raise InvalidArgument(
+                    f"{kind.__name__} has no method run, which does the work; write def run(self)"
+                )
             known_as = check_name(name or kind.__name__)
             others = self._duties[queue].handlers if queue in self._duties else {}
             if None in others or known_as in others:
@@ -197,6 +202,9 @@ class App(Periodic):
         It takes the delivery, and what goes on with it, to be awaited once. What it raises counts
         as raised by the handler; if it does not go on, the message counts as handled.
 
+        Raises:
+            InvalidArgument: it is not async, or takes something else.
+
         Example:
             >>> app = App("memory://")
             >>> @app.middleware
@@ -209,6 +217,12 @@ class App(Periodic):
                 f"{name_of(function)} must be an async function (delivery, go_on); it runs on the "
                 "event loop, around plain handlers too"
             )
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{name_of(function)} must take (delivery, go_on): {error}"
+            ) from None
         self._middleware.append(function)
         return function
 

@@ -22,6 +22,7 @@ Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]
 """Runs around every delivery: it awaits its second argument, which takes none, once."""
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+WANTED = "(body) or (body, delivery), and returns whether it is"
 SIGNATURES = "(body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
 
 
@@ -100,6 +101,7 @@ def inspect_handler(
     is_async = _is_async(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidArgument(f"{name} is a generator: calling it runs nothing; take the yield out")
+    check_wanted(still_wanted, name)
     if still_wanted is not None and _is_async(still_wanted) != is_async:
         raise InvalidArgument(
             f"still_wanted of {name} must be {'async, as' if is_async else 'a plain function, as'} "
@@ -146,20 +148,48 @@ def done(result: Any, name: str) -> Any:
     )
 
 
-def with_delivery(
-    still_wanted: Callable[..., Any] | None,
-) -> Callable[[Any, Handling], Any] | None:
-    """Return the check as one that takes the body and the delivery, whichever it was written as."""
+def check_wanted(still_wanted: Any, name: str) -> None:
+    """Refuse what cannot judge whether a message is still wanted.
+
+    Raises:
+        InvalidArgument: it is no function, or it takes something else.
+    """
     if still_wanted is None:
-        return None
+        return
+    if not callable(still_wanted):
+        raise InvalidArgument(
+            f"still_wanted={still_wanted!r} of {name} must be a function: {WANTED}"
+        )
+    asked = name_of(still_wanted)
+    if inspect.isgeneratorfunction(still_wanted) or inspect.isasyncgenfunction(still_wanted):
+        raise InvalidArgument(f"{asked} is a generator, which never says no; let it return")
+    arguments = (None, None) if _takes_delivery(still_wanted) else (None,)
+    try:
+        inspect.signature(still_wanted).bind(*arguments)
+    except ValueError:  # of what is written in C nobody knows
+        return
+    except TypeError as error:
+        raise InvalidArgument(
+            f"{asked}, as still_wanted of {name}, must be {WANTED}: {error}"
+        ) from None
+
+
+def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(still_wanted).parameters.values())
     except ValueError:  # of what is written in C nobody knows
         parameters = []
     second = parameters[1] if len(parameters) > 1 else None
-    if second is not None and (
+    return second is not None and (
         second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
-    ):
+    )
+
+
+def with_delivery(
+    still_wanted: Callable[..., Any] | None,
+) -> Callable[[Any, Handling], Any] | None:
+    """Return the check as one that takes the body and the delivery, whichever it was written as."""
+    if still_wanted is None or _takes_delivery(still_wanted):
         return still_wanted
     check = still_wanted
     return lambda body, handling: check(body)

@@ -75,7 +75,8 @@ class Periodic:
         Args:
             queue: what it fills.
             every: how often it is asked.
-            window: how far ahead. Longer than `every`, so that a message is there before it is due.
+            window: how far ahead. At least as long as `every`, and better longer, so that a message
+                is there before it is due.
             back: how far back the very first window of a store reaches; as far as `window` by
                 default. So a store that was lost is filled with what fell due meanwhile as well.
             keep: for how long the queue is to remember what was acked at least, so that it is not
@@ -106,6 +107,11 @@ class Periodic:
         ahead = milliseconds(window, "window")
         if ahead < 1:
             raise InvalidArgument("window must be longer than 0")
+        if ahead < ms:
+            raise InvalidArgument(
+                f"window={window!r} is shorter than every={every!r}: what falls due between two "
+                "askings would be put too late; make it longer, or ask more often"
+            )
         behind = ahead if back is None else milliseconds(back, "back")
         kept = ms + 2 * ahead if keep is None else milliseconds(keep, "keep")
         pauses = replace(checked_retry(retry) or PATIENT, attempts=MAX_ATTEMPTS, on=(Exception,))

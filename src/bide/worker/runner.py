@@ -4,8 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bide.lane.lane import Lane
@@ -17,12 +16,13 @@ from bide.worker.access import Access, sleep
 from bide.worker.app import App
 from bide.worker.attendance import Attendance, may_be_listed
 from bide.worker.duty import chained
+from bide.worker.lifespan import lifespan
 from bide.worker.station import Station
 from bide.worker.suspects import Suspects
 from bide.worker.tracing import traced
 from bide.worker.watch import LIMIT, Watch
 
-__all__ = ["Runner", "chosen", "lifespan"]
+__all__ = ["Runner", "chosen"]
 
 INTERRUPTED = 1.0
 """Seconds for async handlers to clean up after they were interrupted."""
@@ -206,21 +206,6 @@ async def _first_contact(lane: Lane) -> None:
         await lane.acall(Queues("-"))
     except StoreBusy as error:  # it is there, and it is going to be waited for
         _log.warning("%s", error)
-
-
-@asynccontextmanager
-async def lifespan(app: App) -> AsyncIterator[None]:
-    """Be within the lifespan of an app, plain or async, if it has one."""
-    if app.lifespan is None:
-        yield
-        return
-    manager = app.lifespan(app)
-    if isinstance(manager, AbstractAsyncContextManager):
-        async with manager:
-            yield
-    else:
-        with manager:
-            yield
 
 
 async def _first_of(*tasks: "asyncio.Future[Any]") -> None:
