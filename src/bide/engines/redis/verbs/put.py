@@ -17,7 +17,7 @@ from bide.engines.redis.records import (
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
 from bide.model.message import Item
-from bide.model.replies import Outcome, Outcomes
+from bide.model.replies import Outcome, Outcomes, Reply
 
 __all__ = ["LONG", "PLACES", "SIZE", "NumberedOutcomes", "NumberedPut", "put"]
 
@@ -61,17 +61,23 @@ def put(run: Sequence[Put]) -> Job:
             outcomes += map(as_outcome, [item.id for item in lot], told)
         else:
             outcomes += _kept(lot, now, dict(told))
-    replies = []
+    if len(run) == 1:
+        return [_reply(outcomes, following)]
+    replies: list[Reply] = []
     first = 0
     for command in run:
         mine = outcomes[first : first + len(command.items)]
         first += len(mine)
-        dues = [o.due for o in mine if o.done and o.state != "dead" and o.due is not None]
-        wake = min(dues) if dues else None
-        replies.append(
-            NumberedOutcomes(mine, wake, *following) if following else Outcomes(mine, wake)
-        )
-    return list(replies)
+        replies.append(_reply(mine, following))
+    return replies
+
+
+def _reply(outcomes: list[Outcome], following: Sequence[int]) -> Outcomes:
+    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
+    wake = min(dues) if dues else None
+    if following:
+        return NumberedOutcomes(outcomes, wake, following[0])
+    return Outcomes(outcomes, wake)
 
 
 def _parts(
@@ -106,20 +112,28 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     """Return the arguments of the script `put`; what all items have in common is said once."""
     if not items:
         return ["", 0, 0, ""]
+    first = items[0]
+    if len(items) == 1 and is_plain(first):
+        flags, moment = "w" if first.priority else "", when(first.at, first.delay)
+        head = (flags, moment, first.priority, first.id + "\n", first.id, write(first))
+        return [*head, *islice(numbers, 1)]
     ids = [item.id for item in items]
     moments = {(item.at, item.delay) for item in items}
     odd = [item for item in items if not is_plain(item)]
-    flags = "w" if any(item.priority for item in items) else ""
+    priorities = {item.priority for item in items}
+    flags = "" if priorities == {0} else "w"
     marks: list[Arg] = []
     if odd:
         flags += "g" if any(item.group is not None for item in odd) else ""
         flags += "e" if any(item.expires is not None for item in odd) else ""
         marks = [mark(item) for item in items]
-    elif flags:
+    elif len(priorities) > 1:
         marks = [item.priority for item in items]
-    common = when(items[0].at, items[0].delay) if len(moments) == 1 else ""
+    common = when(first.at, first.delay) if len(moments) == 1 else ""
     records = map(write, items) if odd else write_plain(items)
-    args: list[Arg] = [flags, common, "" if marks else 0, _lines(ids), *ids, *records]
+    args: list[Arg] = [flags, common, "" if marks else first.priority, _lines(ids)]
+    args += ids
+    args += records
     if common == "":
         args += [when(item.at, item.delay) for item in items]
     args += marks
