@@ -6,10 +6,10 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put, Scan
+from bide.model.commands import Ack, Cancel, Claim, Command, Configure, Count, Lease, Put, Scan
 from bide.model.identity import new_ids
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, Page
+from bide.model.replies import Claimed, Counts, Outcomes, Page
 from tests.engines.redis.conftest import Open
 
 HOUR = 3_600_000
@@ -123,3 +123,46 @@ def test_of_chunks_that_are_almost_gone_only_the_rest_is_kept(
     (counts,) = engine.execute([Count("q", recount=True)])
     assert isinstance(counts, Counts)
     assert counts.strays == 0
+
+
+def test_one_at_a_time_is_as_many_at_a_time(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    ids = [f"m{number}" for number in range(200)]
+    for id in ids:
+        do(engine, put([id]))
+    (again,) = engine.execute([put(["m7"])])
+    assert isinstance(again, Outcomes)
+    assert not again.outcomes[0]
+    assert listed(engine) == ids
+    for id in ids[::2]:
+        (gone,) = engine.execute([Cancel("q", [id])])
+        assert isinstance(gone, Outcomes)
+        assert gone.outcomes[0]
+        assert gone.outcomes[0].state is None
+    (gone,) = engine.execute([Cancel("q", [ids[0]])])
+    assert isinstance(gone, Outcomes)
+    assert not gone.outcomes[0]
+    assert listed(engine) == ids[1::2]
+    for id in ids[1::2]:
+        do(engine, Cancel("q", [id]))
+    do(engine, *[put([f"n{number}"]) for number in range(64)])
+    assert told(server) == 64
+    (counts,) = engine.execute([Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    assert (counts.flow.put, counts.flow.cancelled, counts.strays) == (264, 200, 0)
+
+
+def test_where_there_is_more_to_do_it_is_done(engine: RedisEngine) -> None:
+    do(engine, put(["plain"]), Put("q", [Item("weighed", b"1", delay=HOUR, priority=9)]))
+    do(engine, Put("q", [Item("grouped", b"1", delay=HOUR, group="g")]), Configure("q", keep=HOUR))
+    do(engine, put(["kept"]), put(["due"], delay=0))
+    assert listed(engine) == ["plain", "weighed", "grouped", "kept", "due"]
+    (claimed,) = engine.execute([Claim("q", 5, HOUR, "w")])
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["due"]
+    for id, done in (("due", False), ("grouped", True), ("weighed", True), ("kept", True)):
+        (gone,) = engine.execute([Cancel("q", [id])])
+        assert isinstance(gone, Outcomes)
+        assert bool(gone.outcomes[0]) is done
+    assert listed(engine) == ["plain", "due"]

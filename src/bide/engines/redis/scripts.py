@@ -20,12 +20,14 @@ _LEASES: Final = (*_WAKES, "_leasing")
 # What a server that is full still lets through: that which makes room, and what only looks.
 _FLAGS: Final = {
     "put": "",
+    "put_one": "",
     "replace": "",
     "reschedule": "",
     "revive": "",
     "configure": "",
     "shards": "",
     "cancel": "allow-oom",
+    "cancel_one": "allow-oom",
     "sweep": "allow-oom",
     "claim": "allow-oom",
     "survey": "allow-oom",
@@ -47,6 +49,8 @@ _FLAGS: Final = {
 
 _PARTS: Final = {
     "put": _PUTS,
+    "put_one": (),
+    "cancel_one": (),
     "replace": _PUTS,
     "shards": (*_CHANGES, "_room"),
     "claim": _LEASES,
@@ -87,8 +91,8 @@ def load_all() -> dict[str, Script]:
     read = cache(lambda name: (folder / f"{name}.lua").read_text("utf-8"))
     found = {}
     for name, flags in _FLAGS.items():
-        front = "\n".join(read(part) for part in _PARTS.get(name, _CHANGES))
-        text = f"#!lua{f' flags={flags}' if flags else ''}\n{front}\n{read(name)}"
+        head = f"#!lua flags={flags}" if flags else "#!lua"
+        text = "\n".join([head, *map(read, (*_PARTS.get(name, _CHANGES), name))])
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
         found[name] = Script(name, text, sha, flags != "no-writes")
     return found
