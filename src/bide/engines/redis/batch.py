@@ -52,7 +52,8 @@ class Batch:
     def run(self, commands: Sequence[Command]) -> list[Outcome]:
         """Carry out commands in order; return what came of each."""
         if not self._made or not any(command.queue in self._made for command in commands):
-            return self._run(list(plan(commands)))
+            works = list(plan(commands))
+            return self._alone(works[0]) if len(works) == 1 else self._run(works)
         outcomes: list[Outcome | None] = [None] * len(commands)
         gathered: list[tuple[int, list[Part]]] = []
         puts: Counter[str] = Counter()
@@ -115,6 +116,23 @@ class Batch:
             else:
                 together.append(work)
         return outcomes + self._together(together)
+
+    def _alone(self, work: Work) -> list[Outcome]:
+        """Carry out a work beside which there is no other: without what it takes to share."""
+        try:
+            calls = next(work.job)
+            while True:
+                told = self._send(calls)
+                for answer in told:
+                    if isinstance(answer, Exception):
+                        work.job.close()
+                        error = self._error(answer)
+                        return [error for _ in work.commands]
+                calls = work.job.send(told)
+        except StopIteration as end:
+            return list(end.value)
+        except StoreError as error:
+            return [error for _ in work.commands]
 
     def _together(self, works: Sequence[Work]) -> list[Outcome]:
         asked = [_start(work) for work in works]

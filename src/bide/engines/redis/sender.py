@@ -180,6 +180,8 @@ class Sender:
 
     def _to_repeat(self, link: Link, sent: list[int], answers: Sequence[Answer]) -> list[int]:
         """Return which of the calls were refused for a reason that passes, and help it pass."""
+        if not any(isinstance(answers[i], Exception) for i in sent):
+            return []
         forgotten = [i for i in sent if isinstance(answers[i], raised.NoScriptError)]
         if forgotten:
             with suppress(Lost):
