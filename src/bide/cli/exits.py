@@ -55,7 +55,7 @@ def code_of(error: BideError) -> int:
 
 _ARGUMENT = re.compile(
     r"(?<![?&])\b(after|at|attempts|before|bucket|ceiling|concurrency|delay|expires|failures|first|group|"
-    r"horizon|if_due|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
+    r"health_port|horizon|if_due|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
 )
 
 
@@ -67,6 +67,7 @@ def in_options(text: str) -> str:
         "give --delay or --at, not both; --on-conflict 'keep' keeps"
     """
     text = text.replace("Queue(..., max_body=...)", "--max-body")
+    text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     return _ARGUMENT.sub(
         lambda found: (
             f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] is not None else "")

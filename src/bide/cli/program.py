@@ -189,7 +189,8 @@ _KINDS = {kind.exit_code: kind for kind in (_NotDone, _WrongUsage, _Failed)}
 def _failure(ctx: click.Context, error: Exception, code: int) -> click.ClickException:
     if ctx.meta.get(DEBUG):
         traceback.print_exception(error)
-    return _KINDS[code](exits.in_options(str(error)))
+    plain = isinstance(error, OSError) and error.filename is None and error.strerror
+    return _KINDS[code](exits.in_options(plain or str(error)))
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -1,5 +1,6 @@
 """`bide worker`: run the handlers of an app."""
 
+import os
 from pathlib import Path
 
 import click
@@ -26,6 +27,11 @@ def _address(text: str) -> tuple[str, int]:
     show_default=True,
     metavar="N",
     help="How many processes share the work.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="The store, instead of the one that the app or BIDE_URL names.",
 )
 @click.option(
     "--queues",
@@ -59,6 +65,7 @@ def worker(
     ctx: click.Context,
     target: str,
     processes: int,
+    url: str | None,
     queues: str | None,
     grace: float,
     reload: bool,
@@ -71,7 +78,7 @@ def worker(
     """Run the handlers of an app.
 
     MODULE:APP is where the app is: shop:app is `app = bide.App()` in shop.py, here or installed.
-    The store is the one that the app names, or else BIDE_URL.
+    The store is that of --url, or the one that the app names, or else BIDE_URL.
 
     SIGTERM and Ctrl-C let handlers finish within the grace time; what has not finished then is
     handed back, untouched. A second one hands back at once. SIGHUP starts the processes anew, one
@@ -81,21 +88,32 @@ def worker(
     Example:
       bide worker shop:app
       bide worker shop:app --processes 4 --queues orders,mail --grace 1m
+      bide worker shop:app --url sqlite:////var/lib/shop/bide.db
       bide worker shop:app --reload
       bide worker shop:app --metrics 9464
     """  # fmt: skip
     import asyncio
 
+    from bide.engines.registry import opener
     from bide.worker.child import Orders
     from bide.worker.logs import configure
     from bide.worker.supervisor import Supervisor, command_of
 
+    if url is not None:
+        opener(url)  # refuses what is no URL of a store
+        # Not on the command line of the processes, where everybody could read a password.
+        os.environ["BIDE_URL"] = url
     names = [name.strip() for name in (queues or "").split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 
+    orders = Orders(
+        target, names, grace, log_json, log_level, processes, url is not None, metrics is not None,
+        -1,
+    )  # fmt: skip
+
     async def supervise() -> int:
         return await Supervisor(
-            command_of(Orders(target, names, grace, log_json, log_level, metrics is not None, -1)),
+            command_of(orders),
             processes,
             grace=grace,
             reload=Path.cwd() if reload else None,

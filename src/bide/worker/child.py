@@ -14,8 +14,9 @@ from importlib.util import find_spec
 import msgspec
 
 from bide.model.errors import BideError, InvalidArgument
+from bide.worker.app import App
 from bide.worker.line import Line, Report
-from bide.worker.loading import load
+from bide.worker.loading import lives_alone, load
 from bide.worker.logs import configure
 from bide.worker.runner import Runner
 
@@ -40,6 +41,10 @@ class Orders(msgspec.Struct, frozen=True):
     grace: float
     log_json: bool
     log_level: str
+    processes: int
+    """How many share the work."""
+    given_url: bool
+    """Whether the environment's `BIDE_URL` goes before the store that the app names."""
     metrics: bool
     """Whether it is to tell what it has done."""
     line: int
@@ -99,8 +104,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _work(orders: Orders, report: Report) -> None:
     loop = asyncio.get_running_loop()
+    app = load(orders.target, os.environ["BIDE_URL"] if orders.given_url else None)
+    _check_store(app, orders.processes)
     runner = Runner(
-        load(orders.target), orders.queues, grace=orders.grace,
+        app, orders.queues, grace=orders.grace,
         ready=lambda: _ready(line, report), present=True,
     )  # fmt: skip
     report.store = runner.store
@@ -116,6 +123,20 @@ async def _work(orders: Orders, report: Report) -> None:
         if orders.metrics:
             report.tallies = runner.tallies()
         await line.close(report)
+
+
+def _check_store(app: App, processes: int) -> None:
+    if not lives_alone(app._url):
+        return
+    if processes > 1:
+        raise InvalidArgument(
+            f"{app.url} lives in one process, and {processes} are to share it; use --processes 1, "
+            "or a store that can be shared: sqlite:///bide.db"
+        )
+    _log.warning(
+        "%s lives in this process: nobody else can put anything into it, and all is lost at its "
+        "end; to share it name another store, such as sqlite:///bide.db", app.url,
+    )  # fmt: skip
 
 
 def _orphaned(runner: Runner) -> None:

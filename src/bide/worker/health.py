@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,8 +55,17 @@ class HealthPort:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begin to answer."""
-        self._server = await asyncio.start_server(self._answer, self._host, self.port)
+        """Begin to answer.
+
+        Raises:
+            OSError: the port is taken, or may not be used.
+        """
+        try:
+            self._server = await asyncio.start_server(self._answer, self._host, self.port)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            text = f"health_port={self.port} cannot be listened on: {why}"
+            raise OSError(error.errno, text) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:

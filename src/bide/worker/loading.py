@@ -1,20 +1,41 @@
 """From `module:app` on a command line to the `App`."""
 
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
 from bide.worker.app import App
 
-__all__ = ["load"]
+__all__ = ["lives_alone", "load"]
+
+EXTRAS = {
+    "aiohttp": "server", "cronsim": "schedules", "opentelemetry": "otel",
+    "prometheus_client": "metrics", "redis": "redis", "starlette": "server", "uvicorn": "server",
+}  # fmt: skip
+"""Which extra of bide's brings a module. What the package of another module is called nobody knows:
+that of `yaml` is PyYAML."""
+
+HERE = str(Path(__file__).parent)
 
 
-def load(target: str) -> App:
+def lives_alone(url: str) -> bool:
+    """Tell whether a store is of one process, and of no other."""
+    return urlsplit(url).scheme == "memory"
+
+
+def load(target: str, url: str | None = None) -> App:
     """Import the app that `module:name` names; the name is `app` if it is left out.
 
     The current directory is looked into first, as when a script there is run.
+
+    Args:
+        target: where the app is.
+        url: of a store, instead of the one that the app names.
 
     Raises:
         InvalidArgument: there is no such module, it fails when it is imported, or it has no app
@@ -34,6 +55,7 @@ def load(target: str) -> App:
     for part in name.split("."):
         found = getattr(found, part, None)
     if isinstance(found, App):
+        found._url = url or found._url
         return found
     apps = [key for key, value in vars(module).items() if isinstance(value, App)]
     if apps:
@@ -54,11 +76,39 @@ def _import(name: str) -> object:
                 f"there is no module {missing!r} in {Path.cwd()} or among the installed "
                 "packages; run this where your code is"
             ) from error
+        extra = EXTRAS.get(missing.partition(".")[0])
+        mend = f"pip install 'bide[{extra}]'" if extra else "install the package that brings it"
         raise InvalidArgument(
-            f"{name} imports {missing!r}, which is not installed: pip install {missing}"
+            f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
+            f"{mend}, for {sys.executable}"
         ) from error
     except Exception as error:
-        traceback.print_exception(error)
+        sys.stderr.writelines(_told(error).format())
         raise InvalidArgument(
             f"{name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
+
+
+def _is_ours(filename: str) -> bool:
+    """Tell whether a frame is of the import system or of this package: not of the user's code."""
+    return filename.startswith(("<frozen importlib", HERE)) or filename == importlib.__file__
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Return where the user's code has raised, if it did."""
+    frames = [frame for frame in traceback.extract_tb(trace) if not _is_ours(frame.filename)]
+    if not frames:
+        return ""
+    return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"
+
+
+def _told(error: BaseException) -> traceback.TracebackException:
+    """Return an error with its causes, without the frames that led to the user's code."""
+    whole = one = traceback.TracebackException.from_exception(error)
+    rest = [one]
+    while rest:
+        one = rest.pop()
+        frames = [frame for frame in one.stack if not _is_ours(frame.filename)]
+        one.stack = traceback.StackSummary.from_list(frames)
+        rest += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+    return whole
