@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
 import bide
@@ -20,6 +21,29 @@ def test_pause_and_resume(run: Bide, orders: bide.Queue) -> None:
         "paused": False,
     }
     assert run("claim", "orders").exit_code == 0
+
+
+def test_a_queue_that_is_new_by_a_slip_of_the_pen_is_told(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1)
+    assert run("pause", "orders").stderr == ""
+    result = run("pause", "odrers")
+    assert (result.stdout, result.exit_code) == ("queue\todrers\npaused\ttrue\n", 0)
+    assert result.stderr.startswith("odrers is new: there was no such queue in sqlite:///")
+    assert run("pause", "odrers").stderr == ""
+    assert run("resume", "odrers").exit_code == 0
+    result = run("resume", "orders2")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr.startswith("there is no queue orders2 in sqlite:///")
+    assert run("queues").stdout.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["put", "q", "1"], ["counts", "q"], ["queues"], ["claim", "q"], ["push"]]
+)
+def test_a_store_in_memory_is_of_no_use_at_a_shell(run: Bide, arguments: list[str]) -> None:
+    result = run(*arguments, "--url", "memory://")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "memory:// lives and dies with this command" in result.stderr
 
 
 def test_purge_wants_a_yes(run: Bide, orders: bide.Queue) -> None:

@@ -56,6 +56,22 @@ def test_the_body_is_json_unless_said_otherwise(
     assert message.body == body
 
 
+def test_a_pipe_is_told_whether_it_was_stored(run: Bide, orders: bide.Queue) -> None:
+    first = run("put", "orders", "1", "--id", "a", "--delay", "1h")
+    assert (first.stdout, first.stderr, first.exit_code) == ("a\n", "", 0)
+    again = run("put", "orders", "2", "--id", "a")
+    assert (again.stdout, again.exit_code) == ("a\n", 0)
+    assert again.stderr.startswith("kept what was there: a is delayed, due ")
+    assert run("put", "orders", "2", "--id", "a", "--on-conflict", "raise").exit_code == 1
+    assert json.loads(run("put", "orders", "2", "--id", "a", "--json").stdout)["done"] is False
+    assert run("put", "orders", "2", "--id", "a", "--json").stderr == ""
+    assert run("put", "orders", "2", "--id", "a", "--on-conflict", "replace").stderr == ""
+    orders.claim()
+    held = run("put", "orders", "2", "--id", "a", "--on-conflict", "replace")
+    assert (held.stdout, held.exit_code) == ("a\n", 1)
+    assert held.stderr.startswith("not replaced: a is held by ")
+
+
 def test_a_body_from_a_file(run: Bide, orders: bide.Queue, tmp_path: Path) -> None:
     path = tmp_path / "body.json"
     path.write_text('{"big": true}')

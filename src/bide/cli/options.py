@@ -12,7 +12,7 @@ from bide.cli.exits import NOT_DONE
 from bide.cli.moments import now_ms
 from bide.cli.output import Output
 from bide.cli.program import DEBUG
-from bide.cli.store import Store
+from bide.cli.store import Store, refuse_lone
 from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.message import STATES
@@ -237,6 +237,7 @@ def on_store(function: Callable[..., bool | None]) -> F:
     @output_options
     @functools.wraps(function)
     def run(url: str | None, as_json: bool, **arguments: Any) -> None:
+        refuse_lone(url or "")
         with Store(url) as store:
             done = function(store, Output(as_json), **arguments)
         if done is False:

@@ -3,6 +3,7 @@
 import click
 
 from bide.cli.options import debug_option, grace_option, log_options, networks_option
+from bide.cli.store import refuse_lone
 from bide.cli.subscriptions import remote, server_extra
 from bide.engines.registry import DEFAULT_URL
 from bide.model.errors import InvalidArgument
@@ -45,6 +46,7 @@ def push(
         raise InvalidArgument(
             "url names a server, which pushes by itself (bide serve); name its store here"
         )
+    refuse_lone(url or "")
     import asyncio
 
     from bide.server.push.process import push as run

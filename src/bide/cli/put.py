@@ -5,6 +5,7 @@ from typing import Any, cast
 import click
 
 from bide.cli import body as bodies
+from bide.cli.exits import warn
 from bide.cli.messages import outcome_json, state_and_due
 from bide.cli.moments import now_ms
 from bide.cli.options import DURATION, max_body_option, on_store, queue_argument, when_options
@@ -97,7 +98,8 @@ def put(
     """Store a message until its moment.
 
     BODY must be JSON, unless --text or --bytes says what else it is; '-' reads it from stdin. With
-    neither --delay nor --at the message is due at once. In a pipe, prints the id.
+    neither --delay nor --at the message is due at once. In a pipe, prints the id; stderr says when
+    nothing was stored.
 
     An id that is there already is kept as it is, which is no failure: a put can be repeated. With
     "replace" it takes the new body and moment unless a worker holds it, with "raise" it stays; both
@@ -125,6 +127,9 @@ def _print(out: Output, outcome: Outcome, on_conflict: str) -> None:
         out.json(outcome_json(outcome))
     elif not out.terminal:
         out.row(outcome.id)
+        if not outcome.done:
+            verb = "kept what was there" if on_conflict == "keep" else "not replaced"
+            warn(f"{verb}: {outcome}")
     elif outcome.done and outcome.state is not None and outcome.due is not None:
         told = state_and_due(outcome.state, outcome.due, now_ms())
         out.text(("✓ ", "green"), (outcome.id, "bold"), " ", *told)

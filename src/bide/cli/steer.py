@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from bide.cli.exits import warn
 from bide.cli.options import MOMENT, on_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.progress import Bar
@@ -24,26 +25,38 @@ PURGEABLE = click.Choice(["delayed", "ready", "dead", "acked", "expired"])
 def pause(store: Store, out: Output, queue: str) -> None:
     """Let nobody claim from a queue, in any process, until it is resumed. Puts go on.
 
+    A queue that does not exist yet can be paused; that is said on stderr, as it may be a slip of
+    the pen.
+
     \b
     Example:
       bide pause orders
     """
+    known = store.has(queue)
     store.queue(queue).pause()
+    if not known:
+        warn(f"{queue} is new: there was no such queue in {store.shown}")
     out.report({"queue": queue, "paused": True}, ("⏸ ", "yellow"), f"{queue} is paused")
 
 
 @click.command()
 @queue_argument
 @on_store
-def resume(store: Store, out: Output, queue: str) -> None:
+def resume(store: Store, out: Output, queue: str) -> bool:
     """Let messages be claimed again.
+
+    Exit code 1 when there is no such queue.
 
     \b
     Example:
       bide resume orders
     """
+    if not store.has(queue):
+        warn(f"there is no queue {queue} in {store.shown}")
+        return False
     store.queue(queue).resume()
     out.report({"queue": queue, "paused": False}, ("▶ ", "green"), f"{queue} goes on")
+    return True
 
 
 @click.command()

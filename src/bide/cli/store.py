@@ -13,14 +13,28 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Queues
-from bide.model.errors import StoreUnavailable
+from bide.model.errors import InvalidArgument, StoreUnavailable
 from bide.model.replies import Names
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
-__all__ = ["Store"]
+__all__ = ["Store", "refuse_lone"]
 
 R = TypeVar("R")
+
+
+def refuse_lone(url: str) -> None:
+    """Refuse a store that only this process would see.
+
+    Raises:
+        InvalidArgument: it lives in memory.
+    """
+    if urlsplit(url).scheme == "memory":
+        raise InvalidArgument(
+            f"{mask(url)} lives and dies with this command: it sees nothing that others put, and "
+            "what it puts is lost; name a store that is shared with --url or BIDE_URL, such as "
+            "sqlite:///bide.db"
+        )
 
 
 class Store:
@@ -58,6 +72,10 @@ class Store:
         self._must_stand()
         found = self.ask(Names, Queues(prefix)).names
         return [name for name in found if not is_register(name) or name == prefix]
+
+    def has(self, queue: str) -> bool:
+        """Tell whether there is such a queue; looking makes no store where there is none."""
+        return self.missing is None and queue in self.ask(Names, Queues(queue)).names
 
     def registers(self) -> list[str]:
         """Return the names of the queues in which workers say that they are there."""
