@@ -13,7 +13,7 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["mend_of", "no_connection", "passes", "translate"]
+__all__ = ["mend_of", "no_connection", "origin", "passes", "translate"]
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("OOM", StoreFull,
@@ -101,11 +101,11 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
         shown: the URL without its password.
         place: where it was to lead.
     """
-    origin = _origin(error)
+    first = origin(error)
     if isinstance(error, raised.BusyLoadingError):
         return translate(error, shown)
-    if isinstance(origin, (raised.ResponseError, raised.AuthenticationError)):
-        return translate(origin, shown)
+    if isinstance(first, (raised.ResponseError, raised.AuthenticationError)):
+        return translate(first, shown)
     text = str(error).rstrip(".")
     mend = mend_of(error, encrypted=shown.startswith("rediss")) or (
         "is the server running, is the address right, does a firewall stand between?"
@@ -120,11 +120,11 @@ def mend_of(error: Exception, *, encrypted: bool) -> str | None:
         error: what redis-py or the system raised.
         encrypted: whether it was to be a connection by TLS.
     """
-    origin = _origin(error)
-    text = str(origin)
+    first = origin(error)
+    text = str(first)
     if "max number of clients" in str(error):
-        return "the server has as many clients as it may: raise its maxclients, or end some"
-    if isinstance(origin, ssl.SSLCertVerificationError):
+        return "it has as many clients as its maxclients lets in: raise that, or end some"
+    if isinstance(first, ssl.SSLCertVerificationError):
         if "mismatch" in text:
             return (
                 "its certificate is for another name: connect by the name that it is for, or have "
@@ -134,13 +134,12 @@ def mend_of(error: Exception, *, encrypted: bool) -> str | None:
             "its certificate is not trusted here: name the file with the certificate of whoever "
             "issued it (?ca=/path/ca.pem)"
         )
-    if isinstance(origin, ssl.SSLError) and "MISMATCH" in text:
+    if isinstance(first, ssl.SSLError) and "MISMATCH" in text:
         return "the files of cert and cert_key do not belong together"
-    if isinstance(origin, ssl.SSLError) or (
+    if isinstance(first, ssl.SSLError) or (
         encrypted
         and (
-            isinstance(origin, (ConnectionResetError, BrokenPipeError))
-            or "closed by server" in text
+            isinstance(first, (ConnectionResetError, BrokenPipeError)) or "closed by server" in text
         )
     ):
         return (
@@ -149,14 +148,18 @@ def mend_of(error: Exception, *, encrypted: bool) -> str | None:
         )
     if encrypted and "handshake" in text:
         return "nobody speaks TLS there: is it a port without encryption?"
-    if encrypted and isinstance(origin, (FileNotFoundError, PermissionError)):
+    if encrypted and isinstance(first, (FileNotFoundError, PermissionError)):
         return "a file that ca, cert or cert_key names cannot be read"
-    if not encrypted and isinstance(origin, ConnectionResetError):
-        return "it broke off: is it a port for TLS (rediss://)?"
+    if not encrypted and isinstance(first, (ConnectionResetError, BrokenPipeError)):
+        return (
+            "it broke off: has it as many clients as its maxclients lets in, or is it a port for "
+            "TLS (rediss://)?"
+        )
     return None
 
 
-def _origin(error: BaseException) -> BaseException:
+def origin(error: BaseException) -> BaseException:
+    """Return the error that was the first of a chain."""
     while error.__cause__ is not None or isinstance(error.__context__, OSError):
         error = error.__cause__ or error.__context__ or error
     return error

@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 from redis import exceptions as raised
 
-from bide.engines.redis.faults import no_connection
+from bide.engines.redis.faults import no_connection, origin
 from bide.engines.redis.keys import VERSION
 from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_all
@@ -69,7 +69,7 @@ def _is_away(error: StoreError) -> bool:
     cause = error.__cause__
     kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
     refused = (raised.AuthenticationError, raised.ResponseError)
-    if cause is None or isinstance(cause.__cause__, ssl.SSLCertVerificationError):
+    if cause is None or isinstance(origin(cause), ssl.SSLCertVerificationError):
         return False
     return isinstance(cause, kinds) and not isinstance(cause, refused)
 

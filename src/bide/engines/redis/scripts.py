@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-__all__ = ["SCRIPTS", "Script", "load_all"]
+__all__ = ["SCRIPTS", "Script", "as_script", "load_all"]
 
 _CHANGES: Final = ("_frame", "_records", "_order", "_gone")
 _LOOKS: Final = ("_frame", "_records")
@@ -84,6 +84,12 @@ SCRIPTS: Final = tuple(_FLAGS)
 """The names of all scripts."""
 
 
+def as_script(name: str, text: str) -> Script:
+    """Return a script of a text, which says by its flags whether it writes."""
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+    return Script(name, text, sha, _FLAGS[name] != "no-writes")
+
+
 @cache
 def load_all() -> dict[str, Script]:
     """Return all scripts by name."""
@@ -93,6 +99,5 @@ def load_all() -> dict[str, Script]:
     for name, flags in _FLAGS.items():
         head = f"#!lua flags={flags}" if flags else "#!lua"
         text = "\n".join([head, *map(read, (*_PARTS.get(name, _CHANGES), name))])
-        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
-        found[name] = Script(name, text, sha, flags != "no-writes")
+        found[name] = as_script(name, text)
     return found

@@ -119,6 +119,8 @@ class Sender:
             try:
                 link = self._connected(deadline)
             except StoreError as error:
+                if unsure is not None:
+                    unsure = OutcomeUnknown(f"{unsure}, and no other was found: {error}")
                 for i in todo:
                     answers[i] = unsure if unsure and writes[i] else error
                 break

@@ -1,0 +1,157 @@
+"""Troubles that pass: what the server refuses for a while is tried again, and done once."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from bide.engines.redis import RedisEngine
+from bide.model.commands import Count, Put
+from bide.model.errors import (
+    OutcomeUnknown,
+    SchemaTooNew,
+    StoreBusy,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from bide.model.message import Item
+from bide.model.replies import Counts, Outcomes
+from tests.engines.redis.conftest import Open
+from tests.engines.redis.proxy import Proxy
+from tests.servers import PATIENCE, RedisServer
+
+Start = Callable[..., RedisServer]
+Later = Callable[[Callable[[], object]], None]
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def later() -> Iterator[Later]:
+    """Do something in a moment, while the test waits for what it does itself."""
+    timers: list[threading.Timer] = []
+
+    def later(act: Callable[[], object]) -> None:
+        timers.append(threading.Timer(0.2, act))
+        timers[-1].start()
+
+    yield later
+    for timer in timers:
+        timer.join()
+
+
+def put(engine: RedisEngine, id: str) -> bool:
+    (reply,) = engine.execute([Put("q", [Item(id, b"1")])])
+    assert isinstance(reply, Outcomes)
+    return reply.outcomes[0].done
+
+
+def sound(engine: RedisEngine, total: int) -> bool:
+    (counts,) = engine.execute([Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    return (counts.sizes.total, counts.flow.put, counts.strays) == (total, total, 0)
+
+
+def test_a_server_that_was_a_replica_for_a_while(
+    open_engine: Open, start: Start, later: Later
+) -> None:
+    """As behind a name or a proxy that leads to the new master in the end."""
+    server = start()
+    engine = open_engine(f"{server.url}?reconnect={PATIENCE}")
+    assert put(engine, "a")
+    server.client().replicaof("127.0.0.1", "1")
+    later(lambda: server.client().replicaof("NO", "ONE"))
+    assert put(engine, "b")
+    assert sound(engine, 2)
+
+
+def test_a_server_that_lacks_replicas_for_a_while(
+    open_engine: Open, start: Start, later: Later
+) -> None:
+    server = start()
+    engine = open_engine(f"{server.url}?reconnect=100ms")
+    assert put(engine, "a")
+    server.client().config_set("min-replicas-to-write", 1)
+    with pytest.raises(StoreReadOnly, match="fewer replicas than its min-replicas-to-write"):
+        put(engine, "b")
+    patient = open_engine(f"{server.url}?reconnect={PATIENCE}")
+    later(lambda: server.client().config_set("min-replicas-to-write", 0))
+    assert put(patient, "b")
+    assert sound(engine, 2)
+
+
+def hold(server: RedisServer) -> None:
+    """Run a script that does not end, until somebody kills it."""
+
+    def run() -> None:
+        try:
+            server.client().eval("while true do end", 0)
+        except redis.RedisError:  # it was killed
+            pass
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    probe = server.client()
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            probe.ping()
+        except redis.ResponseError:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_server_that_is_busy_with_somebody_elses_script(
+    open_engine: Open, start: Start, later: Later
+) -> None:
+    server = start(**{"busy-reply-threshold": "20"})
+    engine = open_engine(f"{server.url}?reconnect=100ms")
+    patient = open_engine(f"{server.url}?reconnect={PATIENCE}")
+    assert put(engine, "a")
+    hold(server)
+    with pytest.raises(StoreBusy, match=r"a script of somebody's runs for long.*SCRIPT KILL"):
+        put(engine, "b")
+    later(lambda: server.client().script_kill())
+    assert put(patient, "b")
+    assert sound(engine, 2)
+
+
+@pytest.mark.parametrize("pause", [200, 1500])
+def test_a_server_that_is_slow(open_engine: Open, start: Start, pause: int) -> None:
+    """Slower than the time-out even: it is asked again, and has done it once."""
+    server = start()
+    engine = open_engine(f"{server.url}?timeout=500ms&reconnect={PATIENCE}")
+    assert put(engine, "a")
+    admin: Any = server.client()
+    admin.execute_command("CLIENT", "PAUSE", pause, "ALL")
+    assert put(engine, "b")
+    assert sound(engine, 2)
+
+
+def test_a_server_with_as_many_clients_as_it_may_have(open_engine: Open, start: Start) -> None:
+    server = start()
+    admin = server.client()
+    admin.config_set("maxclients", 1)
+    with pytest.raises(StoreUnavailable, match="its maxclients lets in"):
+        open_engine(f"{server.url}?reconnect=50ms")
+    admin.config_set("maxclients", 100)
+    assert put(open_engine(server.url), "a")
+
+
+def test_a_store_that_a_newer_bide_has_taken_meanwhile(open_engine: Open, start: Start) -> None:
+    server = start()
+    proxy = Proxy(server.path)
+    engine = open_engine(proxy.url)
+    assert put(engine, "a")
+    server.client().set("bide:version", 1000)
+    proxy.cut_all()
+    with pytest.raises(OutcomeUnknown, match=r"may have been carried out or not.*upgrade bide"):
+        put(engine, "b")
+    with pytest.raises(SchemaTooNew, match="upgrade bide"):
+        put(engine, "b")
+    assert server.client().hlen("bide:{q#0}:records") == 1
+    proxy.close()

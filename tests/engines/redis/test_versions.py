@@ -1,0 +1,90 @@
+"""Two versions of bide beside each other: each calls its own scripts, and both agree."""
+
+from collections.abc import Callable
+
+import pytest
+
+from bide.engines.redis import RedisEngine, bell, link, scripts, sender
+from bide.engines.redis.scripts import Script, load_all
+from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Outcomes
+from tests.engines.redis.conftest import Open
+from tests.servers import RedisServer
+
+NOW = 1_700_000_000_000
+
+
+def other_scripts() -> dict[str, Script]:
+    """Return scripts as another version has them: of another text, and so of other names."""
+    return {
+        name: scripts.as_script(name, f"{script.text}\n-- another version")
+        for name, script in load_all().items()
+    }
+
+
+@pytest.fixture
+def open_other(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Open an engine of the other version."""
+
+    def open_other(*url: str) -> RedisEngine:
+        with monkeypatch.context() as patched:
+            for module in (bell, link, sender):
+                patched.setattr(module, "load_all", other_scripts)
+            return open_engine(*url)
+
+    return open_other
+
+
+def put(engine: RedisEngine, *ids: str) -> None:
+    (reply,) = engine.execute([Put("q", [Item(id, b"1") for id in ids])], NOW)
+    assert isinstance(reply, Outcomes)
+    assert all(reply.outcomes)
+
+
+def claim(engine: RedisEngine, count: int) -> Claimed:
+    (reply,) = engine.execute([Claim("q", count, 60_000, "w")], NOW + 1)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def test_they_share_queues(open_engine: Open, open_other: Open, redis_server: RedisServer) -> None:
+    mine, theirs = open_engine(), open_other()
+    put(mine, "a", "b", "c")
+    put(theirs, "d", "e", "f")
+    first, second = claim(theirs, 2), claim(mine, 2)
+    assert [m.id for m in (*first.messages, *second.messages)] == ["a", "b", "c", "d"]
+    assert second.token > first.token
+    replies = [
+        *mine.execute([Ack("q", [Lease("a", first.token)]), Cancel("q", ["e"])], NOW + 2),
+        *theirs.execute([Ack("q", [Lease("c", second.token)]), Cancel("q", ["f", "b"])], NOW + 2),
+    ]
+    outcomes = [o.done for r in replies if isinstance(r, Outcomes) for o in r.outcomes]
+    assert outcomes == [True, True, True, True, False]
+    for engine in (mine, theirs):
+        (counts,) = engine.execute([Count("q", recount=True)], NOW + 2)
+        assert isinstance(counts, Counts)
+        assert (counts.sizes.leased, counts.sizes.total, counts.strays) == (2, 2, 0)
+        assert (counts.flow.put, counts.flow.acked, counts.flow.cancelled) == (6, 2, 2)
+
+
+def test_they_wake_each_other(open_engine: Open, open_other: Open) -> None:
+    pairs = {"p": (open_engine(), open_other()), "q": (open_other(), open_engine())}
+    for queue, (waiter, putter) in pairs.items():
+        doorbell = waiter.doorbell()
+        assert doorbell is not None
+        waiter.execute([Claim(queue, 1, 60_000, "w")], NOW)
+        putter.execute([Put(queue, [Item("a", b"1", delay=500)])], NOW)
+        assert doorbell.listen() == [(queue, NOW + 500)]
+
+
+def test_scripts_that_are_flushed_come_back_for_both(
+    open_engine: Open, open_other: Open, start: Callable[..., RedisServer]
+) -> None:
+    server = start()
+    mine, theirs = open_engine(server.url), open_other(server.url)
+    put(mine, "a")
+    put(theirs, "b")
+    server.client().script_flush()
+    put(mine, "c")
+    assert len(claim(mine, 5).messages) == 3
