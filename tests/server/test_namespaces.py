@@ -29,6 +29,8 @@ def request_of(operation: Operation, leases: list[Any]) -> Any:
         "revive": {"ids": list(STATES)},
         "purge": {"state": "dead"},
         "configure": {"paused": True, "keep": "1h"},
+        "putSubscription": {"queue": "hooked", "url": "https://theirs.example/"},
+        "changeSubscription": {"url": "https://theirs.example/"},
         "batch": {
             "commands": [
                 {"command": "find", "queue": "orders", "ids": list(STATES)},
@@ -58,16 +60,18 @@ class Shop:
         dead = [lease for lease in self.leases if lease["id"] == "dead"]
         self.mine.post(f"{Q}/bury", {"leases": dead})
         self.mine.put(f"{Q}/messages/delayed", {"body": SECRET, "delay": "1h", "group": GROUP})
+        hook = {"queue": "hooked", "url": f"https://shop.example/?key={GROUP}"}
+        self.mine.put("/v1/subscriptions/hooks", hook)
 
     def standing(self) -> Any:
         """Return all that the shop has."""
-        counts, listed = self.mine.get(Q).json, self.mine.get(f"{Q}/messages").json
-        return counts, listed
+        paths = (Q, f"{Q}/messages", "/v1/subscriptions")
+        return tuple(self.mine.get(path).json for path in paths)
 
 
 @pytest.fixture
 def shop(serve: Serve, make_token: Any) -> Shop:
-    return Shop(serve(auth="required"), make_token)
+    return Shop(serve(auth="required", push=False), make_token)
 
 
 @every_guarded
@@ -80,7 +84,7 @@ def test_another_namespaces_token_sees_and_changes_nothing(
         seen = first_of_stream(shop.theirs, operation.path).encode()
     else:
         content = request_of(operation, shop.leases)
-        path = operation.path.replace("{queue}", "orders")
+        path = operation.path.replace("{queue}", "orders").replace("{name}", "hooks")
         ids = STATES if "{id}" in path else ("",)
         seen = b""
         for id in ids:
@@ -95,12 +99,13 @@ def test_another_namespaces_token_sees_and_changes_nothing(
 
 @every_guarded
 def test_a_name_of_another_namespace_is_no_way_around(shop: Shop, operation: Operation) -> None:
-    if "{queue}" not in operation.path:
-        return  # it names no queue
+    if "{queue}" not in operation.path and "{name}" not in operation.path:
+        return  # it names nothing
     before = shop.standing()
     content = request_of(operation, shop.leases)
-    path = operation.path.replace("{id}", "delayed")
-    for name in ("shop%2Forders", "shop/orders", "..%2Fshop%2Forders", "mail%2F..%2Forders"):
+    path = operation.path.replace("{id}", "delayed").replace("{name}", "{queue}")
+    own = "orders" if "{queue}" in operation.path else "hooks"
+    for name in (f"shop%2F{own}", f"shop/{own}", f"..%2Fshop%2F{own}", f"mail%2F..%2F{own}"):
         reply = shop.theirs.send(operation.method, path.replace("{queue}", name), content)
         assert reply.status in (400, 404, 405), name
         assert SECRET.encode() not in reply.data

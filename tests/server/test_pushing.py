@@ -136,6 +136,21 @@ def test_a_server_can_be_told_not_to_push(serve: Serve) -> None:
     play(story)
 
 
+def test_a_store_behind_another_server_is_left_to_that_one(serve: Serve) -> None:
+    behind = serve(push_networks=list(LOOPBACK))
+    client = serve(store=behind.url, auth="off")
+
+    async def story(it: Receiver) -> None:
+        await Asking(behind.port).subscribe(it)
+        ask = Asking(client.port)
+        await ask.put("a")
+        await until(lambda: it.got)
+        assert client.app.service.pushing.failure is None
+        assert (await ask("GET", ONE))["status"] == 400
+
+    play(story)
+
+
 def test_a_dead_receiver_is_shown(serve: Serve) -> None:
     client = serve(push_networks=list(LOOPBACK))
 
@@ -235,7 +250,7 @@ def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: 
 
         async def story(it: Receiver) -> None:
             ask = Asking(two.port)
-            await ask.subscribe(it, concurrency=6)
+            secret = await ask.subscribe(it, concurrency=6)
             await ask.put(*[f"a{number}" for number in range(300)])
             await ask.acked(300)
             assert len({got.id for got in it.got}) == len(it.got) == 300
@@ -269,6 +284,7 @@ def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: 
             assert (await ask("GET", f"{Q}/audit"))["balanced"]
             for log in (one.text, two.text):
                 assert "Traceback" not in log
+                assert secret not in log
 
         play(story)
 

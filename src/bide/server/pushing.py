@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
@@ -53,7 +54,9 @@ class Pushing:
     def begin(self) -> None:
         """Begin to push, if the server was told to, and not to stop meanwhile."""
         wanted = self._settings.push and not self._stopping and self._task is None
-        if wanted and self._lane.capabilities.random_access:
+        # A store behind another server is that one's to push from.
+        at_hand = urlsplit(self._settings.store).scheme not in ("http", "https")
+        if wanted and at_hand and self._lane.capabilities.random_access:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self, *, hurry: bool = False) -> None:
