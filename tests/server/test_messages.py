@@ -79,6 +79,7 @@ def test_an_edit_that_somebody_else_has_overtaken_is_refused(client: Client) -> 
     assert client.get(ONE).headers["etag"] == tag
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
         assert client.get(ONE, if_none_match=known).status == 304
+        assert client.get(f"{ONE}/body", if_none_match=known).status == 304
     moved = client.send("PATCH", ONE, {"delay": "2h"}, if_match=f'"x", {tag}')
     assert (moved.status, moved.json["done"]) == (200, True)
     assert client.get(ONE).headers["etag"] == moved.headers["etag"]

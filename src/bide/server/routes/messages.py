@@ -114,12 +114,15 @@ async def get(call: Call) -> Answer:
 async def get_body(call: Call) -> Answer:
     """Look at a message's body alone, as it is stored."""
     message = await _find(call)
+    tag = tag_of(message.version)
+    if is_named(call.headers.get("if-none-match"), tag):
+        return Answer(304, b"", {"etag": tag})
     kind = JSON if message.json else "application/octet-stream"
     safe = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
     if not message.json:
         kind = (message.headers or {}).get(HEADER_TYPE, kind)
         kind = kind if kind.isascii() and kind.isprintable() else "application/octet-stream"
-    return Answer(200, message.data, {"etag": tag_of(message.version), **safe}, kind)
+    return Answer(200, message.data, {"etag": tag, **safe}, kind)
 
 
 async def list_messages(call: Call) -> Answer:
@@ -336,7 +339,8 @@ MESSAGES = (
     ),
     Operation(
         "getBody", "GET", f"{_ONE}/body", "Look at a message's body alone", "read", get_body,
-        {200: bytes}, problems=(404,), kind="*/*",
+        {200: bytes, 304: None}, problems=(404,), kind="*/*",
+        headers={"if-none-match": "The etag that you have."},
     ),
     Operation(
         "listMessages", "GET", f"{_QUEUE}/messages", "List messages", "read", list_messages,

@@ -189,9 +189,11 @@ class PutCases:
         assert desk.put("a", data=b"3", if_version=desk.get("a").version, **new)[0].done
 
     def test_replace_of_a_version_that_never_was_stores_nothing(self, desk: Desk) -> None:
-        put = desk.put("a", on_conflict="replace", if_version="0" * 16)
-        assert put == [Outcome("a", False)]
-        assert desk.counts().flow.put == 0
+        for count, other in enumerate(("b", "c", "d")):
+            put = desk.put("a", on_conflict="replace", if_version="0" * 16)
+            assert put == [Outcome("a", False)]
+            assert desk.counts().flow.put == count
+            desk.put(other)
 
     @pytest.mark.parametrize("state", HELD_OR_GONE)
     def test_replace_of_a_version_leaves_what_is_held_or_done(
