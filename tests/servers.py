@@ -29,7 +29,7 @@ class RedisServer:
         self.folder = folder
         self.port = port
         self.path = str(folder / "redis.sock")
-        self._config = {
+        self.config = {
             "port": str(port), "unixsocket": self.path, "dir": str(folder), "save": '""',
             "databases": "64", "loglevel": "warning", "logfile": str(folder / "redis.log"),
             "bind": "127.0.0.1", **config,
@@ -44,7 +44,7 @@ class RedisServer:
 
     def start(self, *, wait_for_data: bool = True) -> None:
         """Start the server, and wait until it answers, or even until it has loaded its data."""
-        lines = "".join(f"{name} {value}\n" for name, value in self._config.items())
+        lines = "".join(f"{name} {value}\n" for name, value in self.config.items())
         self.process = subprocess.Popen(
             [self._program, "-"], stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

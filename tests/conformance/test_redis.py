@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -6,7 +7,11 @@ import pytest
 from bide.engines.port import Engine
 from bide.engines.redis import from_url
 from bide.testing.conformance import EngineConformance
-from tests.conformance.sharded import Forgetting, ShardedConformance
+from bide.testing.conformance.batches import BatchCases
+from bide.testing.conformance.claiming import ClaimCases
+from bide.testing.conformance.scripts import ScriptCases
+from tests.cluster import RedisCluster
+from tests.conformance.sharded import Apart, Forgetting, ShardedConformance, fewer
 
 
 class TestRedis(EngineConformance):
@@ -51,3 +56,51 @@ class TestRedisShards(ShardedConformance):
     @pytest.fixture
     def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
         return lambda engine: Forgetting(from_url(urlsplit(urls[engine]))())
+
+
+class TestRedisCluster(ScriptCases, BatchCases, ClaimCases):
+    """A part of the suite; the rest meets nothing that it does not meet in shards on one server."""
+
+    desk, bare = EngineConformance.desk, EngineConformance.bare
+
+    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
+    )
+    test_a_batch_is_its_commands_one_after_the_other = fewer(
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, 20
+    )
+    test_one_claim_weighs_so_many_due_ones_and_no_more = (
+        ShardedConformance.test_one_claim_weighs_so_many_due_ones_and_no_more
+    )
+    test_more_lapses_than_one_claim_collects_are_collected_by_the_next = (
+        ShardedConformance.test_more_lapses_than_one_claim_collects_are_collected_by_the_next
+    )
+    test_a_put_that_meets_a_crowd_to_be_forgotten = (
+        ShardedConformance.test_a_put_that_meets_a_crowd_to_be_forgotten
+    )
+
+    @pytest.fixture
+    def prefixes(self) -> dict[Engine, str]:
+        return {}
+
+    @pytest.fixture
+    def make_engine(
+        self, prefixes: dict[Engine, str], redis_cluster: RedisCluster
+    ) -> Callable[[], Engine]:
+        def make() -> Engine:
+            prefix = f"{next(_numbers)}/"
+            url = f"{redis_cluster.url}?shards={ShardedConformance.SHARDS}"
+            engine = Apart(from_url(urlsplit(url))(), prefix)
+            prefixes[engine] = prefix
+            return engine
+
+        return make
+
+    @pytest.fixture
+    def reopen(
+        self, prefixes: dict[Engine, str], redis_cluster: RedisCluster
+    ) -> Callable[[Engine], Engine]:
+        return lambda engine: Apart(from_url(urlsplit(redis_cluster.url))(), prefixes[engine])
+
+
+_numbers = itertools.count()

@@ -28,9 +28,13 @@ _BUILT_IN = {
     "redis+unix": "bide.engines.redis:from_url",
     "redis+sentinel": "bide.engines.redis:from_url",
     "rediss+sentinel": "bide.engines.redis:from_url",
+    "redis+cluster": "bide.engines.redis:from_url",
+    "rediss+cluster": "bide.engines.redis:from_url",
 }
 
-_EXTRAS = {"rediss": "redis", "rediss+sentinel": "redis", "unix": "redis"}
+_EXTRAS = {
+    "rediss": "redis", "rediss+sentinel": "redis", "rediss+cluster": "redis", "unix": "redis",
+}  # fmt: skip
 """Where the extra of pip that a scheme needs is called otherwise."""
 
 # Up to the last @ before the path: a name is shown, what stands behind its colon is not. Alone

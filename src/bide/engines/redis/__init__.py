@@ -13,6 +13,7 @@ __all__ = ["RedisEngine", "from_url"]
 def from_url(parts: SplitResult) -> Callable[[], RedisEngine]:
     """Return what opens `redis://host:6379/0`, `rediss://...` or `unix:///path/redis.sock`.
 
+    With `redis+cluster://host:6379,host:6379`: a cluster, by some of its nodes.
     With `redis+sentinel://host:26379,host:26379/master-name`: the master of a group.
 
     Options: `timeout=5s`, `reconnect=5s`, `wait_replicas=1`, `shards=1`, `db=0`; with rediss://

@@ -1,8 +1,9 @@
 """The commands of one batch on their way: works, in as few pipelines as they allow."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from redis import exceptions as raised
 
@@ -53,7 +54,7 @@ class Batch:
         """Carry out commands in order; return what came of each."""
         if not self._made or not any(command.queue in self._made for command in commands):
             works = list(plan(commands))
-            return self._alone(works[0]) if len(works) == 1 else self._run(works)
+            return self._alone(works[0]) if len(works) == 1 else self._run([works])[0]
         outcomes: list[Outcome | None] = [None] * len(commands)
         gathered: list[tuple[int, list[Part]]] = []
         puts: Counter[str] = Counter()
@@ -72,7 +73,7 @@ class Batch:
             self._spread(commands, gathered, outcomes)
             gathered = []
             work = Work([command], _over_all(command, made), True, made.count, tolerant=True)
-            (outcomes[index],) = self._together([work])
+            ((outcomes[index],),) = self._together([work])
         self._spread(commands, gathered, outcomes)
         return outcomes  # type: ignore[return-value]
 
@@ -83,17 +84,17 @@ class Batch:
         outcomes: list[Outcome | None],
     ) -> None:
         """Carry out parts, shard by shard in their order, and put together what they came to."""
-        lists: dict[tuple[str, int], list[Command]] = {}
+        chains: dict[tuple[str, int], list[Command]] = {}
         for index, parts in gathered:
             for part in parts:
-                lists.setdefault((commands[index].queue, part.shard), []).append(part.command)
-        works = [
-            work._replace(shard=shard, shards=self._shards(queue))
-            for (queue, shard), mine in lists.items()
-            for work in plan(mine)
-        ]
-        told = iter(self._run(works))
-        replies = {key: iter([next(told) for _ in mine]) for key, mine in lists.items()}
+                chains.setdefault((commands[index].queue, part.shard), []).append(part.command)
+        works: list[list[Work]] = []
+        for (queue, shard), chain in chains.items():
+            shards = self._shards(queue)
+            planned = plan(chain, alone=False)
+            works.append([work._replace(shard=shard, shards=shards) for work in planned])
+        told = self._run(works)
+        replies = {key: iter(mine) for key, mine in zip(chains, told, strict=True)}
         for index, parts in gathered:
             queue = commands[index].queue
             mine = [next(replies[queue, part.shard]) for part in parts]
@@ -104,18 +105,17 @@ class Batch:
         made = self._made.get(queue)
         return 1 if made is None else made.count
 
-    def _run(self, works: Sequence[Work]) -> list[Outcome]:
-        """Carry out works in order; those that take one round share pipelines."""
-        outcomes: list[Outcome] = []
-        together: list[Work] = []
-        for work in works:
-            if work.rounds:
-                outcomes += self._together(together)
-                outcomes += self._together([work])
-                together = []
-            else:
-                together.append(work)
-        return outcomes + self._together(together)
+    def _run(self, chains: Sequence[Sequence[Work]]) -> list[list[Outcome]]:
+        """Carry out works, each chain in its order; those that take one round share pipelines."""
+        outcomes: list[list[Outcome]] = [[] for _ in chains]
+        links = [list(_links(chain)) for chain in chains]
+        for number in range(max(map(len, links), default=0)):
+            at = [i for i, link in enumerate(links) if number < len(link)]
+            told = iter(self._together([work for i in at for work in links[i][number]]))
+            for i in at:
+                for _ in links[i][number]:
+                    outcomes[i] += next(told)
+        return outcomes
 
     def _alone(self, work: Work) -> list[Outcome]:
         """Carry out a work beside which there is no other: without what it takes to share."""
@@ -134,37 +134,42 @@ class Batch:
         except StoreError as error:
             return [error for _ in work.commands]
 
-    def _together(self, works: Sequence[Work]) -> list[Outcome]:
-        asked = [_start(work) for work in works]
-        calls = [call for round in asked if isinstance(round, list) for call in round]
-        answers = iter(self._send(calls))
-        told = [
-            [next(answers) for _ in round] if isinstance(round, list) else round for round in asked
-        ]
-        outcomes: list[Outcome] = []
-        for work, mine in zip(works, told, strict=True):
-            outcomes += self._finish(work, mine)
+    def _together(self, works: Sequence[Work]) -> list[list[Outcome]]:
+        """Carry out works side by side, round by round; return what came of each."""
+        outcomes: list[list[Outcome]] = [[] for _ in works]
+        left: dict[int, list[Any] | None] = dict.fromkeys(range(len(works)))
+        while left:
+            asked: dict[int, list[Call]] = {}
+            for index, told in left.items():
+                going_on = self._go_on(works[index], told)
+                if going_on.calls is None:
+                    outcomes[index] = going_on.outcomes
+                else:
+                    asked[index] = going_on.calls
+            answers = self._send([call for calls in asked.values() for call in calls])
+            left, first = {}, 0
+            for index, calls in asked.items():
+                left[index] = answers[first : first + len(calls)]
+                first += len(calls)
         return outcomes
 
-    def _finish(self, work: Work, told: Any) -> list[Outcome]:
-        """Go on with a work until it has its replies."""
+    def _go_on(self, work: Work, told: list[Any] | None) -> "_Step":
+        """Give a work what its calls returned, nothing at first; return its next calls, or ends."""
         try:
-            if not isinstance(told, list):
-                replies: list[Reply] = told.value
-                return list(replies)
-            while True:
-                broken = next((answer for answer in told if isinstance(answer, Exception)), None)
-                if broken is not None:
-                    error = self._error(broken)
-                    if not work.tolerant or isinstance(error, MadeOtherwise):
-                        work.job.close()
-                        return [error for _ in work.commands]
-                    told = [self._error(a) if isinstance(a, Exception) else a for a in told]
-                told = self._send(work.placed(work.job.send(told)))
+            if told is None:
+                return _Step(work.placed(next(work.job)), [])
+            broken = next((answer for answer in told if isinstance(answer, Exception)), None)
+            if broken is not None:
+                error = self._error(broken)
+                if not work.tolerant or isinstance(error, MadeOtherwise):
+                    work.job.close()
+                    return _Step(None, [error for _ in work.commands])
+                told = [self._error(a) if isinstance(a, Exception) else a for a in told]
+            return _Step(work.placed(work.job.send(told)), [])
         except StopIteration as end:
-            return list(end.value)
+            return _Step(None, list(end.value))
         except StoreError as error:
-            return [error for _ in work.commands]
+            return _Step(None, [error for _ in work.commands])
 
     def _error(self, answer: Exception) -> StoreError:
         if isinstance(answer, raised.ResponseError) and str(answer).startswith("SHARDS "):
@@ -172,12 +177,20 @@ class Batch:
         return self._translated(answer)
 
 
-def _start(work: Work) -> Any:
-    """Return the calls of the first round, or the end of a work that needs none."""
-    try:
-        return work.placed(next(work.job))
-    except StopIteration as end:
-        return end
+class _Step(NamedTuple):
+    """How a work goes on: calls, or what came of it."""
+
+    calls: list[Call] | None
+    outcomes: list[Outcome]
+
+
+def _links(chain: Sequence[Work]) -> Iterator[list[Work]]:
+    """Split works into those that may be on their way beside each other."""
+    for alone, works in groupby(chain, lambda work: work.rounds):
+        if alone:
+            yield from ([work] for work in works)
+        else:
+            yield list(works)
 
 
 def _over_all(command: Command, made: Made) -> Job:

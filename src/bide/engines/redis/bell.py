@@ -18,9 +18,10 @@ from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs.job import Call
 from bide.model.errors import StoreError, StoreUnavailable
 
-__all__ = ["ChannelBell"]
+__all__ = ["HEARTBEAT", "LOOK", "ChannelBell", "Where", "read_hint"]
 
-_Where = tuple[int, int]  # which shard it is, of how many
+Where = tuple[int, int]
+"""Which shard a hint is about, and of how many."""
 
 LOOK = 1.0
 """How often, in seconds, the listener sees whether it was closed while the server was away."""
@@ -52,7 +53,7 @@ class ChannelBell:
         self._stale = self._doubtful = False
         self._checked = time.monotonic()
         self._watched: set[str] = set()
-        self._told: dict[str, set[_Where]] = {}
+        self._told: dict[str, set[Where]] = {}
         self._lock = threading.Lock()
         self._hearing = threading.Lock()
         self._closed = False
@@ -88,7 +89,7 @@ class ChannelBell:
                 return self._anew()
             heard, asked = time.monotonic(), False
             if answer[0] == b"message" and answer[2]:
-                queue, where, wake = _read(answer[2])
+                queue, where, wake = read_hint(answer[2])
                 self._told.setdefault(queue, set()).add(where)
                 return [(queue, wake)]
         return []
@@ -201,7 +202,7 @@ class ChannelBell:
         return []
 
 
-def _read(hint: bytes) -> tuple[str, _Where, int]:
+def read_hint(hint: bytes) -> tuple[str, Where, int]:
     """Return the queue of a hint, its shard, and the moment by this machine's clock."""
     label, kind, moment = hint.decode().split(" ")
     queue, _, place = label.partition("#")

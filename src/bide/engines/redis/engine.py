@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
 from bide.engines.redis.batch import Batch, MadeOtherwise
 from bide.engines.redis.bell import ChannelBell
+from bide.engines.redis.cluster.bell import ClusterBell
+from bide.engines.redis.cluster.sender import ClusterSender
+from bide.engines.redis.cluster.slots import copies
 from bide.engines.redis.faults import translate
-from bide.engines.redis.keys import QUEUES, SLOTS, meta_key
+from bide.engines.redis.keys import QUEUES, SLOTS
 from bide.engines.redis.link import pack
+from bide.engines.redis.register import Register
 from bide.engines.redis.sender import Answer, Sender
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.shards.known import Known
@@ -37,9 +41,15 @@ class RedisEngine:
         self._lane = secrets.token_hex(6)
         self._named: set[str] = set()
         self._known = Known(settings.shards)
-        self._bell: ChannelBell | None = None
+        self._bell: ChannelBell | ClusterBell | None = None
         self._closed = False
-        self._sender = Sender(settings, self._lane)
+        if settings.cluster is None:
+            self._sender: Sender | ClusterSender = Sender(settings, self._lane)
+            registers: Sequence[bytes] = (QUEUES,)
+        else:
+            self._sender = ClusterSender(settings, self._lane)
+            registers = copies(QUEUES)
+        self._register = Register(self._sender.plain, registers)
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in order, as few pipelines as they allow."""
@@ -61,7 +71,10 @@ class RedisEngine:
     def doorbell(self) -> Doorbell | None:
         """Start to listen for what other processes put."""
         if self._bell is None:
-            self._bell = ChannelBell(self._settings, self._lane, self._sender.leave)
+            if self._settings.cluster is None:
+                self._bell = ChannelBell(self._settings, self._lane, self._sender.leave)
+            else:
+                self._bell = ClusterBell(self._settings, self._lane)
             self._sender.listen(self._bell.renew)
         return self._bell
 
@@ -86,7 +99,7 @@ class RedisEngine:
             if isinstance(command, Queues):
                 outcomes += self._run(gathered, now)
                 gathered = []
-                outcomes.append(self._queues(command))
+                outcomes.append(Names(self._register.names(command.queue)))
             else:
                 gathered.append(command)
         return outcomes + self._run(gathered, now)
@@ -120,7 +133,11 @@ class RedisEngine:
             for call in calls:
                 if call.script == "claim":
                     self._bell.watch(call.queue)
-        before = [pack("ZADD", QUEUES, 0, queue) for queue in fresh]
+        before: list[bytes] = []
+        if fresh and self._settings.cluster is None:
+            before = [pack("ZADD", QUEUES, 0, queue) for queue in fresh]
+        elif fresh:
+            self._register.add(fresh)
         answers = self._sender.send(calls, now, before)
         self._named |= fresh
         if making:
@@ -137,28 +154,10 @@ class RedisEngine:
             if _makes(call) and isinstance(answer, bytes) and answer.split(b",", 2)[1] == b"1"
         }
         if again:
-            self._sender.plain("ZADD", QUEUES, *(part for queue in again for part in (0, queue)))
+            self._register.add(again)
         for queue, call in again.items():
             if call.shards > 1:
                 self._known.make(queue, call.shards, lambda calls: self._send(calls, now))
-
-    # What belongs to no queue.
-
-    def _queues(self, command: Queues) -> Names:
-        """Name the queues that exist."""
-        names: list[bytes] = []
-        low = b"[" + command.queue.encode() if command.queue else b"-"
-        while True:
-            found = self._sender.plain("ZRANGEBYLEX", QUEUES, low, b"+", "LIMIT", 0, 500)
-            mine = [name for name in found if name.startswith(command.queue.encode())]
-            names += self._existing(mine)
-            if len(mine) < 500:
-                return Names([name.decode() for name in names])
-            low = b"(" + mine[-1]
-
-    def _existing(self, names: Sequence[bytes]) -> list[bytes]:
-        there = [self._sender.plain("EXISTS", meta_key(name.decode())) for name in names]
-        return [name for name, is_there in zip(names, there, strict=True) if is_there]
 
     def _translated(self, error: Exception) -> StoreError:
         """Return an answer that is an error as one of bide's."""

@@ -38,9 +38,15 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("BUSY", StoreBusy, "a script of somebody's runs for long on the server: see SCRIPT KILL"),
     ("LOADING", StoreUnavailable, "the server is still loading its data: try again in a while"),
     ("MASTERDOWN", StoreUnavailable, "this replica has lost its master: name the master"),
-    ("CLUSTERDOWN", StoreUnavailable, "slots of the cluster are served by nobody"),
-    ("MOVED", StoreUnavailable, "this server is part of a cluster: name one that stands alone"),
-    ("CROSSSLOT", StoreUnavailable, "this server is part of a cluster: name one that stands alone"),
+    ("CLUSTERDOWN", StoreUnavailable,
+     "slots of the cluster are served by nobody: see `redis-cli --cluster check`; with "
+     "cluster-require-full-coverage no the other slots go on meanwhile"),
+    ("TRYAGAIN", StoreUnavailable,
+     "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
+    ("MOVED", StoreUnavailable, "this server is a node of a cluster: write redis+cluster://"),
+    ("ASK", StoreUnavailable,
+     "the slot is moving from node to node: try again in a while, or wait longer with ?reconnect="),
+    ("CROSSSLOT", StoreUnavailable, "this server is a node of a cluster: write redis+cluster://"),
 )  # fmt: skip
 
 
@@ -77,6 +83,11 @@ _KINDS = {
     "READONLY": raised.ReadOnlyError,
     "LOADING": raised.BusyLoadingError,
     "NOPERM": raised.NoPermissionError,
+    "CLUSTERDOWN": raised.ClusterDownError,
+    "TRYAGAIN": raised.TryAgainError,
+    "MOVED": raised.MovedError,
+    "ASK": raised.AskError,
+    "CROSSSLOT": raised.ClusterCrossSlotError,
 }
 
 

@@ -16,7 +16,7 @@ from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
 
-__all__ = ["LAYOUT", "Link", "Lost", "pack", "place", "seek"]
+__all__ = ["LAYOUT", "Link", "Lost", "is_away", "pack", "place", "refuse_newer", "seek"]
 
 LAYOUT = 1
 """The version of the layout of keys and records."""
@@ -52,7 +52,7 @@ def seek(settings: Settings, deadline: float | None) -> "Link":
         try:
             return Link(settings)
         except StoreUnavailable as error:
-            if not _is_away(error):
+            if not is_away(error):
                 raise
             if settings.sentinels is not None:
                 settings.sentinels.doubt()
@@ -64,7 +64,7 @@ def seek(settings: Settings, deadline: float | None) -> "Link":
         pause = min(2 * pause, 0.5)
 
 
-def _is_away(error: StoreError) -> bool:
+def is_away(error: StoreError) -> bool:
     """Tell whether nobody answered, so that it may help to try again soon."""
     cause = error.__cause__
     kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
@@ -79,6 +79,19 @@ def place(connection: Any) -> str:
     if hasattr(connection, "port"):
         return f"{connection.host}:{connection.port}"
     return str(connection.path)
+
+
+def refuse_newer(version: bytes | None, shown: str) -> None:
+    """See that a store's version, if it has one, is known here.
+
+    Raises:
+        SchemaTooNew: it is newer.
+    """
+    if version is not None and (not version.isdigit() or int(version) > LAYOUT):
+        raise SchemaTooNew(
+            f"{shown}: a newer bide stores its messages there (layout "
+            f"{version.decode(errors='replace')}, this one knows {LAYOUT}): upgrade bide here"
+        )
 
 
 class Lost(Exception):
@@ -125,12 +138,34 @@ class Link:
         Raises:
             Lost: the connection broke, or the server was silent for too long.
         """
-        connection = self._connection
-        answers: list[Any] = []
+        self.post(packed)
+        return self.receive(len(packed))
+
+    def post(self, packed: Sequence[bytes]) -> None:
+        """Send commands; what comes back is to be received before anything else is sent.
+
+        Raises:
+            Lost: the connection broke.
+        """
         try:
-            connection.send_packed_command([b"".join(packed)], check_health=False)
-            read = connection.read_response
-            for _ in packed:
+            self._connection.send_packed_command([b"".join(packed)], check_health=False)
+        except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
+            self.close()
+            raise Lost(error, []) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self, count: int) -> list[Any]:
+        """Return what comes back of so many commands, errors as values.
+
+        Raises:
+            Lost: the connection broke, or the server was silent for too long.
+        """
+        answers: list[Any] = []
+        read = self._connection.read_response
+        try:
+            for _ in range(count):
                 try:
                     answers.append(read(disable_decoding=True, disconnect_on_error=False))
                 except raised.BusyLoadingError:
@@ -156,21 +191,16 @@ class Link:
 
     def _examine(self) -> None:
         """See that the server can be what bide needs, and prepare it."""
-        packed = [
-            pack(
-                "INFO",
-            ),
-            pack("GET", VERSION),
-        ]
+        alone = self._settings.cluster is None
+        packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
         packed += [pack("SCRIPT", "LOAD", script.text) for script in load_all().values()]
         try:
             answers = self.exchange(packed)
         except Lost as lost:
             raise lost.cause from None
         info, version, *shas = answers
-        for answer in (info, version):
-            if isinstance(answer, Exception):
-                raise answer
+        if isinstance(info, Exception):
+            raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
@@ -184,13 +214,22 @@ class Link:
             raise raised.ConnectionError(
                 f"{self.place} is named as the master by a sentinel, and says that it is a {role}"
             )
-        if version is None:
-            self.ask("SET", VERSION, LAYOUT, "NX")
-        elif not version.isdigit() or int(version) > LAYOUT:
-            raise SchemaTooNew(
-                f"{self._settings.shown}: a newer bide stores its messages there (layout "
-                f"{version.decode(errors='replace')}, this one knows {LAYOUT}): upgrade bide here"
+        if alone and facts.get("cluster_enabled") == "1":
+            raise StoreUnavailable(
+                f"{self._settings.shown}: this server is a node of a cluster: write "
+                "redis+cluster:// (or rediss+cluster://) and some nodes, host:port,host:port"
             )
+        if not alone and facts.get("cluster_enabled") != "1":
+            raise StoreUnavailable(
+                f"{self._settings.shown}: this server is part of no cluster: write redis:// (or "
+                "rediss://) and this server alone"
+            )
+        if isinstance(version, Exception):
+            raise version
+        if alone:
+            if version is None:
+                self.ask("SET", VERSION, LAYOUT, "NX")
+            refuse_newer(version, self._settings.shown)
         for answer in shas:
             if isinstance(answer, Exception):
                 raise answer

@@ -10,7 +10,7 @@ from bide.engines.redis.faults import mend_of
 from bide.engines.registry import mask
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 
-__all__ = ["OPTIONS", "Sentinels", "split_hosts", "split_path"]
+__all__ = ["OPTIONS", "Address", "Sentinels", "split_hosts", "split_path"]
 
 OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
 """What a URL of a group may say beside what every URL of a server may say."""
@@ -133,8 +133,17 @@ def _refused(error: Exception) -> bool:
     return isinstance(error.__cause__, raised.ResponseError) or "DENIED" in str(error)
 
 
-def split_hosts(parts: SplitResult) -> list[Address]:
+def split_hosts(
+    parts: SplitResult,
+    usual: int = PORT,
+    form: str = "the sentinels as {}://host:26379,host:26379/master-name",
+) -> list[Address]:
     """Return the hosts and ports that stand in a URL, separated by commas.
+
+    Args:
+        parts: the URL.
+        usual: the port where none is said.
+        form: how to write it, `{}` for the scheme, for who wrote it wrongly.
 
     Raises:
         InvalidArgument: one of them is none.
@@ -143,12 +152,12 @@ def split_hosts(parts: SplitResult) -> list[Address]:
     for text in parts.netloc.rpartition("@")[2].split(","):
         host, colon, port = text.rpartition(":")
         if not colon or port.endswith("]"):
-            host, port = text, str(PORT)
+            host, port = text, str(usual)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not (port.isdecimal() and 0 < int(port) < 65536):
             raise InvalidArgument(
-                f"url={mask(parts.geturl())!r}: {text!r} is no host:port; write the sentinels as "
-                f"{parts.scheme}://host:26379,host:26379/master-name"
+                f"url={mask(parts.geturl())!r}: {text!r} is no host:port; write "
+                + form.format(parts.scheme)
             )
         addresses.append((host, int(port)))
     return addresses

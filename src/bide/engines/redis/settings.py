@@ -7,11 +7,18 @@ import msgspec
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from bide.engines.redis.keys import SHARDS
-from bide.engines.redis.sentinel import OPTIONS, PATIENCE, Sentinels, split_hosts, split_path
+from bide.engines.redis.sentinel import (
+    OPTIONS,
+    PATIENCE,
+    Address,
+    Sentinels,
+    split_hosts,
+    split_path,
+)
 from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Settings", "read_url"]
+__all__ = ["Address", "Settings", "read_url"]
 
 _OPTIONS = (
     "timeout", "reconnect", "wait_replicas", "shards", "db", "ca", "cert", "cert_key", "verify",
@@ -34,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Who knows where the server is, if the URL does not say it."""
     shards: int = 1
     """Of how many shards queues are made."""
+    cluster: tuple[Address, ...] | None = None
+    """Nodes of a cluster, if it is one."""
 
     def connection(self) -> Any:
         """Return a connection that is not open yet.
@@ -46,6 +55,20 @@ class Settings(msgspec.Struct, frozen=True):
         host, port = self.sentinels.master()
         return self.kind(host=host, port=port, **self.arguments)
 
+    def of_node(self, address: Address) -> "Settings":
+        """Return how to connect to one node of a cluster."""
+        arguments = {**self.arguments, "host": address[0], "port": address[1]}
+        shown = f"{self.shown} ({address[0]}:{address[1]})"
+        return msgspec.structs.replace(self, arguments=arguments, shown=shown)
+
+    def hurried(self, seconds: float) -> "Settings":
+        """Return how to connect to somebody who is not waited for."""
+        soon = min(self.timeout, seconds)
+        return msgspec.structs.replace(
+            self,
+            arguments={**self.arguments, "socket_timeout": soon, "socket_connect_timeout": soon},
+        )
+
 
 def read_url(parts: SplitResult) -> Settings:
     """Return what a URL says.
@@ -53,6 +76,7 @@ def read_url(parts: SplitResult) -> Settings:
     Raises:
         InvalidArgument: it is of another form.
     """
+    by_nodes = parts.scheme in ("redis+cluster", "rediss+cluster")
     by_sentinels = parts.scheme in ("redis+sentinel", "rediss+sentinel")
     chosen = options(parts, *_OPTIONS, *(OPTIONS if by_sentinels else ()))
     timeout = _seconds(chosen.get("timeout", "5s"), "timeout", parts)
@@ -69,7 +93,7 @@ def read_url(parts: SplitResult) -> Settings:
         arguments["password"] = unquote(parts.password)
     kind: type[Any] = Connection
     db = chosen.get("db")
-    sentinels = None
+    sentinels = cluster = None
     encrypted = parts.scheme.startswith("rediss")
     tls = {"ca", "cert", "cert_key", "verify"} & chosen.keys()
     if tls and not encrypted:
@@ -84,7 +108,12 @@ def read_url(parts: SplitResult) -> Settings:
         if encrypted:
             kind = SSLConnection
             arguments |= _tls(chosen)
-        if by_sentinels:
+        if by_nodes:
+            cluster = tuple(split_hosts(parts, 6379, "some nodes as {}://host:6379,host:6379"))
+            path_db = parts.path.strip("/")
+            if (db or path_db or "0") != "0":
+                raise InvalidArgument("a cluster has one database only, so the URL names none")
+        elif by_sentinels:
             sentinels, path_db = _sentinels(parts, chosen, sought, min(timeout, PATIENCE))
         else:
             arguments |= {"host": parts.hostname or "localhost", "port": _port(parts)}
@@ -99,7 +128,8 @@ def read_url(parts: SplitResult) -> Settings:
         _seconds(chosen["reconnect"], "reconnect", parts) if "reconnect" in chosen else timeout,
         _count(chosen.get("wait_replicas", "0"), "wait_replicas"),
         sentinels,
-        _shards(chosen.get("shards", "1")),
+        _shards(chosen.get("shards", "8" if by_nodes else "1")),
+        cluster,
     )
 
 

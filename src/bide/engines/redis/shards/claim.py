@@ -64,7 +64,7 @@ class _Claim:
         there = {}
         for shard, answer in answers.items():
             if isinstance(answer, StoreError):
-                self.error = answer
+                self.error = self.error or answer
                 self.made.leave_out(shard, answer)
                 if shard in self.alive:
                     self.alive.remove(shard)

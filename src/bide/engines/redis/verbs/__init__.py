@@ -79,9 +79,14 @@ def _of_one(command: cmd.Command) -> Job | None:
     return None
 
 
-def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
-    """Return the work that commands mean, in their order."""
-    if len(commands) == 1 and (one := _of_one(commands[0])) is not None:
+def plan(commands: Sequence[cmd.Command], *, alone: bool = True) -> Iterator[Work]:
+    """Return the work that commands mean, in their order.
+
+    Args:
+        commands: what is to be done.
+        alone: whether nothing is done beside them, so that one may be done at less cost.
+    """
+    if alone and len(commands) == 1 and (one := _of_one(commands[0])) is not None:
         yield Work(commands, one, True)
         return
     runs = [commands] if len(commands) == 1 else [list(run) for _, run in groupby(commands, _alike)]

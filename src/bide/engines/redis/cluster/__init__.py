@@ -1,0 +1,1 @@
+"""A Redis Cluster: which node has which shard, and calls that find their way there."""

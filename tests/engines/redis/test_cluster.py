@@ -1,0 +1,358 @@
+"""A cluster: slots that move, nodes that die, and what is told of it."""
+
+import itertools
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import bide
+from bide.engines.port import PartlyDone
+from bide.engines.redis import RedisEngine, from_url
+from bide.engines.redis.cluster.slots import copies, slot_of
+from bide.engines.redis.keys import QUEUES, VERSION, meta_key, shard_of
+from bide.engines.redis.link import LAYOUT
+from bide.engines.registry import opener
+from bide.lane.lane import Lane
+from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Put, Queues
+from bide.model.errors import InvalidArgument, SchemaTooNew, StoreError, StoreUnavailable
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Names, Outcomes
+from tests.cluster import RedisCluster, ask, eventually
+from tests.servers import RedisServer, free_port
+
+HOUR = 3_600_000
+DOCS = Path(__file__).parents[3] / "docs" / "redis.md"
+SHARDS = 8
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def queue() -> str:
+    """Name a queue that nobody has used."""
+    return f"c{next(_numbers)}"
+
+
+@pytest.fixture
+def open_engine(redis_cluster: RedisCluster) -> Iterator[Callable[..., RedisEngine]]:
+    opened: list[RedisEngine] = []
+
+    def open_engine(at: str = redis_cluster.url) -> RedisEngine:
+        opened.append(from_url(urlsplit(at))())
+        return opened[-1]
+
+    yield open_engine
+    for engine in opened:
+        engine.close()
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Callable[..., RedisCluster]]:
+    """Starts clusters of the test's own; all are stopped at the end."""
+    started: list[RedisCluster] = []
+
+    def start(**options: Any) -> RedisCluster:
+        started.append(RedisCluster(tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def one(engine: RedisEngine, command: Command) -> Any:
+    (reply,) = engine.execute([command])
+    return reply
+
+
+def put(queue: str, *ids: str, **fields: Any) -> Put:
+    return Put(queue, [Item(id, b"1", **fields) for id in ids])
+
+
+def is_carried_out(engine: RedisEngine, command: Command) -> bool:
+    try:
+        engine.execute([command])
+    except StoreError:
+        return False
+    return True
+
+
+def ids(count: int) -> list[str]:
+    return [f"m{number:03}" for number in range(count)]
+
+
+def slot(queue: str, shard: int) -> int:
+    return slot_of(meta_key(queue, shard))
+
+
+def is_waited_for(cluster: RedisCluster, queue: str) -> bool:
+    """Whether in each shard somebody waits, or leads those who do."""
+    for shard in range(SHARDS):
+        owner, key = cluster.owner(slot(queue, shard)), f"bide:{{{queue}#{shard}}}"
+        if not ask(owner, "ZCARD", f"{key}:waiters") and not ask(
+            owner, "HGET", f"{key}:meta", "leader"
+        ):
+            return False
+    return True
+
+
+def sound(engine: RedisEngine, queue: str) -> Counts:
+    counts = one(engine, Count(queue, recount=True))
+    assert isinstance(counts, Counts)
+    assert counts.strays == 0
+    assert counts.flow.put == counts.flow.gone + counts.sizes.total
+    return counts
+
+
+def test_a_queue_is_spread_over_the_nodes(
+    open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster, queue: str
+) -> None:
+    engine = open_engine()
+    one(engine, put(queue, *ids(200)))
+    owners = {redis_cluster.owner(slot(queue, shard)).port for shard in range(SHARDS)}
+    assert len(owners) > 1
+    assert sound(engine, queue).sizes.ready == 200
+    claimed = one(engine, Claim(queue, 200, HOUR, "w"))
+    assert sorted(message.id for message in claimed.messages) == ids(200)
+    acked = one(engine, Ack(queue, [Lease(id, claimed.token) for id in ids(200)]))
+    assert all(acked.outcomes)
+    assert sound(engine, queue).flow.acked == 200
+
+
+def test_which_queues_there_are_every_part_of_the_cluster_knows(
+    open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster
+) -> None:
+    one(open_engine(), Configure("named/a"))
+    one(open_engine(), Configure("named/b"))
+    assert one(open_engine(), Queues("named/")) == Names(["named/a", "named/b"])
+    assert one(open_engine(), Queues("named/b")) == Names(["named/b"])
+    for key in copies(QUEUES):
+        names = ask(redis_cluster.owner(slot_of(key)), "ZRANGE", key, 0, -1)
+        assert {b"named/a", b"named/b"} <= set(names)
+    assert len({redis_cluster.owner(slot_of(key)).port for key in copies(QUEUES)}) == 3
+
+
+def test_a_put_elsewhere_wakes_who_waits(redis_cluster: RedisCluster, queue: str) -> None:
+    lane = Lane(opener(redis_cluster.url))
+    got: list[tuple[str, float]] = []
+
+    def wait() -> None:
+        reply = lane.call(Claim(queue, 1, HOUR, "w"), wait=20)
+        assert isinstance(reply, Claimed)
+        got.extend((m.id, time.time() - m.due / 1000) for m in reply.messages)
+
+    with bide.Queue(queue, f"{redis_cluster.url}?timeout=6s") as elsewhere:
+        for id in ("a", "b", "c", "d"):  # of several shards
+            thread = threading.Thread(target=wait)
+            thread.start()
+            eventually(partial(is_waited_for, redis_cluster, queue))
+            elsewhere.put(1, id=id, delay=0.1)
+            thread.join()
+    lane.close()
+    assert [id for id, _ in got] == ["a", "b", "c", "d"]
+    assert max(late for _, late in got) < 0.5
+
+
+def is_told(caplog: pytest.LogCaptureFixture, begin: str, end: str) -> bool:
+    told = [record.getMessage() for record in caplog.records]
+    return any(line.startswith(begin) and line.endswith(end) for line in told)
+
+
+def test_slots_that_move_while_they_are_used(
+    open_engine: Callable[..., RedisEngine],
+    redis_cluster: RedisCluster,
+    queue: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing is lost or done twice, and every redirection was met."""
+    caplog.set_level(logging.DEBUG, "bide.redis")
+    late = open_engine()
+    one(late, Configure(queue))
+    stop = threading.Event()
+    done: list[str] = []
+    errors: list[Exception] = []
+
+    def work(name: str) -> None:
+        try:
+            with bide.Queue(queue, f"{redis_cluster.url}?reconnect=20s&timeout={name}") as orders:
+                number = 0
+                while not stop.is_set():
+                    names = [f"{name}-{number}-{n}" for n in range(10)]
+                    number += 1
+                    orders.put_many([bide.NewMessage(body=1, id=id) for id in names])
+                    done.extend(names)
+                    orders.ack(orders.claim(10))
+        except bide.BideError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"{n}s",)) for n in (11, 12)]
+    for thread in threads:
+        thread.start()
+    try:
+        for shard in range(SHARDS):
+            number = slot(queue, shard)
+            owner = redis_cluster.owner(number)
+            to = next(server for server in redis_cluster.masters if server is not owner)
+            caplog.clear()
+            carry, end = redis_cluster.move(number, to)
+            eventually(partial(is_told, caplog, f"slot {number} is on its way", "(TRYAGAIN)"))
+            carry()  # now the old node sends everybody on to the new one
+            eventually(partial(is_told, caplog, f"slot {number} is moving to", f"{to.port} (ASK)"))
+            end()
+        caplog.clear()
+        one(late, Count(queue))  # its map is that from before
+        for shard in range(SHARDS):
+            assert is_told(caplog, f"slot {slot(queue, shard)} has moved to", "(MOVED)")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+    with bide.Queue(queue, redis_cluster.url) as orders:
+        while orders.counts().sizes.total:
+            orders.ack(orders.claim(100))
+        audit = orders.audit()
+    assert audit, audit.problems
+    assert audit.counts.flow.acked == audit.counts.flow.put == len(done)
+
+
+def test_a_shard_that_is_gone_does_not_stop_the_others(
+    own_cluster: Callable[..., RedisCluster], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = own_cluster()
+    engine = from_url(urlsplit(f"{cluster.url}?reconnect=300ms"))()
+    one(engine, put("q", *ids(100), delay=1))
+    dead = cluster.owner(slot("q", 0))
+    gone = {shard for shard in range(SHARDS) if cluster.owner(slot("q", shard)) is dead}
+    there = [id for id in ids(100) if shard_of(id, SHARDS) not in gone]
+    assert 0 < len(there) < 100
+    dead.stop()
+    with caplog.at_level(logging.WARNING, "bide.redis"):
+        claimed = one(engine, Claim("q", 100, HOUR, "w"))
+    assert sorted(message.id for message in claimed.messages) == there
+    told = [r.getMessage() for r in caplog.records if "left out by claims" in r.getMessage()]
+    assert len(told) == len(gone)
+    assert str(dead.port) in told[0]
+    # What lives on it cannot be put, and the error says where that is; all else can.
+    outcomes: list[Any] = []
+    with pytest.raises(PartlyDone) as partly:
+        engine.execute([put("q", f"n{number}") for number in range(50)])
+    outcomes = list(partly.value.outcomes)
+    for number, outcome in enumerate(outcomes):
+        if shard_of(f"n{number}", SHARDS) in gone:
+            assert isinstance(outcome, StoreError)
+            assert f"127.0.0.1:{dead.port}" in str(outcome)
+        else:
+            assert isinstance(outcome, Outcomes)
+    begin = time.monotonic()
+    for number in range(50):
+        id = f"o{number}"
+        if shard_of(id, SHARDS) in gone:
+            with pytest.raises(StoreError):
+                one(engine, put("q", id))
+        else:
+            assert one(engine, put("q", id)).outcomes[0]
+    assert time.monotonic() - begin < 10  # nobody waits for it again and again
+    with pytest.raises(StoreError):
+        one(engine, Count("q"))
+    with pytest.raises(StoreError, match="in other shards was carried out"):
+        one(engine, put("q", *[f"p{number}" for number in range(50)]))
+    assert one(engine, Find("q", [there[0]])).messages[0]
+    # An engine that comes later can work there as well.
+    late = from_url(urlsplit(f"{cluster.url}?reconnect=300ms"))()
+    assert one(late, Queues("")) == Names(["q"])
+    assert one(late, Claim("q", 100, HOUR, "w")).messages
+    late.close()
+    # The node comes back without its data, as it was not to keep them, and is used again.
+    dead.start()
+    eventually(partial(is_carried_out, engine, put("q", *[f"r{number}" for number in range(50)])))
+    assert one(engine, Count("q"))
+    engine.close()
+
+
+def test_a_cluster_that_serves_nothing_says_why(own_cluster: Callable[..., RedisCluster]) -> None:
+    cluster = own_cluster(**{"cluster-require-full-coverage": "yes"})
+    engine = from_url(urlsplit(f"{cluster.url}?reconnect=300ms"))()
+    one(engine, put("q", *ids(20)))
+    cluster.masters[2].stop()
+    living = cluster.masters[0]
+    eventually(lambda: b"cluster_state:fail" in ask(living, "CLUSTER", "INFO"))
+    there = next(id for id in ids(20) if cluster.owner(slot("q", shard_of(id, SHARDS))) is living)
+    with pytest.raises(StoreUnavailable, match="cluster-require-full-coverage no"):
+        one(engine, put("q", there))
+    engine.close()
+
+
+def test_a_store_of_a_newer_bide_is_refused(own_cluster: Callable[..., RedisCluster]) -> None:
+    cluster = own_cluster()
+    from_url(urlsplit(cluster.url))().close()
+    for key in copies(VERSION):
+        owner = cluster.owner(slot_of(key))
+        if ask(owner, "GET", key):
+            ask(owner, "SET", key, LAYOUT + 1)
+    with pytest.raises(SchemaTooNew, match="upgrade bide"):
+        from_url(urlsplit(cluster.url))()
+
+
+def test_a_cluster_and_a_server_are_not_taken_for_each_other(
+    redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    node = redis_cluster.servers[0]
+    with pytest.raises(StoreUnavailable, match=r"is a node of a cluster.*redis\+cluster://"):
+        from_url(urlsplit(f"redis://127.0.0.1:{node.port}"))()
+    alone = RedisServer(tmp_path, port=free_port())
+    try:
+        with pytest.raises(StoreUnavailable, match="part of no cluster: write redis://"):
+            from_url(urlsplit(f"redis+cluster://127.0.0.1:{alone.port}"))()
+    finally:
+        alone.stop()
+
+
+def test_the_acl_of_the_documentation_is_enough(redis_cluster: RedisCluster, queue: str) -> None:
+    told = re.search(r"^user bide on >password (.*)$", DOCS.read_text(), re.MULTILINE)
+    assert told is not None
+    for server in redis_cluster.servers:
+        ask(server, "ACL", "SETUSER", "bide", "on", ">s3cret", *told[1].split())
+    hosts = redis_cluster.url.partition("://")[2]
+    engine = from_url(urlsplit(f"redis+cluster://bide:s3cret@{hosts}"))()
+    bell = engine.doorbell()
+    assert bell is not None
+    one(engine, put(queue, *ids(30)))
+    assert len(one(engine, Claim(queue, 30, HOUR, "w")).messages) == 30
+    assert queue in one(engine, Queues("")).names
+    engine.close()
+
+
+def test_one_node_that_answers_is_enough(redis_cluster: RedisCluster, queue: str) -> None:
+    port = redis_cluster.servers[2].port
+    url = f"redis+cluster://127.0.0.1:1,127.0.0.1:{port}"
+    engine = from_url(urlsplit(url))()
+    assert all(one(engine, put(queue, *ids(20))).outcomes)
+    engine.close()
+
+
+def test_no_node_that_answers_is_said() -> None:
+    with pytest.raises(StoreUnavailable, match=r"redis\+cluster://:\*\*\*@127.0.0.1:1"):
+        from_url(urlsplit("redis+cluster://:s3cret@127.0.0.1:1,127.0.0.1:2?reconnect=50ms"))()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis+cluster://a,b:x", "'b:x' is no host:port"),
+        ("redis+cluster://a:1/3", "one database"),
+        ("redis+cluster://a:1?db=2", "one database"),
+        ("redis+cluster://a:1?shards=100", "shards"),
+    ],
+)
+def test_a_url_that_cannot_be(url: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        from_url(urlsplit(url))
