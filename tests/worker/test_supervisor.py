@@ -183,14 +183,18 @@ def test_sighup_with_broken_code_leaves_the_old_processes_at_work(tmp_path: Path
     assert log(tmp_path).count("before it was ready") == 1
 
 
-HASTY = """
-import os, time, bide
-from contextlib import contextmanager
+SLOW_TO_BEGIN = """
+import asyncio, os, bide
+from contextlib import asynccontextmanager
 
-@contextmanager
-def lifespan(app):
+@asynccontextmanager
+async def lifespan(app):
     if os.path.exists("slow"):
-        time.sleep(1000)
+        print("begins slowly", flush=True)
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            print("cleaned up", flush=True)
     yield
 
 app = bide.App(lifespan=lifespan)
@@ -203,18 +207,42 @@ async def handle(body: dict) -> None:
 
 @pytest.mark.process
 def test_a_second_sighup_gives_up_a_process_that_does_not_get_ready(tmp_path: Path) -> None:
-    with worker(tmp_path, HASTY, "--grace", "200ms") as process:
+    with worker(tmp_path, SLOW_TO_BEGIN) as process:
         wait_for(said(tmp_path, "at work on q"), tmp_path)
         (old,) = children(process)
         (tmp_path / "slow").touch()
         process.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(children(process)) == 2, tmp_path)
+        wait_for(said(tmp_path, "begins slowly"), tmp_path)
+        assert old in children(process)
         (tmp_path / "slow").unlink()
         process.send_signal(signal.SIGHUP)
+        wait_for(said(tmp_path, "cleaned up"), tmp_path)
         wait_for(said(tmp_path, "at work on q", 2), tmp_path)
         wait_for(lambda: old not in children(process), tmp_path)
         put(tmp_path)
         wait_for(said(tmp_path, "ended"), tmp_path)
+
+
+@pytest.mark.process
+def test_who_has_not_begun_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    with worker(tmp_path, SLOW_TO_BEGIN) as process:
+        wait_for(said(tmp_path, "begins slowly"), tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert "cleaned up" in log(tmp_path)
+    assert "it is killed" not in log(tmp_path)
+
+
+@pytest.mark.process
+def test_a_process_that_was_to_begin_anyway_takes_the_new_code(tmp_path: Path) -> None:
+    with worker(tmp_path, "1 / 0", "--reload", "--processes", "2") as process:
+        wait_for(said(tmp_path, "has died (exit code 2)", 2), tmp_path)
+        (tmp_path / "jobs.py").write_text(APP)
+        wait_for(said(tmp_path, "at work on q", 2), tmp_path)
+        wait_for(lambda: len(children(process)) == 2, tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, "VERSION ended"), tmp_path)
 
 
 @pytest.mark.process

@@ -61,6 +61,8 @@ def main(text: str) -> int:
         try:
             loop.run(_work(orders, report))
             code = 0
+        except asyncio.CancelledError:
+            code = 0  # told to end before it was ready
         except BideError as error:
             sys.stderr.write(f"error: {error}\n")
             code = WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
@@ -111,9 +113,22 @@ async def _work(orders: Orders, report: Report) -> None:
         ready=lambda: _ready(line, report), present=True,
     )  # fmt: skip
     report.store = runner.store
-    line = Line(orders.line, lambda: _orphaned(runner))
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if report.ready:
+            runner.stop()
+        else:  # there is nothing to finish, and a lifespan may never be entered
+            task.cancel()
+
+    def orphaned() -> None:
+        _log.error("the supervisor has died; stopping")
+        stop()
+
+    line = Line(orders.line, orphaned)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, runner.stop)
+        loop.add_signal_handler(number, stop)
     await line.open()
     beats = asyncio.create_task(_beat(line, report, runner, orders.metrics))
     try:
@@ -137,11 +152,6 @@ def _check_store(app: App, processes: int) -> None:
         "%s lives in this process: nobody else can put anything into it, and all is lost at its "
         "end; to share it name another store, such as sqlite:///bide.db", app.url,
     )  # fmt: skip
-
-
-def _orphaned(runner: Runner) -> None:
-    _log.error("the supervisor has died; stopping")
-    runner.stop()
 
 
 def _ready(line: Line, report: Report) -> None:

@@ -212,7 +212,8 @@ class Supervisor:
 
     def _end(self, process: Process) -> None:
         """Ask a process to stop, and see to it that it does."""
-        process.end(self._grace + LEEWAY)
+        # One that has not begun to work has nothing to finish.
+        process.end(LEEWAY + (self._grace if process.report.ready else 0))
 
     async def _rest(self, seconds: float) -> None:
         """Wait before the next start, unless everything ends or is renewed meanwhile."""
@@ -241,6 +242,7 @@ class Supervisor:
 
     async def _roll(self) -> None:
         """Replace the processes one after the other, for as long as the new ones work."""
+        began = time.monotonic()
         for place in self.places:
             if self._stopping:
                 return
@@ -250,11 +252,12 @@ class Supervisor:
                 if self._stopping:
                     return
                 self._nudge.clear()
-                if place.process is not None and not await place.until_ready(
-                    place.process, self._reload
-                ):
-                    return
-            elif not await self._replace(place):
+            process = place.process
+            if process is not None and process.began >= began:
+                works = await place.until_ready(process, self._reload)
+            else:
+                works = await self._replace(place)
+            if not works:
                 return
 
     async def _relieve(self, place: Place) -> None:
