@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-all lint types docs bench mutants fmt clean
+.PHONY: help demo examples test servers test-all lint types docs bench soak mutants fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,13 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks core
 	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks timing
+	$(BIN)/python -m benchmarks worker
+	$(BIN)/python -m benchmarks server
+	$(BIN)/python -m benchmarks push
+
+soak: $(VENV)/.dev ## Kill workers, and share a file among processes, a minute each
+	$(BIN)/python -m tests.worker.kills --seconds 60
+	$(BIN)/python -m tests.faults.eight_processes --seconds 60
 
 mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
 	$(BIN)/python tools/mutants
