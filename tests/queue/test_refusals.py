@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bide import InvalidArgument, Job, NewMessage
+from bide import App, InvalidArgument, Job, NewMessage, move
 from bide.testing.clock import START
 
 
@@ -151,14 +151,50 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
             "leased messages cannot be purged.*wait for their leases",
         ),
         (lambda q: q.purge(state="all"), "state='all' is none of"),
+        (lambda q: q.take(retry="soon"), "retry='soon' is no duration"),
+        (lambda q: q.ack(["x"]), "takes deliveries, as claim returns them, not a str; by its id"),
+        (lambda q: q.ack("x"), "not a str"),
+        (lambda q: q.ack(None), "not a NoneType"),
+        (lambda q: q.retry([None]), "not a NoneType"),
+        (lambda q: q.bury([{}]), "not a dict"),
+        (lambda q: q.release(5), "not a int"),
+        (lambda q: q.ack(iter([])), "takes a list of deliveries, not a list_iterator"),
+        (lambda q: q.extend(["x"]), "not a str"),
+        (lambda q: q.cancel_many(None), "ids must be several: a list of str, not a NoneType"),
+        (lambda q: q.cancel_many([5]), "id must be a str, not int"),
+        (lambda q: q.revive(5), "ids must be several: a list of str, not a int"),
+        (lambda q: q.revive(b"a"), "not a bytes"),
+        (lambda q: q.load(None), "load takes lines, as an open file .* not a NoneType"),
+        (lambda q: q.load("line"), "not a str"),
+        (lambda q: q.load([5]), "line 1 is no message of an export: it is a int, not text"),
         (lambda q: q.revive(["a"], delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(35)],
+    ids=[f"call {number}" for number in range(51)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         call(orders)
+
+
+def test_one_delivery_is_settled_by_itself(orders: Any) -> None:
+    orders.put(1)
+    (delivery,) = orders.claim()
+    with pytest.raises(InvalidArgument, match=r"takes several .* delivery\.ack"):
+        orders.ack(delivery)
+    assert orders.ack((delivery,))[0]
+
+
+def test_a_url_of_an_app_is_a_text() -> None:
+    with pytest.raises(InvalidArgument, match="url=5 must be a str, as 'sqlite:///path"):
+        App(5)  # type: ignore[arg-type]
+
+
+def test_move_takes_queues(orders: Any) -> None:
+    url: Any = "sqlite:///bide.db"
+    for pair in ((url, orders), (orders, url)):
+        with pytest.raises(InvalidArgument, match=r"move takes two bide\.Queue, not a"):
+            move(*pair)
 
 
 def test_settling_refuses_what_cannot_be_and_keeps_the_lease(orders: Any) -> None:

@@ -21,7 +21,7 @@ from bide.model.replies import (
     Settings,
 )
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
+from bide.queue.arguments import ID_OR_RULE, OnConflict, one_or_several, wait_seconds
 from bide.queue.asking import Awaiting
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.taken import AsyncTaken
@@ -226,9 +226,9 @@ class AsyncQueue(Awaiting):
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0
     ) -> list[Outcome]:
         """Async form of `Queue.revive`."""
-        if isinstance(ids, str):
-            ids = [ids]
-        chosen = [message.id async for message in self.dead()] if ids is None else list(ids)
+        if ids is None:
+            ids = [message.id async for message in self.dead()]
+        chosen = one_or_several(ids)
         return [
             outcome
             for part in in_parts(chosen)

@@ -14,7 +14,7 @@ from bide.model.identity import check_name, check_queue, new_ids
 from bide.model.message import MAX_ATTEMPTS, STATES, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
 
-__all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "wait_seconds"]
+__all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "one_or_several", "wait_seconds"]
 
 OnConflict = Literal["keep", "replace"]
 
@@ -314,9 +314,18 @@ def _refuse_whole(body: msgspec.Struct) -> None:
         )
 
 
+def one_or_several(ids: str | Iterable[str]) -> list[str]:
+    """Return ids as a list.
+
+    Raises:
+        InvalidArgument: these are no ids.
+    """
+    return _ids([ids] if isinstance(ids, str) else ids)
+
+
 def _ids(ids: Iterable[str]) -> list[str]:
-    if isinstance(ids, str):
-        raise InvalidArgument("ids must be several: a list of str")
+    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
+        raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
     return [check_name(id) for id in ids]
 
 

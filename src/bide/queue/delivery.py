@@ -1,9 +1,10 @@
 """A delivery: a message in the hands of one worker, for as long as its lease lasts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bide.model.commands import Lease
+from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.moments import Duration
 from bide.model.replies import Outcome
@@ -62,8 +63,32 @@ class Held:
 
 
 def leases(deliveries: Sequence[Held]) -> list[Lease]:
-    """Return what the store knows deliveries by."""
-    return [delivery.lease for delivery in deliveries]
+    """Return what the store knows deliveries by.
+
+    Raises:
+        InvalidArgument: these are no deliveries.
+    """
+    if isinstance(deliveries, Iterator):  # which can be read once only
+        kind = type(deliveries).__name__
+        raise InvalidArgument(f"this takes a list of deliveries, not a {kind}: list(...) makes one")
+    try:
+        return [delivery.lease for delivery in deliveries]
+    except (AttributeError, TypeError):
+        raise InvalidArgument(_no_deliveries(deliveries)) from None
+
+
+def _no_deliveries(found: object) -> str:
+    if isinstance(found, Held):
+        return (
+            "this takes several deliveries, as a list; one has methods of its own: delivery.ack()"
+        )
+    wrong = found
+    if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
+        wrong = next((one for one in found if not isinstance(one, Held)), found)
+    return (
+        f"this takes deliveries, as claim returns them, not a {type(wrong).__name__}; by its id "
+        "alone a message can be looked at or cancelled, not settled"
+    )
 
 
 def mark_settled(deliveries: Sequence[Held], outcomes: Sequence[Outcome]) -> None:

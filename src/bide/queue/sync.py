@@ -21,7 +21,7 @@ from bide.model.replies import (
     Settings,
 )
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import ID_OR_RULE, OnConflict, wait_seconds
+from bide.queue.arguments import ID_OR_RULE, OnConflict, one_or_several, wait_seconds
 from bide.queue.asking import Blocking
 from bide.queue.delivery import Delivery, leases
 from bide.queue.taken import Taken
@@ -346,9 +346,9 @@ class Queue(Blocking):
         Returns:
             One outcome each: true when it was revived.
         """
-        if isinstance(ids, str):
-            ids = [ids]
-        chosen = [message.id for message in self.dead()] if ids is None else list(ids)
+        if ids is None:
+            ids = [message.id for message in self.dead()]
+        chosen = one_or_several(ids)
         return [
             outcome
             for part in in_parts(chosen)

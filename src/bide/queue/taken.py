@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bide.model.errors import BideError, Empty
-from bide.model.moments import Duration
+from bide.model.moments import Duration, milliseconds
 from bide.model.replies import Claimed
 from bide.queue.delivery import AsyncDelivery, Delivery
 
@@ -23,7 +23,7 @@ class Taken:
         self._queue = queue
         self._wait = wait
         self._claim = queue._ask.claim(1, lease, queue._holder)
-        self._delay = retry
+        self._delay = milliseconds(retry, "retry") / 1000
         self._delivery: Delivery | None = None
 
     def __enter__(self) -> Delivery:
@@ -61,7 +61,7 @@ class AsyncTaken:
         self._queue = queue
         self._wait = wait
         self._claim = queue._ask.claim(1, lease, queue._holder)
-        self._delay = retry
+        self._delay = milliseconds(retry, "retry") / 1000
         self._delivery: AsyncDelivery | None = None
 
     async def __aenter__(self) -> AsyncDelivery:

@@ -89,6 +89,9 @@ def commands_of(lines: Iterable[str | bytes], ask: Arguments) -> Iterator[Put]:
     Raises:
         InvalidArgument: a line is not of `to_line`'s form; the error says which.
     """
+    if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
+        kind = type(lines).__name__
+        raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
     numbered = enumerate(lines, 1)
     while part := list(islice(numbered, LINES)):
         yield from _command(part, ask)
@@ -112,13 +115,19 @@ async def commands_of_stream(
 
 
 def _command(part: list[tuple[int, str | bytes]], ask: Arguments) -> Iterator[Put]:
-    items = [_item(line, number, ask.max_body) for number, line in part if line.strip()]
+    items = [
+        _item(line, number, ask.max_body)
+        for number, line in part
+        if not isinstance(line, (str, bytes)) or line.strip()
+    ]
     if items:
         yield Put(ask.queue, items)
 
 
 def _item(text: str | bytes, number: int, max_body: int) -> Item:
     try:
+        if not isinstance(text, (str, bytes)):
+            raise InvalidArgument(f"it is a {type(text).__name__}, not text")
         line = _decode(text)
         return _checked(line, max_body)
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError) as error:

@@ -78,6 +78,12 @@ class Mover:
     ) -> None:
         if type(batch) is not int or not 1 <= batch <= 10_000:
             raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 10,000")
+        for queue in (source, target):
+            if not isinstance(queue, Queue):
+                raise InvalidArgument(
+                    f"move takes two bide.Queue, not a {type(queue).__name__}: "
+                    "bide.Queue('orders', 'sqlite:///bide.db')"
+                )
         if source.name == target.name and source._url == target._url:
             raise InvalidArgument(f"{source.name} at {source.url} is the source and the target")
         for queue in (source, target):
