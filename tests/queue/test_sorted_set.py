@@ -1,8 +1,10 @@
 """Home-made delay queues are taken over: once, whole, and without a message that nobody meant."""
 
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import bide
 from bide.engines.redis.sorted_set import SortedSet
 from tests.servers import RedisServer
 
+DOCS = Path(__file__).parents[2] / "docs" / "howto" / "sorted-set.md"
 KEY = "delayed"
 MOMENT = 1_900_000_000  # Unix seconds, in 2030
 _numbers = itertools.count()
@@ -240,6 +243,27 @@ def test_what_cannot_be_asked(
 ) -> None:
     with pytest.raises(bide.InvalidArgument, match=match):
         bide.load_sorted_set(orders, url, KEY, **options)
+
+
+def test_the_rights_of_the_documentation_are_just_enough(
+    orders: bide.Queue, tmp_path: Path
+) -> None:
+    told = re.search(r"^A user with rights of their own needs (.*)$", DOCS.read_text(), re.M)
+    assert told is not None
+    rights = re.findall(r"`([^`]+)`", told[1])
+    server = RedisServer(tmp_path)
+    admin: Any = server.client()
+    admin.zadd(KEY, {"a": MOMENT})
+    url = f"unix://some:pw@{server.path}"
+    try:
+        admin.execute_command("ACL", "SETUSER", "some", "on", ">pw", f"~{KEY}", "-@all", *rights)
+        assert bide.load_sorted_set(orders, url, KEY, remove=True).removed == 1
+        admin.execute_command("ACL", "SETUSER", "some", "-zcard")
+        with pytest.raises(bide.StoreUnavailable, match="this user may not do that"):
+            bide.load_sorted_set(orders, url, KEY)
+    finally:
+        admin.close()
+        server.stop()
 
 
 def test_a_server_that_is_away_or_refuses(orders: bide.Queue, tmp_path: Any) -> None:

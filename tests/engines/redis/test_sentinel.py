@@ -1,5 +1,6 @@
 """Sentinel: the master is found, and followed when it is another; nobody waits at a dead one."""
 
+import re
 import signal
 import threading
 import time
@@ -20,6 +21,9 @@ from tests.sentinels import NAME, SentinelGroup
 from tests.servers import PATIENCE, RedisServer
 
 pytestmark = pytest.mark.process
+
+DOCS = Path(__file__).parents[3] / "docs" / "redis.md"
+RIGHTS = re.compile(r"^- An ACL for the sentinels themselves needs (.*)$", re.MULTILINE)
 
 Group = Callable[..., SentinelGroup]
 NOW = 1_700_000_000_000
@@ -182,6 +186,12 @@ def test_passwords_of_servers_and_of_sentinels(tmp_path: Path, open_engine: Open
         ours = f"redis+sentinel://:of-the-servers@{group.hosts}/{NAME}"
         put(open_engine(f"{ours}?sentinel_password=s3cret"), "a")
         put(open_engine(f"{ours}/3?sentinel_user=default&sentinel_password=s3cret"), "in 3")
+        rights = RIGHTS.search(DOCS.read_text())
+        assert rights is not None
+        for number in range(3):
+            user = ("bide", "on", ">pw", "-@all", *re.findall(r"`([^`]+)`", rights[1]))
+            group.ask(number, "ACL", "SETUSER", *user)
+        put(open_engine(f"{ours}?sentinel_user=bide&sentinel_password=pw"), "by a user")
         with pytest.raises(StoreUnavailable, match="the sentinels want a password of their own"):
             open_engine(ours)
         with pytest.raises(StoreUnavailable, match="sentinel_password is wrong") as raised:
