@@ -86,6 +86,24 @@ def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
         assert time.monotonic() - began < 5
 
 
+def test_a_stop_ends_the_streams_without_a_fuss(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        connections = [HTTPConnection("127.0.0.1", server.port, timeout=20) for _ in range(8)]
+        streams = []
+        for connection in connections:
+            connection.request("GET", "/v1/events?counts=0.001&workers=true")
+            streams.append(connection.getresponse())
+        for stream in streams:
+            while b"tick" not in stream.readline():
+                pass
+        assert server.stop() == 0
+        for stream in streams:
+            assert stream.read()[-2:] in (b"", b"\n\n")  # and the stream has its proper end
+        for connection in connections:
+            connection.close()
+    assert "Traceback" not in server.text
+
+
 def _metrics(server: ServerProcess) -> str:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
     connection.request("GET", "/metrics")

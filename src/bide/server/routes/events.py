@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.commands import Count, Queues
-from bide.model.errors import StoreError
+from bide.model.errors import BideError, Closed, StoreError
 from bide.model.moments import milliseconds
 from bide.model.replies import Counts, Names
 from bide.server import wire
@@ -173,7 +173,7 @@ class _Stream:
         try:
             await self._call.service.authorised(self._call.token)
             return True
-        except StoreError:
+        except BideError:
             return True  # what is wrong with the store is told when it is looked at
         except Problem as problem:
             await self._tell(problem)
@@ -182,6 +182,8 @@ class _Stream:
     async def _look_or_tell(self) -> None:
         try:
             await self._look()
+        except Closed:
+            return  # the server stops, and with it this stream
         except StoreError as error:
             await self._tell(of_bide(error))
 
