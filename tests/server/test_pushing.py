@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 from tests.server.push.receiver import Got, Receiver, answer, receiver
 from tests.server.push.stage import LOOPBACK, PATIENCE, until
+from tests.servers import RedisServer
 
 ONE = "/v1/subscriptions/shop"
 Q = "/v1/queues/orders"
@@ -147,6 +148,36 @@ def test_a_store_behind_another_server_is_left_to_that_one(serve: Serve) -> None
         await until(lambda: it.got)
         assert client.app.service.pushing.failure is None
         assert (await ask("GET", ONE))["status"] == 400
+
+    play(story)
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("options", ["", "?shards=4"])
+def test_subscriptions_live_in_redis_as_well(
+    redis: RedisServer, serve: Serve, options: str
+) -> None:
+    one = serve(store=redis.url + options, push_networks=list(LOOPBACK))
+    two = serve(store=redis.url + options, push=False)
+
+    async def story(it: Receiver) -> None:
+        ask, other = Asking(one.port), Asking(two.port)
+        secret = await ask.subscribe(it)
+        await other("PATCH", ONE, {"concurrency": 3})
+        for server in (ask, other):
+            assert (await server("GET", ONE))["concurrency"] == 3
+        await other.put("a", "b", "c")
+        await ask.acked(3)
+        for got in it.got:
+            Webhook(secret).verify(got.body, got.headers)
+        assert await other("DELETE", ONE) == ""
+        assert await ask("GET", "/v1/subscriptions") == {"subscriptions": []}
 
     play(story)
 

@@ -1,5 +1,6 @@
 """Subscriptions: what they may be, what changes at once, and how secrets rotate."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from bide.model.errors import InvalidArgument
+from bide.server.push.records import SUBSCRIPTIONS, Overtaken
 from bide.server.push.signing import new_secret
 from bide.server.push.subscription import Subscription
 from tests.server.push.receiver import receiver
@@ -241,5 +243,50 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage) -> None:
             await stage.put(1)
             await stage.pass_time(lambda: stage.counts().flow.acked == 1)
             assert len(it.got) == 1
+
+    stage.play(story())
+
+
+def test_versions_that_were_replaced_are_forgotten_after_a_while(stage: Stage) -> None:
+    def kept() -> int:
+        return stage.counts(SUBSCRIPTIONS).sizes.total
+
+    async def story() -> None:
+        first = await stage.subscribe("https://example.org/")
+        changed = await stage.records.change(None, "shop", concurrency=3)
+        assert await stage.records.get(None, "shop") == changed
+        assert await stage.records.listed(tidy=True) == [changed]
+        assert not await stage.records.still(first)
+        # Its number is taken: who has read what came before it is told so.
+        assert kept() == 2
+        stage.clock.advance(61)
+        assert await stage.records.listed(tidy=True) == [changed]
+        assert kept() == 1
+        await stage.records.delete(None, "shop")
+        assert kept() == 2
+        stage.clock.advance(61)
+        assert await stage.records.listed(tidy=True) == []
+        assert kept() == 0
+
+    stage.play(story())
+
+
+def test_of_two_who_write_at_a_time_one_has_it(stage: Stage) -> None:
+    async def story() -> None:
+        known = await stage.subscribe("https://example.org/")
+        changes = [
+            stage.records.change(None, "shop", known.tag, concurrency=number)
+            for number in range(11, 31)
+        ]
+        done = await asyncio.gather(*changes, return_exceptions=True)
+        (kept,) = [one for one in done if isinstance(one, Subscription)]
+        assert all(isinstance(one, Overtaken) for one in done if one is not kept)
+        assert await stage.records.get(None, "shop") == kept
+        # Without a version each of them is made after another, and none is lost.
+        rotations = [stage.records.rotate(None, "shop", DAY) for _ in range(4)]
+        texts = {rotated[1] for rotated in await asyncio.gather(*rotations) if rotated}
+        last = await stage.records.get(None, "shop")
+        assert last is not None
+        assert texts < set(last.valid(stage.clock.now()))
 
     stage.play(story())

@@ -4,7 +4,8 @@ So all servers on a store know the same subscriptions, without a database beside
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -32,7 +33,14 @@ STANDING = ("paused", "reason")
 STAMPS = ("version", "changed", "created")
 
 GONE = 60_000
-"""For how many milliseconds it is remembered that a subscription was deleted."""
+"""For how many milliseconds it is remembered what a subscription was before it was changed, or that
+it was deleted."""
+
+MOST_VERSIONS = 1_000
+"""How many versions of a subscription are remembered."""
+
+PAGE = 5_000
+"""How many records are read at a time."""
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
@@ -86,13 +94,20 @@ class Records:
         Args:
             tidy: take out as well what is no longer needed of earlier versions.
         """
-        page = await self._ask(Page, Scan(SUBSCRIPTIONS, limit=2 * MOST))
-        newest, older = _newest(page.messages)
+        found: list[Subscription] = []
+        cursor: str | None = None
+        while True:
+            page = await self._ask(Page, Scan(SUBSCRIPTIONS, limit=PAGE, cursor=cursor))
+            found += map(_of, page.messages)
+            if (cursor := page.cursor) is None:
+                break
+        versions: dict[str, list[Subscription]] = {}
+        for one in sorted(found, key=lambda one: one.version):
+            versions.setdefault(one.key, []).append(one)
         if tidy:
             now = self._clock.now()
-            over = [m.id for m in page.messages if m.due <= now and newest[m.group or ""].gone]
-            await self._forget([*older, *over])
-        return [newest[key] for key in sorted(newest) if not newest[key].gone]
+            await self._forget([id for each in versions.values() for id in _over(each, now)])
+        return [versions[key][-1] for key in sorted(versions) if not versions[key][-1].gone]
 
     async def of(self, namespace: str | None) -> list[Subscription]:
         """Return the subscriptions of one namespace, by name."""
@@ -100,8 +115,8 @@ class Records:
 
     async def get(self, namespace: str | None, name: str) -> Subscription | None:
         """Return a subscription, `None` if there is none of this name."""
-        known, _ = await self._known(key_of(namespace, name))
-        return None if known is None or known.gone else known
+        versions = await self._versions(key_of(namespace, name))
+        return versions[-1] if versions and not versions[-1].gone else None
 
     async def put(
         self,
@@ -288,7 +303,8 @@ class Records:
         """
         await self._must_find()
         while True:
-            last, ids = await self._known(key)
+            versions = await self._versions(key)
+            last = versions[-1] if versions else None
             known = None if last is None or last.gone else last
             if (fresh and known) or _is_other(known, tag):
                 raise Overtaken(known)
@@ -307,13 +323,11 @@ class Records:
                 changed=changed,
                 created=changed if known is None else known.created,
             )
-            item = Item(
-                _id(key, kept.version), msgspec.json.encode(kept), group=key,
-                at=now + GONE if kept.gone else LATEST,
-            )  # fmt: skip
+            data = msgspec.json.encode(kept)
+            item = Item(_id(key, kept.version), data, group=key, at=LATEST)
             stored = await self._ask(Outcomes, Put(SUBSCRIPTIONS, [item]))
             if stored.outcomes[0].done:
-                await self._forget(ids)
+                await self._forget(_over([*versions, kept], now))
                 return known, kept
 
     async def _begin_anew(self, known: Subscription | None, kept: Subscription) -> None:
@@ -321,11 +335,11 @@ class Records:
         if known is None or (known.url, known.queue) != (kept.url, kept.queue):
             await self.peers.forget_circuit(kept.key)
 
-    async def _known(self, key: str) -> tuple[Subscription | None, list[str]]:
-        """Return the last version of a subscription, and the ids of all that are there."""
-        page = await self._ask(Page, Scan(SUBSCRIPTIONS, where=Where(group=key), limit=100))
-        newest, _ = _newest(page.messages)
-        return newest.get(key), [message.id for message in page.messages]
+    async def _versions(self, key: str) -> list[Subscription]:
+        """Return all versions of a subscription that are there, the last one last."""
+        command = Scan(SUBSCRIPTIONS, where=Where(group=key), limit=PAGE)
+        found = map(_of, (await self._ask(Page, command)).messages)
+        return sorted(found, key=lambda one: one.version)
 
     async def _forget(self, ids: list[str]) -> None:
         if ids:
@@ -351,18 +365,25 @@ def _is_other(known: Subscription | None, tag: str | None) -> bool:
     return tag is not None and (known is None or tag not in ("*", known.tag))
 
 
-def _newest(messages: Iterable[Message]) -> tuple[dict[str, Subscription], list[str]]:
-    """Return the last version of each subscription by its key, and the ids of the others."""
-    newest: dict[str, Subscription] = {}
-    older: list[str] = []
-    for message in messages:
-        one = msgspec.json.decode(message.data, type=Subscription)
-        other = newest.get(one.key)
-        if other is None or other.version < one.version:
-            newest[one.key] = one
-        if other is not None:
-            older.append(_id(one.key, min(one.version, other.version)))
-    return newest, older
+def _of(message: Message) -> Subscription:
+    return msgspec.json.decode(message.data, type=Subscription)
+
+
+def _over(versions: Sequence[Subscription], now: int) -> list[str]:
+    """Return the ids of versions, of which the last one comes last, that nobody needs any more.
+
+    One that was replaced stays for a while: were its number free at once, a writer who has read
+    the one before it would believe to be the first to take it.
+    """
+    last = versions[-1]
+    found = [
+        _id(one.key, one.version)
+        for one, next in pairwise(versions)
+        if next.changed + GONE <= now or one.version + MOST_VERSIONS <= last.version
+    ]
+    if last.gone and last.changed + GONE <= now:
+        found.append(_id(last.key, last.version))
+    return found
 
 
 def _decoded(message: Message | None, kind: type[T]) -> T | None:
