@@ -184,8 +184,12 @@ def test_a_body_that_does_not_fit_is_dead_at_once(scene: Scene, is_async: bool) 
         await scene.put("x", b"x")
         async with scene.at_work():
             await scene.dead(2)
-        assert (await scene.find("q-0")).error == "the body is no int: Expected `int`, got `str`"
-        assert (await scene.find("q-1")).error == "the body is bytes, and the handler takes a int"
+        assert (
+            await scene.find("q-0")
+        ).error == "Unfit: the body is no int: Expected `int`, got `str`"
+        assert (
+            await scene.find("q-1")
+        ).error == "Unfit: the body is bytes, and the handler takes a int"
         assert [command.weight for command in scene.sent(Bury)] == [1, 1]
         assert scene.sent(Retry) == []
 

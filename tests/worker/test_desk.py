@@ -78,6 +78,18 @@ def test_retry_says_when() -> None:
     assert judge(bide.Retry(), attempt=2).delay == 20_000
 
 
+@pytest.mark.parametrize(
+    ("delay", "text"),
+    [("30000d", "past the year 2100$"), ("99999d", "longer than 130 years"), (-1, "is negative")],
+)
+def test_a_delay_that_cannot_be_is_refused_where_it_is_said(delay: Any, text: str) -> None:
+    with pytest.raises(bide.InvalidArgument, match=text) as caught:
+        bide.Retry(delay=delay)
+    verdict = desk.judge(message(), caught.value, bide.Backoff(), 0.5)
+    assert verdict.verb == "retry"  # as after any other mistake in a handler
+    assert verdict.reason.startswith("bide.model.errors.InvalidArgument: delay=")
+
+
 def test_retry_does_not_go_on_for_ever() -> None:
     assert judge(bide.Retry("closed", delay="5m"), attempt=5) == Verdict("bury", reason="closed")
 
@@ -93,7 +105,7 @@ def test_bury_buries() -> None:
 
 
 def test_a_body_that_does_not_fit_is_never_tried_again() -> None:
-    assert judge(Unfit("no Order")) == Verdict("bury", reason="no Order")
+    assert judge(Unfit("no Order")) == Verdict("bury", reason="Unfit: no Order")
 
 
 def deep(depth: int) -> None:

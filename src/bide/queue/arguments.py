@@ -14,7 +14,7 @@ from bide.model.identity import check_name, check_queue, new_ids
 from bide.model.message import MAX_ATTEMPTS, STATES, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
 
-__all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "one_or_several", "wait_seconds"]
+__all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "one_or_several", "wait_seconds", "when"]
 
 OnConflict = Literal["keep", "replace"]
 

@@ -103,7 +103,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
                 retry.delay(message.attempt, chance) if error.delay is None else int(error.delay)
             )
         case Unfit():
-            return Verdict("bury", reason=str(error)[:REASON_LENGTH])
+            return Verdict("bury", reason=f"Unfit: {error}"[:REASON_LENGTH])
         case _:
             reason = describe(error)
             if isinstance(error, Exception) and not retry.covers(error):

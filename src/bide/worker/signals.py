@@ -1,6 +1,8 @@
 """What a handler raises to say what becomes of its message, where returning does not say it."""
 
-from bide.model.moments import Duration, milliseconds
+from bide.clock import SYSTEM_CLOCK
+from bide.model.moments import Duration
+from bide.queue.arguments import when
 
 __all__ = ["Bury", "Discard", "Retry", "Signal", "text_of"]
 
@@ -29,6 +31,10 @@ class Retry(Signal):
         reason: what the message remembers of this attempt.
         delay: how long from now; by default what the handler's backoff says.
 
+    Raises:
+        InvalidArgument: the delay is none, or ends past the year 2100. In a handler that is a
+            failure like any other.
+
     Example:
         >>> raise Retry("the bank is closed", delay="5m")
         Traceback (most recent call last):
@@ -40,7 +46,8 @@ class Retry(Signal):
 
     def __init__(self, reason: object = "", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
-        self.delay = None if delay is None else milliseconds(delay)
+        # By this machine's clock: it is only to tell a slip of the pen.
+        self.delay = None if delay is None else when(delay, None, SYSTEM_CLOCK.now())[1]
 
 
 class Discard(Signal):
