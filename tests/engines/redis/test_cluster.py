@@ -3,6 +3,7 @@
 import itertools
 import logging
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -275,6 +276,28 @@ def test_a_shard_that_is_gone_does_not_stop_the_others(
     dead.start()
     eventually(partial(is_carried_out, engine, put("q", *[f"r{number}" for number in range(50)])))
     assert one(engine, Count("q"))
+    engine.close()
+
+
+def test_a_shard_that_is_silent_does_not_stop_the_others(
+    own_cluster: Callable[..., RedisCluster],
+) -> None:
+    cluster = own_cluster()
+    engine = from_url(urlsplit(f"{cluster.url}?timeout=500ms&reconnect=300ms"))()
+    one(engine, put("q", *ids(100), delay=1))
+    silent = cluster.owner(slot("q", 0))
+    gone = {shard for shard in range(SHARDS) if cluster.owner(slot("q", shard)) is silent}
+    there = [id for id in ids(100) if shard_of(id, SHARDS) not in gone]
+    assert silent.process is not None
+    silent.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    taken: list[str] = []
+    for _ in range(20):
+        taken += [message.id for message in one(engine, Claim("q", 5, HOUR, "w")).messages]
+    assert sorted(taken) == there
+    assert time.monotonic() - begin < 10  # not half a second or more for each
+    silent.process.send_signal(signal.SIGCONT)
+    eventually(lambda: one(engine, Claim("q", 1, HOUR, "w")).messages)
     engine.close()
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import NamedTuple
 
 from redis import exceptions as raised
 
@@ -13,16 +14,24 @@ from bide.model.errors import StoreError, StoreUnavailable
 
 __all__ = ["Nodes"]
 
-QUICK = 0.5
-"""How many seconds a node has to answer that was away, so that others do not wait for it."""
+QUICK = 1.0
+"""How many seconds a node has to answer that was lost, so that nobody waits for it for long."""
 
-REST = 1.0
-"""For how many seconds a node that is away is left alone."""
+REST, LONGEST = 1.0, 16.0
+"""For how many seconds a node that is away is left alone; longer each time if it is silent."""
 
 PAUSE = 0.1
 """Within so many seconds the map is asked for once."""
 
 _log = logging.getLogger("bide.redis")
+
+
+class _Away(NamedTuple):
+    """A node that does not answer: why, until when it is left alone, and for how long."""
+
+    error: StoreError
+    until: float
+    rest: float
 
 
 class Nodes:
@@ -38,7 +47,8 @@ class Nodes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._links: dict[Address, Link] = {}
-        self._away: dict[Address, tuple[float, StoreError]] = {}
+        self._away: dict[Address, _Away] = {}
+        self._doubted: set[Address] = set()
         self._asked = 0.0
         self.slots = Slots(settings.cluster or ())
 
@@ -48,8 +58,12 @@ class Nodes:
             link.close()
         self._links.clear()
 
-    def link(self, address: Address) -> Link:
+    def link(self, address: Address, *, hurried: bool = False) -> Link:
         """Return a connection to a node.
+
+        Args:
+            address: where it is.
+            hurried: not to wait for long for one that was lost.
 
         Raises:
             StoreError: it does not answer; one that did not a moment ago is not asked again.
@@ -57,19 +71,26 @@ class Nodes:
         found = self._links.get(address)
         if found is not None and found.open:
             return found
-        until, error = self._away.get(address, (0.0, None))
-        if error is not None and time.monotonic() < until:
-            raise error
+        away = self._away.get(address)
+        if away is not None and time.monotonic() < away.until:
+            raise away.error
         settings = self._settings.of_node(address)
+        begin = time.monotonic()
+        hurried = hurried and (away is not None or address in self._doubted)
         try:
-            link = Link(settings if error is None else settings.hurried(QUICK))
-        except StoreError as trouble:
-            self._away[address] = time.monotonic() + REST, trouble
+            link = Link(settings.hurried(QUICK) if hurried else settings)
+            if hurried:  # it answers: from now on it may take its time
+                link.close()
+                link = Link(settings)
+        except StoreError as error:
+            now = time.monotonic()
+            rest = REST
+            if away is not None and now - begin > REST / 10:  # each try costs others their time
+                rest = min(2 * away.rest, LONGEST)
+            self._away[address] = _Away(error, now + rest, rest)
             raise
-        if error is not None:  # it was made in a hurry
-            link.close()
-            del self._away[address]
-            link = Link(settings)
+        self._away.pop(address, None)
+        self._doubted.discard(address)
         self._links[address] = link
         return link
 
@@ -78,6 +99,7 @@ class Nodes:
         link = self._links.pop(address, None)
         if link is not None:
             link.close()
+            self._doubted.add(address)
 
     def refresh(self, *, doubted: Address | None = None) -> bool:
         """Ask for the map, not too often; return whether it has changed.
@@ -96,7 +118,7 @@ class Nodes:
         trouble: StoreError | None = None
         for address in candidates:
             try:
-                answer = self.link(address).ask("CLUSTER", "SLOTS")
+                answer = self.link(address, hurried=True).ask("CLUSTER", "SLOTS")
             except Lost as lost:
                 self.lost(address)
                 trouble = trouble or StoreUnavailable(f"{self._settings.shown}: {lost.cause}")

@@ -234,7 +234,8 @@ class ClusterSender:
     def _ready(self, address: Address, group: Sequence[_Sent]) -> Link | None:
         """Return a connection, or put down why there is none."""
         try:
-            link = self.nodes.link(address)
+            hurried = all(each.hurried or each.slot in self._given_up for each in group)
+            link = self.nodes.link(address, hurried=hurried)
         except StoreError as error:
             for each in group:
                 each.answer, each.asking = error, None
