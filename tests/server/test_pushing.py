@@ -84,7 +84,7 @@ def test_what_is_due_is_sent_and_signed(serve: Serve) -> None:
 
     async def story(it: Receiver) -> None:
         ask = Asking(client.port)
-        secret = await ask.subscribe(it)
+        secret = await ask.subscribe(it, first="1h")
         await ask.put("a")
         await ask.acked(1)
         (got,) = it.got
@@ -206,7 +206,7 @@ def test_metrics_and_events_tell_of_it(serve: Serve, make_token: Any) -> None:
 
     async def story(it: Receiver) -> None:
         it.answers(answer(503, b"closed for lunch"))
-        given = {"queue": "orders", "url": f"{it.url}?key=hush-hush", "failures": 1}
+        given = {"queue": "orders", "url": f"{it.url}?key=hush-hush", "failures": 1, "probe": "1h"}
         await asyncio.to_thread(shop.put, ONE, given)
         await asyncio.to_thread(shop.put, f"{Q}/messages/m", {"body": 1})
         await until(lambda: it.got)
@@ -281,7 +281,7 @@ def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: 
 
         async def story(it: Receiver) -> None:
             ask = Asking(two.port)
-            secret = await ask.subscribe(it, concurrency=6)
+            secret = await ask.subscribe(it, concurrency=6, timeout="2m")
             await ask.put(*[f"a{number}" for number in range(300)])
             await ask.acked(300)
             assert len({got.id for got in it.got}) == len(it.got) == 300
