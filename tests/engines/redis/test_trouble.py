@@ -32,6 +32,7 @@ from tests.servers import RedisServer, free_port
 
 Start = Callable[..., RedisServer]
 HOUR = 3_600_000
+NOW = 1_700_000_000_000
 
 DOCS = Path(__file__).parents[3] / "docs" / "redis.md"
 
@@ -157,6 +158,25 @@ def test_a_key_that_is_somebody_elses_is_left_alone(open_engine: Open, start: St
     with pytest.raises(NotAStore, match="something that bide did not store"):
         ask(engine, put("a"))
     assert server.client().get("bide:{q#0}:delayed") == b"mine"
+
+
+def test_half_a_change_that_a_dead_server_left_stops_nobody(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    engine = open_engine(server.url)
+    engine.execute([put("half", "whole", "held")], NOW)
+    client = server.client()
+    client.hdel("bide:{q#0}:records", "half")
+    (claimed,) = engine.execute([Claim("q", 2, 1000, "w")], NOW + 1)
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["whole", "held"]
+    client.hdel("bide:{q#0}:records", "held")
+    (claimed,) = engine.execute([Claim("q", 2, 1000, "w")], NOW + 1002)
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["whole"]
+    assert client.zcard("bide:{q#0}:leased") == 1
+    assert client.zcard("bide:{q#0}:delayed") == 0
 
 
 def test_a_store_of_a_newer_bide_is_refused(open_engine: Open, start: Start) -> None:

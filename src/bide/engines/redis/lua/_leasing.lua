@@ -6,7 +6,9 @@ local reach = number(now * 256 + 255)  -- the highest rank of what is due
 
 local function take_back(limit)
   local members = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
-  for _, member in ipairs(members) do R().locate(sub(member, SEQ + 1)) end
+  for _, member in ipairs(members) do
+    if not R().locate(sub(member, SEQ + 1)) then call('ZREM', LEASED, member) end
+  end
   return #members
 end
 
@@ -43,12 +45,31 @@ local function in_time(members, found, records)
   return unpack(fine)
 end
 
+-- Returns those that have a record. Others are halves of changes, left by a server that died: see
+-- the documentation of bide on the append-only file.
+local function whole(members, found, records)
+  local fine = {{}, {}, {}}
+  for i, text in ipairs(records) do
+    if text then
+      local n = #fine[1] + 1
+      fine[1][n], fine[2][n], fine[3][n] = members[i], found[i], text
+    end
+  end
+  return unpack(fine)
+end
+
 -- Leases the first members of a set, or sets them aside where it is too late for them.
 local function lease(set, members, holder, next_token)
   local found, before = {}, #members
   for i = 1, before do found[i] = sub(members[i], SEQ + 1) end
   local records = each('HMGET', RECORDS, found)
   call('ZREMRANGEBYRANK', set, '0', before - 1)
+  for i = 1, before do
+    if not records[i] then
+      members, found, records = whole(members, found, records)
+      break
+    end
+  end
   if has('e') then members, found, records = in_time(members, found, records) end
   local total = #members
   if total == 0 then return end
