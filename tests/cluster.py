@@ -43,14 +43,8 @@ class RedisCluster:
             for number, server in enumerate(self.servers):
                 ask(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             for server in self.servers[1:]:
-                ask(
-                    first,
-                    "CLUSTER",
-                    "MEET",
-                    "127.0.0.1",
-                    server.port,
-                    server.config["cluster-port"],
-                )
+                port = server.config.get("tls-port", server.port)
+                ask(first, "CLUSTER", "MEET", "127.0.0.1", port, server.config["cluster-port"])
             eventually(lambda: all(self._knows_all(server) for server in self.servers))
             for number, server in enumerate(self.servers[masters:]):
                 ask(server, "CLUSTER", "REPLICATE", self.id_of(self.masters[number % masters]))
@@ -63,8 +57,10 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """A URL that names two of the nodes."""
-        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
-        return f"redis+cluster://{hosts}"
+        tls = "tls-cert-file" in self._config
+        ports = [server.config["tls-port" if tls else "port"] for server in self.servers[:2]]
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"{'rediss' if tls else 'redis'}+cluster://{hosts}"
 
     def stop(self) -> None:
         """End all servers."""
@@ -115,6 +111,10 @@ class RedisCluster:
             "cluster-replica-validity-factor": "0", "repl-diskless-sync-delay": "0",
             "repl-ping-replica-period": "1", **self._config,
         }  # fmt: skip
+        if "tls-cert-file" in config:
+            config |= {
+                "tls-port": str(free_port()), "tls-cluster": "yes", "tls-replication": "yes",
+            }  # fmt: skip
         self.servers.append(RedisServer(folder, port=free_port(), **config))
         return self.servers[-1]
 

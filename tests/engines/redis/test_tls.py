@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -13,6 +14,7 @@ from bide.model.commands import Claim, Put
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed
+from tests.cluster import RedisCluster
 from tests.engines.redis.conftest import Open
 from tests.sentinels import NAME
 from tests.servers import PATIENCE, RedisServer, free_port
@@ -150,3 +152,18 @@ def test_sentinels_behind_tls(open_engine: Open, watched: str, papers: Path) -> 
         open_engine(url)
     with pytest.raises(StoreUnavailable, match=r"is it a port for TLS \(rediss://\)"):
         open_engine(f"{url}?ca={papers}/ca.pem&sentinel_tls=no")
+
+
+def test_a_cluster_is_reached_encrypted(open_engine: Open, papers: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = dict(tls(papers))
+    cluster = RedisCluster(tmp_path, **options)
+    try:
+        engine = open_engine(f"{cluster.url}?ca={papers}/ca.pem")
+        assert works(engine)
+        bell = engine.doorbell()
+        assert bell is not None
+        with pytest.raises(StoreUnavailable, match="ca="):
+            open_engine(cluster.url)
+        engine.close()
+    finally:
+        cluster.stop()
