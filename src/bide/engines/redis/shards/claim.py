@@ -139,6 +139,11 @@ class _Claim:
                 rank = ready_rank(message.due, message.priority)
                 self.found.append(((rank, record[:SEQ], s), message))
 
+    def drop_lapsed(self) -> None:
+        """Forget what was leased in one shard while another took longer than the lease."""
+        if self.command.lease > 0:
+            self.found = [pair for pair in self.found if (pair[1].until or 0) > self.now]
+
     def wait(self) -> Round[int | None]:
         """Nothing is there: let the shards know who waits; return for how long."""
         args = (0, self.command.lease, self.command.holder, "", 0, 0, 0)
@@ -176,6 +181,7 @@ def claim_all(command: Claim, made: Made) -> Job:
         claim.wanted -= yield from claim.take(shares, "ready" if ready else "delayed")
         if claim.wanted <= 0 or left <= 0 or examined >= claim.reach:
             break
+    claim.drop_lapsed()
     if not claim.found:
         following = yield from claim.wait()
         return [Claimed([], 0, claim.now, following)]
