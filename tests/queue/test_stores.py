@@ -161,13 +161,13 @@ def test_engines_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, "redis+cluster", "bide_missing.engines.redis:from_url")
+    fake(monkeypatch, "amqp+tls", "bide_missing.engines.amqp:from_url")
     text = (
-        r"redis\+cluster:// needs the package 'bide_missing', which is not installed: "
-        r"pip install 'bide_missing\[redis\]'"
+        r"amqp\+tls:// needs the package 'bide_missing', which is not installed: "
+        r"pip install 'bide_missing\[amqp\]'"
     )
     with pytest.raises(InvalidArgument, match=text):
-        bide.Queue("orders", "redis+cluster://cache")
+        bide.Queue("orders", "amqp+tls://cache")
 
 
 def test_an_engine_cannot_take_the_place_of_a_built_in_one(
