@@ -56,7 +56,7 @@ class Path:
                 "method-not-allowed", f"{method} cannot be done here; {self._allow} can",
                 headers={"allow": self._allow},
             )  # fmt: skip
-            await _refuse(problem, send)
+            await send_whole(send, *as_json(problem))
             return
         call = Call(self._service, operation, scope, receive, send)
         status = 0
@@ -71,14 +71,14 @@ class Path:
         except Gone:
             status = 499  # nobody is there to hear it; the log says so as nginx does
         except Problem as problem:
-            status = await _refuse(problem, send)
+            status = await _refuse(call, problem)
         except BideError as error:
-            status = await _refuse(of_bide(error), send)
+            status = await _refuse(call, of_bide(error))
         except Exception:  # noqa: BLE001  (it is logged, and nobody else's request suffers)
             status = 500
             _log.exception("%s %s failed", method, operation.path)
             text = "the server made a mistake; its log tells more. Please report it"
-            await _refuse(Problem("internal", text), send)
+            await _refuse(call, Problem("internal", text))
         finally:
             took = self._service.note(operation.name, status, began)
             if _access.isEnabledFor(logging.INFO):
@@ -135,9 +135,12 @@ def _is_local(url: str) -> bool:
         return False
 
 
-async def _refuse(problem: Problem, send: Send) -> int:
+async def _refuse(call: Call, problem: Problem) -> int:
     status, data, headers = as_json(problem)
-    await send_whole(send, status, data, headers)
+    if call.streams:  # its status was told at its beginning: what is left is to end it
+        await call.send({"type": "http.response.body"})
+    else:
+        await send_whole(call.send, status, data, headers)
     return status
 
 

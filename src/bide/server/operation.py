@@ -95,6 +95,8 @@ class Call:
         self.receive = receive
         self.send = send
         self.caller: Caller = OPEN
+        self.streams = False
+        """Whether the beginning of an answer without an end was sent."""
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -182,6 +184,16 @@ class Call:
             return msgspec.convert(dict(pairs), kind, strict=False)
         except msgspec.ValidationError as error:
             raise of_validation(error, "The query") from None
+
+    async def begin_stream(self, kind: str) -> None:
+        """Send the beginning of an answer that goes on for as long as there is something to say."""
+        self.streams = True
+        headers = [
+            (b"content-type", kind.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""

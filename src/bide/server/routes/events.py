@@ -102,17 +102,7 @@ async def events(call: Call) -> Answer | None:
         raise Problem("invalid-argument", "workers are told as often as counts", field="counts")
     if every and not call.caller.may("read"):
         raise Problem("forbidden", "the token has no scope 'read', which counts need; ask for 0")
-    await call.send(
-        {
-            "type": "http.response.start",
-            "status": 200,
-            "headers": [
-                (b"content-type", KIND.encode()),
-                (b"cache-control", b"no-store"),
-                (b"x-accel-buffering", b"no"),
-            ],
-        }
-    )
+    await call.begin_stream(KIND)
     await unless_gone(call.receive, _Stream(call, every, query).run(), _nothing)
     return None
 

@@ -1,0 +1,61 @@
+"""What becomes of an answer that has begun when the server makes a mistake."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from bide.server.app import Path
+from bide.server.operation import Answer, Call, Operation
+from bide.server.service import Service
+from bide.server.settings import Settings
+
+
+async def _nobody() -> dict[str, Any]:
+    raise AssertionError("nothing is to be received")
+
+
+def _sent_by(handle: Any) -> list[dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        service = Service(Settings(store="memory://"))
+        try:
+            path = Path(service, [Operation("x", "GET", "/x", "X", None, handle, {200: None})])
+            scope: dict[str, Any] = {
+                "type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"",
+                "server": None, "client": None, "path_params": {},
+            }  # fmt: skip
+            await path(scope, _nobody, send)
+        finally:
+            service.close()
+
+    asyncio.run(ask())
+    return sent
+
+
+def test_a_mistake_in_a_stream_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(call: Call) -> Answer | None:
+        await call.begin_stream("text/event-stream")
+        raise RuntimeError("boom")
+
+    with caplog.at_level(logging.ERROR, "bide.server"):
+        start, end = _sent_by(handle)
+    assert (start["type"], start["status"]) == ("http.response.start", 200)
+    assert end == {"type": "http.response.body"}
+    assert "RuntimeError: boom" in caplog.text
+
+
+def test_a_mistake_before_is_an_answer_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(call: Call) -> Answer | None:
+        raise RuntimeError("boom")
+
+    with caplog.at_level(logging.ERROR, "bide.server"):
+        start, body = _sent_by(handle)
+    assert start["status"] == 500
+    assert b"boom" not in body["body"]
+    assert "RuntimeError: boom" in caplog.text
