@@ -28,7 +28,7 @@ async def three(lane: Lane) -> list[object]:
     return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
 
 
-@pytest.mark.parametrize("part", ["_after", "_tell", "hint"])
+@pytest.mark.parametrize("part", ["_park", "_tell", "hint"])
 def test_a_bug_after_the_commit_keeps_no_reply_back(
     lane: Lane, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

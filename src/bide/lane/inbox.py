@@ -39,6 +39,10 @@ class Inbox:
         """Whether a caller has to wait before handing in another command."""
         return len(self._tickets) >= self._limit
 
+    def add(self, ticket: Ticket) -> None:
+        """Add a command, however many there are already."""
+        self._tickets.append(ticket)
+
     def extend(self, tickets: Iterable[Ticket]) -> None:
         """Add commands, however many there are already: those of the lane itself never wait."""
         self._tickets.extend(tickets)

@@ -19,7 +19,7 @@ from bide.lane.executor import CLOSED, Executor, own
 from bide.lane.forks import follow
 from bide.lane.inbox import Inbox, call_on
 from bide.lane.parked import Parked
-from bide.lane.ticket import AsyncTicket, Ticket, giving_back, wakes_of
+from bide.lane.ticket import AsyncTicket, BlockingTicket, Ticket, giving_back, wakes_of
 from bide.lane.wakeups import Wakeups
 from bide.model.commands import Command
 from bide.model.errors import Closed, StoreError
@@ -62,7 +62,7 @@ class Lane:
 
     def _fresh(self) -> None:
         """Begin without a thread and without a waiting caller."""
-        guard = threading.RLock()
+        self._guard = guard = threading.RLock()
         self._reads_lock = threading.Lock()
         self._changed = threading.Condition(guard)
         self._inbox = Inbox(guard, self._limit)
@@ -100,7 +100,7 @@ class Lane:
                 self._tell(command.queue, reply.wake)
             if not wait or not isinstance(reply, Claimed) or reply.messages:
                 return reply
-        ticket = Ticket(command, owner, self._deadline(wait))
+        ticket = BlockingTicket(command, owner, self._deadline(wait))
         with self._changed:
             while self._inbox.full and not self._closing:
                 self._inbox.wait()
@@ -187,7 +187,7 @@ class Lane:
 
     def _hand_in_or_room(self, ticket: AsyncTicket) -> "asyncio.Future[None] | None":
         """Add a task's command; or return what tells the task when to try again."""
-        with self._changed:
+        with self._guard:
             if self._inbox.full and not self._closing:
                 return self._inbox.room(ticket.loop)
             self._hand_in(ticket)
@@ -200,10 +200,10 @@ class Lane:
             self._thread = thread
         if ticket.waits:
             self._parked.enter(ticket)
-        self._inbox.extend((ticket,))
+        self._inbox.add(ticket)
         self._changed.notify()
 
-    def _await(self, ticket: Ticket) -> Reply:
+    def _await(self, ticket: BlockingTicket) -> Reply:
         try:
             ticket.wait()
         except BaseException:  # an interrupt: nobody is going to look at what a claim brings
@@ -279,11 +279,14 @@ class Lane:
 
     def _work(self, batch: Sequence[Ticket]) -> None:
         """Execute a batch and settle it. Whatever happens here, nobody is left waiting."""
+        waits = any(ticket.waits for ticket in batch)
         try:
-            if self._wakeups is None and any(ticket.waits for ticket in batch):
+            if waits and self._wakeups is None:
                 self._listen()
             self._executor.execute(batch)
-            self._after(batch)
+            for queue, moment in wakes_of(batch).items():
+                self._tell(queue, moment)
+            self._settle(self._park(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [ticket for ticket in batch if not ticket.settled]
             with self._changed:
@@ -305,10 +308,8 @@ class Lane:
 
     # Settling.
 
-    def _after(self, batch: Sequence[Ticket]) -> None:
-        """Tell who waits of what has changed, park the claims that got nothing, settle the rest."""
-        for queue, moment in wakes_of(batch).items():
-            self._tell(queue, moment)
+    def _park(self, batch: Sequence[Ticket]) -> list[Ticket]:
+        """Park the claims that got nothing and may wait; return what is to be settled."""
         settled: list[Ticket] = []
         with self._changed:
             now = self._clock.monotonic()
@@ -328,7 +329,7 @@ class Lane:
                     ticket.error = Closed(WAITED)
                 self._parked.leave(ticket, now, asked=True)
                 settled.append(ticket)
-        self._settle(settled)
+        return settled
 
     def _tell(self, queue: str, wake: int) -> None:
         if self._listeners or self._parked.interested(queue):
@@ -350,15 +351,15 @@ class Lane:
     def _settle(self, tickets: Sequence[Ticket]) -> None:
         """Let callers go on: threads one by one, tasks with one wake-up of their loop."""
         loops: dict[asyncio.AbstractEventLoop, list[AsyncTicket]] = {}
-        for ticket in tickets:
-            with self._changed:
-                ticket.settled, gone = True, ticket.gone
-                if not gone and not isinstance(ticket, AsyncTicket):
+        with self._guard:
+            for ticket in tickets:
+                ticket.settled = True
+                if isinstance(ticket, AsyncTicket):  # its loop knows whether anybody waits for it
+                    loops.setdefault(ticket.loop, []).append(ticket)
+                elif ticket.gone:
+                    self._give_back(ticket)
+                else:
                     ticket.settle()
-            if gone:
-                self._give_back(ticket)
-            elif isinstance(ticket, AsyncTicket):
-                loops.setdefault(ticket.loop, []).append(ticket)
         for loop, group in loops.items():
             if not call_on(loop, self._deliver, group):
                 for ticket in group:
@@ -383,8 +384,6 @@ class Lane:
         for ticket in tickets:
             ticket.error = own(error)
         self._settle(tickets)
-
-    # Forking.
 
     def before_fork(self) -> None:
         """Let no batch be under way, or the child would inherit half of it."""

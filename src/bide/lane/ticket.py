@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bide.model.commands import Claim, Command, Lease, Retry
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
-__all__ = ["AsyncTicket", "Ticket", "Unattended", "giving_back", "wakes_of"]
+__all__ = ["AsyncTicket", "BlockingTicket", "Ticket", "Unattended", "giving_back", "wakes_of"]
 
 
 HEAR_INTERRUPTS = 1.0
@@ -15,7 +15,7 @@ HEAR_INTERRUPTS = 1.0
 
 
 class Ticket:
-    """A command of a thread that blocks until it is settled.
+    """A command of one caller.
 
     Args:
         command: what is to be done.
@@ -24,8 +24,8 @@ class Ticket:
     """
 
     __slots__ = (
-        "_done", "abandoned", "command", "deadline", "error", "owner", "parkable", "reply",
-        "settled",
+        "abandoned", "command", "deadline", "error", "owner", "parkable", "reply", "settled",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -34,11 +34,33 @@ class Ticket:
         self.command = command
         self.owner = owner
         self.deadline = deadline
+        self.waits = deadline is not None
+        """Whether it is a claim that may wait for messages to fall due."""
         self.reply: Reply | None = None
         self.error: BaseException | None = None
         self.abandoned = False
+        """Whether its caller was interrupted."""
         self.parkable = False
         self.settled = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody will look at the reply."""
+        return self.abandoned
+
+    def settle(self) -> None:
+        """Let the caller go on."""
+
+
+class BlockingTicket(Ticket):
+    """A command of a thread that blocks until it is settled."""
+
+    __slots__ = ("_done",)
+
+    def __init__(
+        self, command: Command, owner: object = None, deadline: float | None = None
+    ) -> None:
+        super().__init__(command, owner, deadline)
         # A bare lock: a third of what an event costs, and a put waits on one.
         self._done = threading.Lock()
         self._done.acquire()
@@ -53,24 +75,11 @@ class Ticket:
         while not self._done.acquire(timeout=HEAR_INTERRUPTS):
             pass
 
-    @property
-    def waits(self) -> bool:
-        """Whether it is a claim that may wait for messages to fall due."""
-        return self.deadline is not None
-
-    @property
-    def gone(self) -> bool:
-        """Whether the caller was interrupted: nobody will look at the reply."""
-        return self.abandoned
-
 
 class Unattended(Ticket):
     """A command that nobody waits for: messages that are given back."""
 
     __slots__ = ()
-
-    def settle(self) -> None:
-        """Nobody is there to hear of it."""
 
 
 class AsyncTicket(Ticket):
