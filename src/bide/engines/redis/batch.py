@@ -91,7 +91,7 @@ class Batch:
         works: list[list[Work]] = []
         for (queue, shard), chain in chains.items():
             shards = self._shards(queue)
-            planned = plan(chain, alone=False)
+            planned = plan(chain)
             works.append([work._replace(shard=shard, shards=shards) for work in planned])
         told = self._run(works)
         replies = {key: iter(mine) for key, mine in zip(chains, told, strict=True)}

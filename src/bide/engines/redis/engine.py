@@ -17,6 +17,7 @@ from bide.engines.redis.sender import Answer, Sender
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.shards.known import Known
 from bide.engines.redis.verbs import Call, check
+from bide.engines.redis.verbs.one import answered, call_of
 from bide.model.commands import Command, Queues
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Names, Reply
@@ -55,6 +56,8 @@ class RedisEngine:
         """Carry out the commands in order, as few pipelines as they allow."""
         if self._closed:
             raise Closed("this engine was closed")
+        if len(commands) == 1 and (reply := self._one(commands[0], now)) is not None:
+            return [reply]
         check(commands)
         outcomes = self._carry_out(commands, now)
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
@@ -90,6 +93,16 @@ class RedisEngine:
         self._sender.close()
 
     # Carrying out.
+
+    def _one(self, command: Command, now: int | None) -> Reply | None:
+        """Carry out a command at less cost; return `None` if that cannot be: nothing was done."""
+        call = call_of(command)
+        if call is None or not self._known.is_single(call.queue):
+            return None
+        (answer,) = self._sender.send((call,), now)
+        if isinstance(answer, Exception):
+            raise self._translated(answer)
+        return None if answer is None else answered(command, answer)  # type: ignore[arg-type]
 
     def _carry_out(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
         """Carry out commands in order; return what came of each."""

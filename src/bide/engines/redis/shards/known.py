@@ -27,6 +27,10 @@ class Known:
         self.made: dict[str, Made] = {}
         """Those of several shards."""
 
+    def is_single(self, queue: str) -> bool:
+        """Tell whether a queue is taken for one of a single shard."""
+        return queue not in self.made if self._wanted == 1 else queue in self._alone
+
     def meet(self, commands: Iterable[Command], send: Send) -> None:
         """Find out about the queues of commands, and make those that the commands make."""
         if self._wanted == 1:  # then each answers for itself: its one shard knows better

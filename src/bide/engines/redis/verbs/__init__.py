@@ -70,25 +70,8 @@ def _alike(command: cmd.Command) -> object:
     return kind, known[1](command)
 
 
-def _of_one(command: cmd.Command) -> Job | None:
-    """Return how to do at less cost what is about one message and stands alone."""
-    if isinstance(command, cmd.Cancel):
-        return change.cancel_one(command) if change.is_simple(command) else None
-    if isinstance(command, cmd.Put) and not isinstance(command, put.NumberedPut):
-        return put.put_one(command) if put.is_simple(command) else None
-    return None
-
-
-def plan(commands: Sequence[cmd.Command], *, alone: bool = True) -> Iterator[Work]:
-    """Return the work that commands mean, in their order.
-
-    Args:
-        commands: what is to be done.
-        alone: whether nothing is done beside them, so that one may be done at less cost.
-    """
-    if alone and len(commands) == 1 and (one := _of_one(commands[0])) is not None:
-        yield Work(commands, one, True)
-        return
+def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
+    """Return the work that commands mean, in their order."""
     runs = [commands] if len(commands) == 1 else [list(run) for _, run in groupby(commands, _alike)]
     for run in runs:
         first = run[0]

@@ -10,8 +10,8 @@ from bide.model.message import REASON_LENGTH
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
 __all__ = [
-    "cancel", "cancel_one", "cancel_where", "configure", "is_simple", "purge", "reschedule",
-    "revive", "rule_of", "set_aside", "sweep",
+    "cancel", "cancel_where", "configure", "is_unconditional", "purge", "reschedule", "revive",
+    "rule_of", "set_aside", "sweep",
 ]  # fmt: skip
 
 
@@ -61,18 +61,9 @@ def _still(command: Cancel | Reschedule) -> str:
     return due if command.if_version is None else f"{due}v{command.if_version}"
 
 
-def is_simple(command: Cancel) -> bool:
-    """Tell whether a cancel names one message, whatever has become of it."""
-    return len(command.ids) == 1 and command.where is None and not _still(command)
-
-
-def cancel_one(command: Cancel) -> Job:
-    """Take one message back with less ado, if nothing else is to be done."""
-    (id,) = command.ids
-    (text,) = yield [Call("cancel_one", command.queue, (id,))]
-    if text is None:
-        return (yield from cancel([command]))
-    return [Outcomes([as_outcome(id, decode(text)[2][0])])]
+def is_unconditional(command: Cancel) -> bool:
+    """Tell whether a cancel names messages by id, whatever has become of them."""
+    return command.where is None and not _still(command)
 
 
 def cancel(run: Sequence[Cancel]) -> Job:

@@ -25,9 +25,7 @@ __all__ = [
     "SIZE",
     "NumberedOutcomes",
     "NumberedPut",
-    "is_simple",
     "put",
-    "put_one",
 ]
 
 SIZE = 1_000_000
@@ -51,25 +49,6 @@ class NumberedOutcomes(Outcomes, frozen=True, tag="outcomes"):
 
     following: int = 0
     """The number that the next message in the shard has at least."""
-
-
-def is_simple(command: Put) -> bool:
-    """Tell whether a put is of one message that has nothing but a body, and wakes nobody."""
-    if len(command.items) != 1 or command.on_conflict != "keep":
-        return False
-    item = command.items[0]
-    return is_plain(item) and (item.at is not None or item.delay > 0)
-
-
-def put_one(command: Put) -> Job:
-    """Put one message with less ado, if nothing else is to be done."""
-    (item,) = command.items
-    args = (when(item.at, item.delay), item.priority, item.id, write(item))
-    (text,) = yield [Call("put_one", command.queue, args)]
-    if text is None:
-        return (yield from put([command]))
-    now = decode(text)[0]
-    return [_reply(list(_kept(command.items, now, {})), ())]
 
 
 def put(run: Sequence[Put]) -> Job:
