@@ -76,7 +76,7 @@ def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
         threads = [threading.Thread(target=claim) for _ in range(5)]
         for thread in threads:
             thread.start()
-        while not re.search(r"bide_http_claims_waiting\{.*\} 5", _metrics(server)):
+        while not re.search(r"bide_http_claims_waiting 5", _metrics(server)):
             time.sleep(0.01)
         began = time.monotonic()
         assert server.stop() == 0

@@ -62,7 +62,7 @@ def _waits(port: int) -> bool:
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    waiting = [line for line in text.splitlines() if line.startswith("bide_http_claims_waiting{")]
+    waiting = [line for line in text.splitlines() if line.startswith("bide_http_claims_waiting ")]
     return waiting[0].endswith(" 1.0")
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 
 from bide.model.errors import BideError
+from bide.server.figures import Board
 from bide.server.operation import Call, Operation, Scope, Send, send_whole
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.receiving import Gone, Receive
@@ -166,6 +167,7 @@ class App:
         test_clock: by which the store goes instead of its own; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
         uses: what namespaces have used, shared with the other processes of the server.
+        board: what each of these has done, shared by them as well.
     """
 
     def __init__(
@@ -174,8 +176,9 @@ class App:
         test_clock: SettableClock | None = None,
         ready: Callable[[], None] = lambda: None,
         uses: Uses | None = None,
+        board: Board | None = None,
     ) -> None:
-        self.service = Service(settings, test_clock, uses)
+        self.service = Service(settings, test_clock, uses, board)
         self._ready = ready
         by_path: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:

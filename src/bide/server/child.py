@@ -16,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.app import App
+from bide.server.figures import Board
+from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.uses import Uses
 from bide.worker.child import BEAT, FAILED, WRONG_USAGE, loop_factory
@@ -149,30 +151,33 @@ class Server(uvicorn.Server):
 
 def main(arguments: list[str]) -> int:
     """Serve on an inherited socket; return the exit code."""
-    line_fd, socket_fd, uses_fd = map(int, arguments)
+    line_fd, socket_fd, uses_fd, figures_fd = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
     configure(as_json=settings.log_json, level=settings.log_level, gather=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
-            loop.run(_serve(settings, line_fd, socket_fd, Uses(uses_fd)))
+            shared = Uses(uses_fd), Board(figures_fd)
+            loop.run(_serve(settings, line_fd, socket_fd, *shared))
     except BideError as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
     return 0
 
 
-async def _serve(settings: Settings, line_fd: int, socket_fd: int, uses: Uses) -> None:
+async def _serve(
+    settings: Settings, line_fd: int, socket_fd: int, uses: Uses, board: Board
+) -> None:
     loop = asyncio.get_running_loop()
     report = Report()
-    app = App(settings, ready=lambda: _ready(line, report), uses=uses)
+    app = App(settings, ready=lambda: _ready(line, report), uses=uses, board=board)
     line = Line(line_fd, lambda: _orphaned(server))
     await app.service.begin()
     server = Server(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await line.open()
-    beats = asyncio.create_task(_beat(line, report))
+    beats = asyncio.create_task(_beat(line, report, app.service))
     try:
         await server.serve([socket.socket(fileno=socket_fd)])
     finally:
@@ -191,8 +196,9 @@ def _ready(line: Line, report: Report) -> None:
     line.tell(report)
 
 
-async def _beat(line: Line, report: Report) -> None:
+async def _beat(line: Line, report: Report, service: Service) -> None:
     while True:
+        service.board.post(service.figures)
         await asyncio.sleep(BEAT)
         line.tell(report)
 

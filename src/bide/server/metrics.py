@@ -1,7 +1,6 @@
 """What Prometheus reads of the server: the queues, as a worker tells of them, and its requests."""
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,9 @@ from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
 from bide.server.access import Caller
+from bide.server.figures import Figures
 from bide.server.push.metrics import push_metrics
+from bide.server.push.survey import Known
 from bide.server.service import Service
 from bide.telemetry.metrics import claim_metrics, registry_of
 
@@ -22,7 +23,7 @@ KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def exposition(service: Service, caller: Caller) -> bytes:
-    """Return the figures of a caller's queues, and of this process of the server.
+    """Return the figures of a caller's queues, and of all processes of the server together.
 
     Raises:
         InvalidArgument: prometheus_client is not installed.
@@ -37,7 +38,12 @@ async def exposition(service: Service, caller: Caller) -> bytes:
     registry = registry_of(lambda: _or_raise(counts), now=lambda: service.clock.now() / 1000)
     from prometheus_client import generate_latest
 
-    registry.register(_ServerCollector(service, caller))
+    try:
+        known = await service.pushing.known()
+    except StoreError:
+        known = {}  # that the store is away is told already
+    figures = service.board.together(service.figures)
+    registry.register(_ServerCollector(figures, known, caller, service.clock.now()))
     return generate_latest(registry)
 
 
@@ -48,11 +54,15 @@ def _or_raise(counts: dict[str, Counts] | StoreError) -> Mapping[str, Counts]:
 
 
 class _ServerCollector:
-    """Tells what this process has answered, and handed out."""
+    """Tells what the server has answered, handed out and pushed."""
 
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self._service = service
+    def __init__(
+        self, figures: Figures, known: Mapping[str, Known], caller: Caller, now: int
+    ) -> None:
+        self._figures = figures
+        self._known = known
         self._caller = caller
+        self._now = now
 
     def describe(self) -> "list[Metric]":
         """Promise nothing."""
@@ -60,42 +70,42 @@ class _ServerCollector:
 
     def collect(self) -> "Iterator[Metric]":
         """Yield what was done so far."""
-        own = self._caller.own
+        figures, own, home = self._figures, self._caller.own, self._caller.namespace
         tallies = {
             name: tally
-            for queue, tally in self._service.tallies.items()
+            for queue, tally in figures.tallies.items()
             if (name := own(queue)) is not None
         }
-        process = str(os.getpid())
-        yield from claim_metrics(tallies, {"process": process})
-        home, service = self._caller.namespace, self._service
-        outlets = {
-            name: outlet
-            for outlet in service.pushing.outlets.values()
-            if (name := outlet.subscription.known_as(home)) is not None
+        yield from claim_metrics(tallies)
+        known = {
+            name: one
+            for one in self._known.values()
+            if (name := one.subscription.known_as(home)) is not None
         }
-        yield from push_metrics(outlets, process, service.clock.now())
-        if self._caller.namespace is None:  # what others ask for is no business of a namespace
+        yield from push_metrics(known, figures.sent, self._now)
+        if home is None:  # what others ask for is no business of a namespace
             yield from self._requests()
 
     def _requests(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        service, process = self._service, str(os.getpid())
+        figures = self._figures
         requests = CounterMetricFamily(
             "bide_http_requests", "Requests answered, by operation and status.",
-            labels=["process", "operation", "status"],
+            labels=["operation", "status"],
         )  # fmt: skip
-        for (operation, status), count in sorted(service.requests.items()):
-            requests.add_metric([process, operation, str(status)], count)
+        for (operation, status), count in sorted(figures.requests.items()):
+            requests.add_metric([operation, str(status)], count)
         seconds = CounterMetricFamily(
             "bide_http_request_seconds", "How long answering them took, waiting included.",
-            labels=["process", "operation"],
+            labels=["operation"],
         )  # fmt: skip
-        for operation, took in sorted(service.seconds.items()):
-            seconds.add_metric([process, operation], round(took, 6))
-        waiting = GaugeMetricFamily(
-            "bide_http_claims_waiting", "Claims that wait for a message.", labels=["process"]
+        for operation, took in sorted(figures.seconds.items()):
+            seconds.add_metric([operation], took)
+        yield from (requests, seconds)
+        yield GaugeMetricFamily(
+            "bide_http_claims_waiting", "Claims that wait for a message.", value=figures.waiting
         )
-        waiting.add_metric([process], service.waiting)
-        yield from (requests, seconds, waiting)
+        yield GaugeMetricFamily(
+            "bide_http_processes", "Processes of the server.", value=figures.processes
+        )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -12,7 +12,9 @@ from bide.model.errors import BideError, Closed, StoreError
 from bide.server.push.addresses import Gate
 from bide.server.push.answer import Answer
 from bide.server.push.records import Records
+from bide.server.push.sent import Sent
 from bide.server.push.subscription import Subscription
+from bide.server.push.survey import Known, Survey
 from bide.server.settings import Settings
 from bide.worker.access import sleep
 
@@ -47,6 +49,8 @@ class Pushing:
         self._clock = clock
         self._settings = settings
         self._pusher: Pusher | None = None
+        self._sent = Sent()
+        self._survey = Survey(self.records)
         self._task: asyncio.Task[None] | None = None
         self._failure: str | None = None
         self._stopping = False
@@ -54,9 +58,7 @@ class Pushing:
     def begin(self) -> None:
         """Begin to push, if the server was told to, and not to stop meanwhile."""
         wanted = self._settings.push and not self._stopping and self._task is None
-        # A store behind another server is that one's to push from.
-        at_hand = urlsplit(self._settings.store).scheme not in ("http", "https")
-        if wanted and at_hand and self._lane.capabilities.random_access:
+        if wanted and self._at_hand:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self, *, hurry: bool = False) -> None:
@@ -93,6 +95,29 @@ class Pushing:
     def outlets(self) -> "dict[str, Outlet]":
         """What is at work in this process, by the keys of the subscriptions."""
         return {} if self._pusher is None else self._pusher.outlets
+
+    async def known(self) -> Mapping[str, Known]:
+        """Return all subscriptions by their keys, with the circuits that those who push tell of.
+
+        Raises:
+            StoreError: they are not pushed from here, and the store cannot be read.
+        """
+        if self._task is not None and self._pusher is not None and self._pusher.looked:
+            outlets = self._pusher.outlets.items()
+            return {key: Known(outlet.subscription, outlet.circuit) for key, outlet in outlets}
+        return await self._survey.known() if self._at_hand else {}
+
+    @property
+    def _at_hand(self) -> bool:
+        """Whether the store keeps subscriptions that this server may look at."""
+        # A store behind another server is that one's to push from.
+        behind = urlsplit(self._settings.store).scheme in ("http", "https")
+        return not behind and self._lane.capabilities.random_access
+
+    @property
+    def sent(self) -> Sent:
+        """What this process has sent so far."""
+        return self._sent if self._pusher is None else self._sent.plus(self._pusher.sent)
 
     @property
     def failure(self) -> str | None:
@@ -151,6 +176,6 @@ class Pushing:
             _log.exception("push has failed, and begins anew")
             told = str(error) if isinstance(error, BideError) else type(error).__name__
             self._failure = f"push has failed, and begins anew: {told}"
-            self._pusher = None
+            self._sent, self._pusher = self.sent, None
             return False
         return True

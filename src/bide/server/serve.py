@@ -29,12 +29,12 @@ async def serve(settings: Settings) -> int:
         InvalidArgument: the settings cannot work together, or nothing can listen there.
     """
     settings.check()
-    listening, uses = bind(settings), make_file()
+    listening, uses, figures = bind(settings), make_file(), make_file("bide-figures")
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     try:
         where, store = address(listening, settings), settings.shown()["store"]
         _log.info("listening on %s, store %s", where, store)
-        shared = listening.fileno(), uses
+        shared = listening.fileno(), uses, figures
         return await Supervisor(
             lambda line: [sys.executable, *_flags(), "-m", "bide.server.child",
                           *map(str, (line, *shared))],
@@ -42,6 +42,7 @@ async def serve(settings: Settings) -> int:
         ).run()  # fmt: skip
     finally:
         os.close(uses)
+        os.close(figures)
         del os.environ[SETTINGS]
         listening.close()
         _tidy(settings)

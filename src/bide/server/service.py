@@ -14,6 +14,7 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.model.replies import Claimed, Names, Reply
 from bide.server.access import OPEN, RESERVED, Caller, Tokens
 from bide.server.claimers import Claimers
+from bide.server.figures import Board, Figures
 from bide.server.hub import Hub
 from bide.server.problem import Problem
 from bide.server.pushing import Pushing
@@ -46,6 +47,7 @@ class Service:
         settings: what the server was told.
         test_clock: by which the store goes instead of its own; requests may then set it.
         uses: what namespaces have used, shared with the other processes of the server.
+        board: what each of these has done, shared by them as well.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Service:
         settings: Settings,
         test_clock: SettableClock | None = None,
         uses: Uses | None = None,
+        board: Board | None = None,
     ) -> None:
         settings.check()
         self.settings = settings
@@ -62,6 +65,7 @@ class Service:
         self.hub = Hub(self.lane)
         self.tokens = Tokens(self.lane, self.clock)
         self.uses = uses or Uses()
+        self.board = board or Board()
         self.quotas = Quotas(settings, self.lane, self.uses)
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.asks_for_tokens = settings.auth == "required"
@@ -189,6 +193,12 @@ class Service:
         self.seconds[operation] = self.seconds.get(operation, 0.0) + took
         return took
 
+    @property
+    def figures(self) -> Figures:
+        """What this process has done so far."""
+        sent = self.pushing.sent
+        return Figures(self.requests, self.seconds, self.tallies, sent, self.waiting)
+
     def attendance(self) -> Attendance:
         """Return what tells in the store of those who claim here."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
@@ -211,12 +221,14 @@ class Service:
             self._ended = True
             self.stop()
             await self.pushing.end()
+            self.board.leave(self.figures)
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Let go of the store."""
         close_lane(self.lane)
         self.uses.close()
+        self.board.close()
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:

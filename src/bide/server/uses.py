@@ -28,10 +28,14 @@ class Use:
         """When they were counted last."""
 
 
-def make_file() -> int:
-    """Return the descriptor of a file for `Uses`, to be handed to each process."""
+def make_file(name: str = "bide-uses") -> int:
+    """Return the descriptor of a file without a name, to be handed to each process.
+
+    Args:
+        name: by which it can be told from others in a list of open files.
+    """
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("bide-uses")
+        return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

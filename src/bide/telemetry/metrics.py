@@ -221,46 +221,36 @@ class _DeliveryCollector:
         )
 
 
-def claim_metrics(
-    tallies: Mapping[str, Tally], labels: Mapping[str, str] | None = None
-) -> "Iterator[Metric]":
+def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
     """Yield what was claimed, and how late; workers and servers have these alike.
 
     Args:
         tallies: by queue.
-        labels: that all of them are to have beside the queue.
     """
     from prometheus_client.core import CounterMetricFamily
 
-    more = dict(labels or {})
-    claims = CounterMetricFamily(
-        "bide_claims", "Claims that brought messages.", labels=["queue", *more]
-    )
+    claims = CounterMetricFamily("bide_claims", "Claims that brought messages.", labels=["queue"])
     claimed = CounterMetricFamily(
-        "bide_messages_claimed", "Messages that claims brought.", labels=["queue", *more]
+        "bide_messages_claimed", "Messages that claims brought.", labels=["queue"]
     )
     for queue, tally in tallies.items():
-        claims.add_metric([queue, *more.values()], tally.claims)
-        claimed.add_metric([queue, *more.values()], tally.claimed)
+        claims.add_metric([queue], tally.claims)
+        claimed.add_metric([queue], tally.claimed)
     yield from (claims, claimed)
     yield _histogram(
         "bide_delivery_lateness_seconds",
         "From the due moment of a message to the start of its handler; of a claim by HTTP, to the "
         "answer.",
         {queue: tally.lateness for queue, tally in tallies.items()},
-        more,
     )
 
 
-def _histogram(
-    name: str, text: str, found: Mapping[str, Histogram], labels: Mapping[str, str] | None = None
-) -> "Metric":
+def _histogram(name: str, text: str, found: Mapping[str, Histogram]) -> "Metric":
     from prometheus_client.core import HistogramMetricFamily
 
-    more = dict(labels or {})
-    family = HistogramMetricFamily(name, text, labels=["queue", *more])
+    family = HistogramMetricFamily(name, text, labels=["queue"])
     for queue, histogram in found.items():
-        family.add_metric([queue, *more.values()], histogram.cumulative(), histogram.sum)
+        family.add_metric([queue], histogram.cumulative(), histogram.sum)
     return family
 
 

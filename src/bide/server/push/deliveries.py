@@ -56,6 +56,10 @@ class Deliveries(msgspec.Struct, omit_defaults=True):
             last.error,
         )
 
+    def ceased(self) -> "Deliveries":
+        """Return what stays true once the process has ended."""
+        return msgspec.structs.replace(self, running=0)
+
 
 def class_of(answer: Answer) -> Class:
     """Return how an answer begins; what is below 200 or above 599 is none."""

@@ -1,28 +1,28 @@
-"""What Prometheus reads of push: what this process has sent, how late, and how receivers fare."""
+"""What Prometheus reads of push: what was sent, how late, and how receivers fare."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
 
 from bide.server.push.circuit import State
-from bide.server.push.deliveries import CLASSES
-from bide.telemetry.tally import OUTCOMES
+from bide.server.push.deliveries import CLASSES, Deliveries
+from bide.server.push.sent import Sent
+from bide.server.push.survey import Known
+from bide.telemetry.tally import OUTCOMES, Tally
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-    from bide.server.push.outlet import Outlet
 
 __all__ = ["push_metrics"]
 
 STATES: tuple[State, ...] = get_args(State)
 
 
-def push_metrics(outlets: "Mapping[str, Outlet]", process: str, now: int) -> "Iterator[Metric]":
-    """Yield the metrics of outlets.
+def push_metrics(known: Mapping[str, Known], sent: Sent, now: int) -> "Iterator[Metric]":
+    """Yield the metrics of subscriptions.
 
     Args:
-        outlets: by the names that their subscriptions have for whoever asks.
-        process: which process tells it.
+        known: the subscriptions, by the names that they have for whoever asks.
+        sent: what was sent to them, and to others.
         now: the moment, in Unix milliseconds.
     """
     from prometheus_client.core import (
@@ -31,7 +31,7 @@ def push_metrics(outlets: "Mapping[str, Outlet]", process: str, now: int) -> "It
         HistogramMetricFamily,
     )
 
-    labels = ["process", "subscription"]
+    labels = ["subscription"]
     requests = CounterMetricFamily(
         "bide_push_requests", "Requests to receivers, by the first digit of the answer's status; "
         "none: nothing that could be read came back.", labels=[*labels, "answer"],
@@ -52,18 +52,18 @@ def push_metrics(outlets: "Mapping[str, Outlet]", process: str, now: int) -> "It
     duration = HistogramMetricFamily(
         "bide_push_duration_seconds", "How long requests took.", labels=labels
     )
-    for name, outlet in sorted(outlets.items()):
-        mine, tally = [process, name], outlet.station.current()
-        told = outlet.current()
+    for name, one in sorted(known.items()):
+        mine, key = [name], one.subscription.key
+        tally, told = sent.tallies.get(key) or Tally(), sent.deliveries.get(key) or Deliveries()
         for answer in CLASSES:
             requests.add_metric([*mine, answer], told.answers.get(answer, 0))
         for outcome in OUTCOMES:
             ended.add_metric([*mine, outcome], tally.outcomes.get(outcome, 0))
         running.add_metric(mine, told.running)
-        state = outlet.circuit.state(now)
-        for one in STATES:
-            circuit.add_metric([*mine, one], one == state)
-        paused.add_metric(mine, outlet.subscription.paused)
+        found = one.circuit.state(now)
+        for state in STATES:
+            circuit.add_metric([*mine, state], state == found)
+        paused.add_metric(mine, one.subscription.paused)
         lateness.add_metric(mine, tally.lateness.cumulative(), tally.lateness.sum)
         duration.add_metric(mine, tally.duration.cumulative(), tally.duration.sum)
     yield from (requests, ended, running, circuit, paused, lateness, duration)

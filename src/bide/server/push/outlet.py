@@ -15,6 +15,7 @@ from bide.server.push.deliveries import Deliveries
 from bide.server.push.pace import Pace
 from bide.server.push.records import Records
 from bide.server.push.sender import Sender, request_of
+from bide.server.push.sent import Sent
 from bide.server.push.subscription import Subscription
 from bide.worker import desk
 from bide.worker.access import Access, sleep
@@ -104,6 +105,12 @@ class Outlet:
         """Return what came of its requests so far, and how many are under way."""
         self.deliveries.running = len(self.station.running)
         return self.deliveries
+
+    @property
+    def sent(self) -> Sent:
+        """What it has sent so far."""
+        key = self.subscription.key
+        return Sent({key: self.station.current()}, {key: self.current()})
 
     def _handler(self) -> Handler:
         one = self.subscription

@@ -7,6 +7,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from bide.server.push.outlet import Outlet
 from bide.server.push.peers import share
 from bide.server.push.records import Records
 from bide.server.push.sender import Request, Sender
+from bide.server.push.sent import Sent
 from bide.server.push.subscription import Subscription
 from bide.worker.access import Access, sleep
 
@@ -103,6 +105,7 @@ class Pusher:
         self._sender: Sender | None = None
         self._works: dict[str, _Works] = {}
         self._leaving: dict[asyncio.Task[None], Outlet] = {}
+        self._past = Sent()
         self._look = asyncio.Event()
         self._there = [self.holder]
         self._seen = float("-inf")
@@ -113,6 +116,12 @@ class Pusher:
     def outlets(self) -> dict[str, Outlet]:
         """What is at work, by the keys of the subscriptions."""
         return {key: works.outlet for key, works in self._works.items()}
+
+    @property
+    def sent(self) -> Sent:
+        """What it has sent so far, with what came of it."""
+        outlets = [works.outlet for works in self._works.values()] + [*self._leaving.values()]
+        return reduce(Sent.plus, [outlet.sent for outlet in outlets], self._past)
 
     @property
     def sender(self) -> Sender:
@@ -188,7 +197,10 @@ class Pusher:
         works = self._works.pop(key)
         leaving = asyncio.get_running_loop().create_task(self._finish(works, None))
         self._leaving[leaving] = works.outlet
-        leaving.add_done_callback(self._leaving.pop)
+        leaving.add_done_callback(self._left)
+
+    def _left(self, leaving: asyncio.Task[None]) -> None:
+        self._past = self._past.plus(self._leaving.pop(leaving).sent.ceased())
 
     async def _finish(self, works: _Works, grace: float | None) -> None:
         """Claim no more; let what runs end within the grace, then hand it back."""
@@ -220,8 +232,8 @@ class Pusher:
     async def _stop(self, grace: float) -> None:
         leaving = dict(self._leaving)
         ending = [self._finish(works, grace) for works in self._works.values()]
-        self._works = {}
         await asyncio.gather(*ending, return_exceptions=True)
+        self._past, self._works = self.sent, {}
         for outlet in leaving.values():
             outlet.station.hand_back()
         if leaving:

@@ -30,9 +30,7 @@ async def readyz(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """Tell what Prometheus wants to know."""
-    figures = await exposition(call.service, call.caller)
-    # The next scrape may so come to another process, of which nobody would hear otherwise.
-    return Answer(200, figures, {"connection": "close"}, KIND)
+    return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
 async def openapi(call: Call) -> Answer:
@@ -64,7 +62,8 @@ SERVICE = (
     ),
     Operation(
         "metrics", "GET", "/metrics", "Figures for Prometheus", "read", metrics, {200: bytes},
-        tag="service", kind=KIND, description="Those of the token's namespace.",
+        tag="service", kind=KIND,
+        description="Those of the token's namespace, from all processes of the server together.",
     ),
     Operation(
         "openapi", "GET", "/openapi.json", "This description", None, openapi, {200: bytes},
