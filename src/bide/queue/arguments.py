@@ -45,15 +45,40 @@ class Arguments:
             raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")
         self.max_body = max_body
 
+    def put_many(
+        self, messages: Iterable[Any], shared: NewMessage, on_conflict: str, now: int
+    ) -> cmd.Put:
+        """Return the command that puts messages, and bodies as messages with what they share."""
+        if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+            kind = type(messages).__name__
+            raise InvalidArgument(
+                f"put_many takes an iterable of messages or bodies, not a {kind}; for one message "
+                "use put"
+            )
+        listed = list(messages)
+        if not listed or not _SIMPLE.issuperset(map(type, listed)):
+            return self.put([_as_message(each, shared) for each in listed], on_conflict, now)
+        ids = new_ids(len(listed))
+        m = shared
+        like = self.item(
+            None, m.delay, m.at, "", m.priority, m.expires, m.attempts, m.group, None, now
+        )
+        items = [
+            Item(
+                id, data, is_json, like.at, like.delay, like.priority, like.expires,
+                like.attempts, like.group,
+            )
+            for id, (data, is_json) in zip(
+                ids, bodies.encode_all(listed, self.max_body), strict=True
+            )
+        ]  # fmt: skip
+        return cmd.Put(self.queue, items, _policy_of_many(on_conflict))
+
     def put(
         self, messages: Iterable[NewMessage], on_conflict: str = "keep", now: int = 0
     ) -> cmd.Put:
         """Return the command that puts messages; `now` (Unix ms) only bounds their delays."""
-        if on_conflict == "raise":
-            raise InvalidArgument(
-                'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
-                "message was stored, or what was there already"
-            )
+        policy = _policy_of_many(on_conflict)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -81,7 +106,7 @@ class Arguments:
                 now,
             )  # fmt: skip
             items.append(like)
-        return cmd.Put(self.queue, items, _policy(on_conflict))
+        return cmd.Put(self.queue, items, policy)
 
     def put_one(self, item: Item, on_conflict: str) -> cmd.Put:
         """Return the command that puts one message."""
@@ -122,24 +147,6 @@ class Arguments:
         if headers is not None:
             headers = _headers(headers)
         return Item(id, data, is_json, moment, ms, priority, lasting, attempts, group, headers)
-
-    def bulk(self, messages: Iterable[Any], shared: NewMessage) -> list[NewMessage]:
-        """Return messages as they are, and bodies as messages with what they share."""
-        if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-            kind = type(messages).__name__
-            raise InvalidArgument(
-                f"put_many takes an iterable of messages or bodies, not a {kind}; for one message "
-                "use put"
-            )
-        return [
-            message
-            if isinstance(message, NewMessage)
-            else NewMessage(
-                body=message, delay=shared.delay, at=shared.at, priority=shared.priority,
-                expires=shared.expires, attempts=shared.attempts, group=shared.group,
-            )
-            for message in messages
-        ]  # fmt: skip
 
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""
@@ -327,6 +334,20 @@ def _ids(ids: Iterable[str]) -> list[str]:
     if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
         raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
     return [check_name(id) for id in ids]
+
+
+def _as_message(given: Any, shared: NewMessage) -> NewMessage:
+    """Return a message as it is, and a body as one with what it shares."""
+    return given if isinstance(given, NewMessage) else msgspec.structs.replace(shared, body=given)
+
+
+def _policy_of_many(on_conflict: str) -> OnConflict:
+    if on_conflict == "raise":
+        raise InvalidArgument(
+            'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
+            "message was stored, or what was there already"
+        )
+    return _policy(on_conflict)
 
 
 def _policy(on_conflict: str) -> OnConflict:

@@ -128,12 +128,12 @@ class Queue(Blocking):
             body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
             group=group,
         )  # fmt: skip
-        listed = self._ask.bulk(messages, shared)
-        if not listed:
+        command = self._ask.put_many(messages, shared, on_conflict, self._clock.now())
+        if not command.items:
             if not self._users:
                 raise self._was_closed()
             return []
-        return self._do(Outcomes, self._ask.put(listed, on_conflict, self._clock.now())).outcomes
+        return self._do(Outcomes, command).outcomes
 
     @overload
     def cancel(self, id: str, *, if_due: Moment | None = None) -> Outcome: ...

@@ -13,6 +13,7 @@ end to end:
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from bide.model.replies import Outcome
 __all__ = [
     "SEQ",
     "Arg",
+    "are_alike",
     "as_claimed",
     "as_message",
     "as_outcome",
@@ -87,12 +89,22 @@ def write(item: Item) -> bytes:
     return b"".join((line.encode(), group, headers, failures, item.data))
 
 
+_sort = attrgetter(
+    "at", "delay", "priority", "attempts", "json", "group", "expires", "attempt", "failures", "died"
+)
+
+
+def are_alike(items: Sequence[Item]) -> bool:
+    """Tell whether items differ in nothing but id and body."""
+    if len(items) > 1 and len(set(map(_sort, items))) > 1:
+        return False
+    return all(item.headers == items[0].headers for item in items)
+
+
 def write_plain(items: Sequence[Item]) -> list[bytes]:
-    """Return the records of items of which each is plain."""
-    kinds = {(item.json, item.priority, item.attempts) for item in items}
-    if len(kinds) > 1:
-        return [write(item) for item in items]
-    line = _plain_line(*kinds.pop())
+    """Return the records of plain items that are alike."""
+    first = items[0]
+    line = _plain_line(first.json, first.priority, first.attempts)
     return [line + item.data for item in items]
 
 

@@ -45,17 +45,24 @@ elseif new > 0 then
   end
 end
 
+-- What is to be stored, for variadic commands.
+
 local start = place
 local ranks, texts, groups = {}, {}, {}
 local r, t = 0, 0
 local earliest, due, due_text, rank, row
 local when_before, priority_before, priority, died
+local digits = {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'}
 
 local function resolve(when)
   due = tonumber(when)
   if byte(when) == 43 then due = now + due end
   due_text = string.format(' %013.0f ', due)
   when_before, rank = when, nil
+end
+
+local function row_of(place, low)
+  return name .. string.format('%02x', (place - low) / 16)
 end
 
 local function place_dead(mark, member)
@@ -71,37 +78,58 @@ local function place_dead(mark, member)
   return true
 end
 
-for i = 1, total do
-  local id = ARGV[8 + i]
-  if known[i] then
-    kept[#kept + 1] = '[' .. (i - 1) .. ',' .. R().outcome(R().locate(id, known[i]), false) .. ']'
-  else
-    local when = own > 0 and ARGV[6] == '' and ARGV[first_when + i] or ARGV[6]
-    if when ~= when_before then resolve(when) end
-    if several then place, row = start + ARGV[first_number + i] - base, nil end
-    local low = place % 16
-    if low == 0 or not row then row = name .. string.format('%02x', (place - low) / 16) end
-    local digit = sub('0123456789abcdef', low + 1, low + 1)
-    local member = row .. digit .. id
-    texts[t + 1], texts[t + 2] = id, row .. digit .. due_text .. ARGV[first_text + i]
-    t = t + 2
-    place = place + 1
-    local mark = ARGV[7]
-    local dead = false
-    if mark == '' then
-      mark = ARGV[first_mark + i]
-      if find(mark, ' ', 1, true) then
-        dead = place_dead(mark, member)
-        mark = priority
-      end
+-- As most messages are that are put together: all new, and alike but for id and body.
+local function place_alike()
+  resolve(ARGV[6])
+  rank, earliest = number(due * 256 + 255 - ARGV[7]), due
+  for i = 1, total do
+    local low, id = place % 16, ARGV[8 + i]
+    if low == 0 or i == 1 then row = row_of(place, low) end
+    local seq_text = row .. digits[low + 1]
+    texts[t + 1], texts[t + 2] = id, seq_text .. due_text .. ARGV[first_text + i]
+    ranks[t + 1], ranks[t + 2] = rank, seq_text .. id
+    t, place = t + 2, place + 1
+  end
+end
+
+local function place_one(i, id)
+  local when = own > 0 and ARGV[6] == '' and ARGV[first_when + i] or ARGV[6]
+  if when ~= when_before then resolve(when) end
+  if several then place, row = start + ARGV[first_number + i] - base, nil end
+  local low = place % 16
+  if low == 0 or not row then row = row_of(place, low) end
+  local seq_text = row .. digits[low + 1]
+  local member = seq_text .. id
+  texts[t + 1], texts[t + 2] = id, seq_text .. due_text .. ARGV[first_text + i]
+  t, place = t + 2, place + 1
+  local mark = ARGV[7]
+  local dead = false
+  if mark == '' then
+    mark = ARGV[first_mark + i]
+    if find(mark, ' ', 1, true) then
+      dead = place_dead(mark, member)
+      mark = priority
     end
-    if not dead then
-      if not rank or mark ~= priority_before then
-        priority_before, rank = mark, number(due * 256 + 255 - mark)
-      end
-      ranks[r + 1], ranks[r + 2] = rank, member
-      r = r + 2
-      if not earliest or due < earliest then earliest = due end
+  end
+  if not dead then
+    if not rank or mark ~= priority_before then
+      priority_before, rank = mark, number(due * 256 + 255 - mark)
+    end
+    ranks[r + 1], ranks[r + 2] = rank, member
+    r = r + 2
+    if not earliest or due < earliest then earliest = due end
+  end
+end
+
+if new == total and own == 0 and not several then
+  place_alike()
+else
+  for i = 1, total do
+    local id = ARGV[8 + i]
+    if known[i] then
+      kept[#kept + 1] = '[' .. (i - 1) .. ',' .. R().outcome(R().locate(id, known[i]), false) .. ']'
+    else
+      place_one(i, id)
     end
   end
 end

@@ -7,6 +7,7 @@ import msgspec
 
 from bide.engines.redis.records import (
     Arg,
+    are_alike,
     as_outcome,
     is_plain,
     mark,
@@ -120,11 +121,11 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     if not items:
         return ["", 0, 0, ""]
     first = items[0]
-    if len(items) == 1 and is_plain(first):
-        flags, moment = "w" if first.priority else "", when(first.at, first.delay)
-        head = (flags, moment, first.priority, first.id + "\n", first.id, write(first))
-        return [*head, *islice(numbers, 1)]
     ids = [item.id for item in items]
+    if is_plain(first) and are_alike(items):  # as most are that are put together
+        flags, moment = "w" if first.priority else "", when(first.at, first.delay)
+        head = [flags, moment, first.priority, _lines(ids), *ids]
+        return [*head, *write_plain(items), *islice(numbers, len(items))]
     moments = {(item.at, item.delay) for item in items}
     odd = [item for item in items if not is_plain(item)]
     priorities = {item.priority for item in items}
@@ -137,10 +138,9 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     elif len(priorities) > 1:
         marks = [item.priority for item in items]
     common = when(first.at, first.delay) if len(moments) == 1 else ""
-    records = map(write, items) if odd else write_plain(items)
     args: list[Arg] = [flags, common, "" if marks else first.priority, _lines(ids)]
     args += ids
-    args += records
+    args += map(write, items)
     if common == "":
         args += [when(item.at, item.delay) for item in items]
     args += marks
