@@ -3,12 +3,15 @@
 -- Says that the messages are gone which were these members of a set.
 local function gone(members)
   if #members == 0 then return end
-  local parts, names = {}, {}
+  local parts, names, name = {}, {}, '\1'
   for i = 1, #members do
-    local name = sub(members[i], 1, 10)
-    if not parts[name] then
-      parts[name] = 0
-      names[#names + 1] = name
+    local member = members[i]
+    if find(member, name, 1, true) ~= 1 then  -- most stand in the chunk of the one before
+      name = sub(member, 1, 10)
+      if not parts[name] then
+        parts[name] = 0
+        names[#names + 1] = name
+      end
     end
     parts[name] = parts[name] + 1
   end

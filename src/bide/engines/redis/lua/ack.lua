@@ -10,12 +10,14 @@ local function token_of(i) return ARGV[5] ~= '' and ARGV[5] or ARGV[5 + total + 
 local function at_once()
   local first = call('ZRANGE', LEASED, '0', '0', 'WITHSCORES')[2]
   if not first or tonumber(first) <= now then return false end
-  local ids = {unpack(ARGV, 6, 5 + total)}
-  local members = {}
-  for i, held in ipairs(call('HMGET', HELD, unpack(ids))) do
-    local mine = token_of(i) .. ' '
-    if not held or sub(held, SEQ + 1, SEQ + #mine) ~= mine then return false end
-    members[i] = sub(held, 1, SEQ) .. ids[i]
+  local ids, members = {unpack(ARGV, 6, 5 + total)}, {}
+  local held = call('HMGET', HELD, unpack(ids))
+  local mine = token_of(1) .. ' '
+  for i = 1, total do
+    local mark = held[i]
+    if ARGV[5] == '' then mine = token_of(i) .. ' ' end
+    if not mark or find(mark, mine, SEQ + 1, true) ~= SEQ + 1 then return false end
+    members[i] = sub(mark, 1, SEQ) .. ids[i]
   end
   if has('g') then many('ZREM', GROUPS, R().grouped(members, call('HMGET', RECORDS, unpack(ids)))) end
   call('ZREM', LEASED, unpack(members))
