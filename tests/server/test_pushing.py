@@ -203,6 +203,8 @@ def test_a_dead_receiver_is_shown(serve: Serve) -> None:
 def test_metrics_and_events_tell_of_it(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required", push_networks=list(LOOPBACK))
     shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
+    assert shop.token is not None
+    silent = serve(auth="required", push=False).with_token(shop.token)
 
     async def story(it: Receiver) -> None:
         it.answers(answer(503, b"closed for lunch"))
@@ -222,11 +224,23 @@ def test_metrics_and_events_tell_of_it(serve: Serve, make_token: Any) -> None:
         assert f"bide_push_in_flight{{{where}}} 0.0" in told
         assert "hush" not in told
         assert "subscription=" not in (await asyncio.to_thread(mail.get, "/metrics")).data.decode()
-        (event,) = await asyncio.to_thread(subscriptions, shop)
-        assert event == {
+        opened = {
             "subscription": "shop", "queue": "orders", "state": "open",
             "reason": "503 Service Unavailable: closed for lunch",
         }  # fmt: skip
+        deadline = time.monotonic() + PATIENCE
+        for client in (shop, silent):  # also of a server that pushes nothing itself
+            while await asyncio.to_thread(subscriptions, client) != [opened]:
+                assert time.monotonic() < deadline
+            told = (await asyncio.to_thread(client.get, "/metrics")).data.decode()
+            assert 'bide_push_circuit{state="open",subscription="shop"} 1.0' in told
+        await asyncio.to_thread(silent.post, f"{ONE}/pause", {"reason": "their release"})
+        paused = {**opened, "state": "paused", "reason": "their release"}
+        for client in (shop, silent):
+            while await asyncio.to_thread(subscriptions, client) != [paused]:
+                assert time.monotonic() < deadline
+            told = (await asyncio.to_thread(client.get, "/metrics")).data.decode()
+            assert 'bide_push_paused{subscription="shop"} 1.0' in told
         assert await asyncio.to_thread(subscriptions, mail) == []
 
     play(story)

@@ -14,6 +14,9 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
+from bide.model.commands import Command, Put
+from bide.model.errors import StoreUnavailable
+from bide.server.push.outlet import Outlet
 from bide.server.push.pusher import Pusher
 from bide.server.push.records import Records
 from tests.server.push.receiver import Got, answer, receiver
@@ -119,6 +122,101 @@ def test_what_one_server_finds_out_about_a_receiver_counts_for_all(stage: Stage)
                     )
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+    stage.play(story())
+
+
+def test_one_server_of_all_sends_the_one_message_to_a_receiver_that_was_dead(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            it.answers(answer(503))
+            await stage.subscribe(it.url, failures=1, probe=60_000, timeout=300_000)
+            with another(stage) as lane:
+                other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
+                task = asyncio.create_task(other.run(0.0))
+                async with stage.pushing(holder="one") as one:
+                    pushers = (one, other)
+                    await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
+                    await stage.put(1)
+                    outlets = [pusher.outlets["/shop"] for pusher in pushers]
+                    await stage.pass_time(
+                        lambda: all(outlet.circuit.since is not None for outlet in outlets)
+                    )
+                    await stage.put(*range(20))
+                    sent, gate = len(it.got), asyncio.Event()
+
+                    async def hold(got: Got, _: object) -> bytes:
+                        await gate.wait()
+                        return answer(200)
+
+                    it.script = hold
+                    await stage.pass_time(lambda: it.under_way, step=1)
+                    looked = [pusher.looked for pusher in pushers]
+                    await stage.pass_time(
+                        lambda: all(p.looked > n + 2 for p, n in zip(pushers, looked, strict=True))
+                    )
+                    assert len(it.got) == sent + 1
+                    gate.set()
+                    await stage.pass_time(lambda: stage.counts().flow.acked == 20)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    stage.play(story())
+
+
+def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            it.answers(answer(503))
+            await stage.subscribe(it.url, failures=1, probe=1_000, concurrency=1)
+            with another(stage) as lane:
+                other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
+                task = asyncio.create_task(other.run(0.0))
+                async with stage.pushing(holder="one") as one:
+                    await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
+                    await stage.put(1)
+                    outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
+                    await stage.pass_time(
+                        lambda: all(outlet.deliveries.answers for outlet in outlets), step=5
+                    )
+                    it.answers(answer(200))
+                    await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    stage.play(story())
+
+
+def test_a_server_whose_turn_it_is_and_that_does_nothing_is_not_waited_for(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=1, probe=1_000, timeout=1_000) as (it, outlet):
+            it.answers(answer(503))
+            outlet.probe = lambda mine: Outlet.probe(outlet, mine=False)  # type: ignore[method-assign]
+            await stage.put(1)
+            await stage.pass_time(lambda: outlet.circuit.since is not None)
+            sent, until_then = len(it.got), outlet.circuit.until + 6_000
+            await stage.pass_time(lambda: len(it.got) > sent)
+            assert stage.clock.now() >= until_then
+
+    stage.play(story())
+
+
+def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage) -> None:
+    def tells(command: Command) -> bool:
+        return isinstance(command, Put) and command.queue == "bide.server/circuits"
+
+    async def story() -> None:
+        async with receiver() as it:
+            it.answers(answer(503))
+            await stage.subscribe(it.url, failures=1, probe=3_600_000)
+            async with stage.pushing() as pusher:
+                fault = stage.engine.fail(StoreUnavailable("away"), when=tells)
+                await stage.put(1)
+                await until(lambda: fault.struck)
+                assert await stage.records.peers.circuits() == {}
+                await stage.pass_time(lambda: sum(map(tells, stage.sent(Put))) > 1)
+                await until(lambda: not pusher.outlets["/shop"]._untold)
+                assert (await stage.records.peers.circuit("/shop")).since is not None
 
     stage.play(story())
 

@@ -30,6 +30,10 @@ __all__ = ["Outlet"]
 AGAIN = 1.0
 """After so many seconds at most a subscription that was not as it is known here is looked at."""
 
+OVERDUE = 5_000
+"""After so many milliseconds beyond the time-out a server does not wait any more for the one whose
+turn it is to see whether the receiver is back."""
+
 _log = logging.getLogger("bide.server.push")
 
 
@@ -70,6 +74,7 @@ class Outlet:
         self._holder = holder
         self._stale = stale
         self._share = subscription.concurrency
+        self._probes = True
         self._held_until = 0.0
         duty = Duty(subscription.source, lease, subscription.concurrency, {})
         duty.handlers[None] = self._handler()
@@ -78,6 +83,7 @@ class Outlet:
         self._pace = Pace(subscription.rate, self._clock.monotonic())
         self._changed = asyncio.Event()
         self._telling: set[asyncio.Task[None]] = set()
+        self._untold = False
 
     # What it is told.
 
@@ -86,7 +92,7 @@ class Outlet:
         news = self.subscription.tag != subscription.tag
         if news or (places, rate) != (self._share, self._pace.rate):
             if news:
-                self.circuit, self._held_until = Circuit(), 0.0
+                self.circuit, self._held_until, self._untold = Circuit(), 0.0, False
             self.subscription = subscription
             self._share = places
             self._pace.set(rate, self._clock.monotonic())
@@ -98,7 +104,15 @@ class Outlet:
     def hear(self, circuit: Circuit | None) -> None:
         """A server has told how it stands with the receiver; `None`: nobody has."""
         if circuit is not None and circuit.changed > self.circuit.changed:
-            self.circuit = circuit
+            self.circuit, self._untold = circuit, False
+            self._look_again()
+        elif self._untold:
+            self._tell_others()
+
+    def probe(self, mine: bool) -> None:
+        """It is this server, or another one, that sends one message to a receiver that was dead."""
+        if mine != self._probes:
+            self._probes = mine
             self._look_again()
 
     def current(self) -> Deliveries:
@@ -165,7 +179,10 @@ class Outlet:
             case "open":
                 return 0, (self.circuit.until - now) / 1000
             case "half-open":
-                room = min(room, 1 - running)
+                late = self.circuit.until + self.subscription.timeout + OVERDUE - now
+                if not self._probes and late > 0:
+                    return 0, late / 1000
+                room = 1 - running
         if room <= 0:
             return 0, None
         if moment < self._held_until:
@@ -287,7 +304,9 @@ class Outlet:
     async def _tell_circuit(self) -> None:
         try:
             await self._records.peers.tell_circuit(self.subscription.key, self.circuit)
+            self._untold = False
         except StoreError as error:
+            self._untold = True  # it is tried again when the subscriptions are looked at
             _log.warning("%s: others were not told of it: %s", self.subscription.key, error)
 
     async def _gone(self) -> None:

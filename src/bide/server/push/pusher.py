@@ -173,13 +173,15 @@ class Pusher:
             elif key not in known or known[key].source != works.outlet.station.duty.queue:
                 self._end(key)
         for key, subscription in known.items():
-            places = share(subscription.concurrency, place, len(there), crc32(key.encode()))
+            turn = crc32(key.encode())
+            places = share(subscription.concurrency, place, len(there), turn)
             rate = None if subscription.rate is None else subscription.rate / len(there)
-            begun = self._works.get(key)
-            if begun is None:
-                begun = self._begin(key, subscription)
-            begun.outlet.become(subscription, places, rate)
-            begun.outlet.hear(circuits.get(key))
+            outlet = (self._works.get(key) or self._begin(key, subscription)).outlet
+            outlet.become(subscription, places, rate)
+            outlet.hear(circuits.get(key))
+            # Another server each time: the receiver may be out of reach from one of them alone.
+            turn = crc32(f"{key} {outlet.circuit.until}".encode())
+            outlet.probe(share(1, place, len(there), turn) == 1)
 
     def _told(self) -> dict[str, Deliveries]:
         found = {key: outlet.current() for key, outlet in self.outlets.items()}

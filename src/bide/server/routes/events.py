@@ -1,7 +1,7 @@
 """Live events: what has become claimable, how many messages are where, and who is at work."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +15,7 @@ from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.push.status import Standing, standing
+from bide.server.push.survey import Known
 from bide.server.receiving import unless_gone
 from bide.telemetry.presence import QUEUE as REGISTER
 from bide.telemetry.presence import is_register
@@ -208,15 +209,14 @@ class _Stream:
             if self._counts.get(name) != counts:
                 self._counts[name] = counts
                 told.append(_event("counts", CountsOf(name, counts)))
-        told += self._subscribed(now)
+        told += self._subscribed(await service.pushing.known(), now)
         told.append(_event("tick", Tick(now)))
         await self._send("".join(told))
 
-    def _subscribed(self, now: int) -> Iterator[str]:
-        """Yield how it stands with those that are pushed from here, where that has changed."""
+    def _subscribed(self, all: Mapping[str, Known], now: int) -> Iterator[str]:
+        """Yield how it stands with the subscriptions, where that has changed."""
         known = self._subscriptions
-        for key, outlet in self._call.service.pushing.outlets.items():
-            one, circuit = outlet.subscription, outlet.circuit
+        for key, (one, circuit) in all.items():
             name, queue = one.known_as(self._call.caller.namespace), self._own(one.source)
             if name is None or queue is None:
                 continue
@@ -282,9 +282,9 @@ EVENTS = (
         description="Server-sent events: `hint` (something in a queue can be claimed: `queue`, "
         "`wake_in` milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who "
         "works on the queues, how many messages each holds, and the lateness of the last minute); "
-        "`subscription` (what has become of one that this server pushes: its `state`, as when its "
-        "circuit opens, and why), which need the scope `read`; `tick`, once all of these were told "
-        "that have changed; and `problem`, a problem document, when the store is away or the token "
-        "is good no longer.",
+        "`subscription` (what has become of one, whichever server pushes it: its `state`, as when "
+        "its circuit opens, and why), which need the scope `read`; `tick`, once all of these were "
+        "told that have changed; and `problem`, a problem document, when the store is away or the "
+        "token is good no longer.",
     ),
 )  # fmt: skip
