@@ -29,6 +29,14 @@ def test_it_begins_when_it_is_told_to_and_tells_the_date() -> None:
         FakeClock(midnight.replace(tzinfo=None))
 
 
+def test_a_moment_of_the_wall_clock_is_so_many_seconds_ahead() -> None:
+    clock = FakeClock(5_000)
+    clock.advance(0.25)
+    assert (clock.until(6_000), clock.until(5_000)) == (0.75, -0.25)
+    moment = SYSTEM_CLOCK.now() + 10_000
+    assert 9 < SYSTEM_CLOCK.until(moment) <= 10.001
+
+
 def test_time_does_not_go_back_but_the_wall_clock_may() -> None:
     clock = FakeClock(5_000)
     with pytest.raises(ValueError, match="time cannot go back"):

@@ -27,6 +27,12 @@ class Clock(Protocol):
     def now(self) -> int:
         """Return the wall clock in Unix milliseconds (UTC). It may jump when someone sets it."""
 
+    def until(self, moment: int) -> float:
+        """Return in how many seconds the wall clock shows a moment in Unix milliseconds.
+
+        Finer than `moment - now()`, which is up to a millisecond too much.
+        """
+
     def monotonic(self) -> float:
         """Return seconds since some fixed moment. They never go back."""
 
@@ -65,6 +71,10 @@ class SystemClock:
     def now(self) -> int:
         """Return the wall clock in Unix milliseconds."""
         return time.time_ns() // 1_000_000
+
+    def until(self, moment: int) -> float:
+        """Return in how many seconds the wall clock shows a moment."""
+        return moment / 1000 - time.time()
 
     monotonic = staticmethod(time.monotonic)  # itself: a call around it would cost as much again
 

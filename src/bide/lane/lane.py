@@ -343,8 +343,8 @@ class Lane:
         if not self._parked.interested(queue):
             return False
         with self._changed:
-            seconds = (wake - self._clock.now()) / 1000
-            if self._parked.hint(queue, self._clock.monotonic() + max(0.0, seconds)):
+            seconds = max(0.0, self._clock.until(wake))
+            if self._parked.hint(queue, self._clock.monotonic() + seconds):
                 self._changed.notify()
         return True
 

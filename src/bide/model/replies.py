@@ -85,8 +85,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     token: int
     now: int
     """The store's clock at the claim."""
-    next: int | None = None
-    """If no message came: in how many milliseconds to ask again; `None`: not before a new put."""
+    next: float | None = None
+    """If no message came: in how many milliseconds to ask again; `None`: not before a new put.
+
+    Moments are whole milliseconds, and clocks are finer: parts of one count, or whoever waits would
+    come half a millisecond late on average."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):

@@ -77,7 +77,7 @@ class Bench(Station):
         page = await self._access.once(Page, Scan(self.duty.queue, "next", limit=1))
         return page.messages[0] if page.messages else None
 
-    async def handle_next(self, patience: float) -> Handled | int | None:
+    async def handle_next(self, patience: float) -> Handled | float | None:
         """Do the next delivery, if one is due.
 
         Args:

@@ -48,6 +48,10 @@ class FakeClock:
         """Return the wall clock in Unix milliseconds."""
         return self._wall_ns // 1_000_000
 
+    def until(self, moment: int) -> float:
+        """Return in how many seconds the wall clock shows a moment."""
+        return (moment - self.now()) / 1000
+
     def datetime(self) -> dt.datetime:
         """Return the wall clock as an aware `datetime` in UTC, to whole milliseconds.
 

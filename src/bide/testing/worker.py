@@ -61,7 +61,7 @@ class AsyncManualWorker:
         self._benches: list[Bench] = []
         self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
         self._host: asyncio.Task[None] | None = None
-        self._wait: int | None = None
+        self._wait: float | None = None
 
     @property
     def errors(self) -> list[BaseException]:

@@ -61,7 +61,8 @@ class MemoryEngine:
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in order. What cannot be is refused before anything is done."""
-        moment = time.time_ns() // 1_000_000 if now is None else now
+        self._exact = time.time_ns() / 1e6 if now is None else now
+        moment = int(self._exact)
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)
@@ -186,7 +187,7 @@ class MemoryEngine:
         shelf.collect_lapsed(now, reach)
         taken = shelf.take(command.count, now, reach)
         if not taken:
-            return Claimed([], 0, now, shelf.next_claim(now))
+            return Claimed([], 0, now, shelf.next_claim(self._exact))
         shelf.token += 1
         for record in taken:
             shelf.lease(record, shelf.token, command.holder, now + command.lease)

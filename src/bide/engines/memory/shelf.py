@@ -256,7 +256,7 @@ class Shelf:
         for _ in range(count):
             pop(0)[2].state = None
 
-    def next_claim(self, now: int) -> int | None:
+    def next_claim(self, now: float) -> float | None:
         """Return in how many milliseconds there is something to claim or to collect."""
         if self.sets["ready"]:
             return 0

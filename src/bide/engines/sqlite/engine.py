@@ -74,8 +74,7 @@ class SqliteEngine:
             patiently(connection.execute, self._timeout, self._begin)
             try:
                 # The clock is read under the lock: a lease must not be shorter by the wait for it.
-                moment = time.time_ns() // 1_000_000 if now is None else now
-                session = Session(connection, moment)
+                session = Session(connection, time.time_ns() / 1e6 if now is None else now)
                 replies: list[Reply] = []
                 for kind, run in groupby(commands, type):
                     replies += VERBS[kind](session, list(run))

@@ -130,10 +130,11 @@ def as_message(queue: str, row: Sequence[Any], now: int) -> Message:
 class Session:
     """What the verbs of one batch share: the connection, the moment, and the rows of queues."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self.run = connection.execute
         self.run_many = connection.executemany
-        self.now = now
+        self.now = int(now)
+        self.exactly = now
         self._queues: dict[str, tuple[QueueRow, tuple[Any, ...]]] = {}
         self._seq: int | None = None
         self._uncounted: dict[int, int] | None = None

@@ -1,6 +1,7 @@
 """Deliveries: claim what is due, and say what became of it."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from bide.model.commands import Claim, Lease
 from bide.model.errors import Closed
@@ -35,7 +36,8 @@ async def claim(call: Call) -> Answer:
             return Answer(200, empty, {"connection": "close"})
     call.service.handed_out(command, reply)
     messages = [wire.shown(message, call.queue, reply.token) for message in reply.messages]
-    return Answer(200, wire.ClaimedOut(messages, reply.now, reply.next))
+    following = None if reply.next is None else ceil(reply.next)
+    return Answer(200, wire.ClaimedOut(messages, reply.now, following))
 
 
 def _holder(call: Call) -> str:

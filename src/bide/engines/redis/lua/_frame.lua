@@ -43,10 +43,10 @@ if byte(MARK) == 63 then
   end
 end
 
-local now = tonumber(ARGV[1])
+local now, part = tonumber(ARGV[1]), 0  -- milliseconds, and the part of one that has gone
 if not now then
   local time = call('TIME')
-  now = time[1] * 1000 + floor(time[2] / 1000)
+  now, part = time[1] * 1000 + floor(time[2] / 1000), time[2] % 1000 / 1000
 end
 
 local function number(value)

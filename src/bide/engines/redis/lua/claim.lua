@@ -17,7 +17,7 @@ local function reply(next, more)
   tell_counts()
   remember_lease()
   local head = '[' .. number(now) .. ',' .. (token == '' and '0' or token) .. ','
-    .. (next and number(next) or 'null') .. (has('w') and ',1,' or ',0,')
+    .. (next and string.format('%.3f', math.max(0, next - part)) or 'null') .. (has('w') and ',1,' or ',0,')
     .. lapsed .. ',' .. weighed .. ',' .. examined .. (more and ',true]' or ',false]')
   return {head, concat(ids, '\n'), texts}
 end

@@ -144,7 +144,7 @@ class _Claim:
         if self.command.lease > 0:
             self.found = [pair for pair in self.found if (pair[1].until or 0) > self.now]
 
-    def wait(self) -> Round[int | None]:
+    def wait(self) -> Round[float | None]:
         """Nothing is there: let the shards know who waits; return for how long."""
         args = (0, self.command.lease, self.command.holder, "", 0, 0, 0)
         calls = {s: Call("claim", self.command.queue, args) for s in self.alive}

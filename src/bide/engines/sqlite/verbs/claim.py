@@ -142,7 +142,7 @@ def _promote(session: Session, queue: QueueRow, limit: int, due: int) -> None:
         queue.ready += moved
 
 
-def _next_claim(session: Session, queue: QueueRow) -> int | None:
+def _next_claim(session: Session, queue: QueueRow) -> float | None:
     """Return in how many milliseconds there is something to claim or to collect."""
     if queue.ready:
         return 0
@@ -151,4 +151,4 @@ def _next_claim(session: Session, queue: QueueRow) -> int | None:
         moments.append(session.run(SQL.next_due, (queue.id,)).fetchone()[0])
     if queue.leased:
         moments.append(session.run(SQL.next_lapse, (queue.id,)).fetchone()[0])
-    return max(0, min(moments) - session.now) if moments else None
+    return max(0, min(moments) - session.exactly) if moments else None
