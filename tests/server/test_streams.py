@@ -28,9 +28,9 @@ def _sent_by(handle: Any) -> list[dict[str, Any]]:
             path = Path(service, [Operation("x", "GET", "/x", "X", None, handle, {200: None})])
             scope: dict[str, Any] = {
                 "type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"",
-                "server": None, "client": None, "path_params": {},
+                "server": None, "client": None,
             }  # fmt: skip
-            await path(scope, _nobody, send)
+            await path.answer(scope, "/x", _nobody, send)
         finally:
             service.close()
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 
 from bide.model.errors import BideError
+from bide.server.accesslog import log_request
 from bide.server.figures import Board
 from bide.server.operation import Call, Operation, Scope, Send, send_whole
 from bide.server.problem import Problem, as_json, of_bide
@@ -26,7 +27,6 @@ from bide.worker.attendance import may_be_listed
 __all__ = ["App", "create_app"]
 
 _log = logging.getLogger("bide.server")
-_access = logging.getLogger("bide.access")
 
 
 class Path:
@@ -44,11 +44,18 @@ class Path:
             self._by_method["HEAD"] = self._by_method["GET"]
         self._allow = ", ".join(sorted(self._by_method))
         parts = enumerate(operations[0].path.split("/"))
-        self.named = [(part[1:-1], at) for at, part in parts if part.startswith("{")]
+        self._named = [(part[1:-1], at) for at, part in parts if part.startswith("{")]
         """Which parts of the path are names, and of what."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+    async def answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        """Answer a request.
+
+        Args:
+            scope: what ASGI says of it.
+            path: its path as it came.
+            receive: from where its body comes.
+            send: where the answer goes.
+        """
         began = time.perf_counter()
         method: str = scope["method"]
         operation = self._by_method.get(method)
@@ -59,10 +66,12 @@ class Path:
             )  # fmt: skip
             await send_whole(send, *as_json(problem))
             return
-        call = Call(self._service, operation, scope, receive, send)
+        parts = path.split("/")
+        named = {name: parts[at] for name, at in self._named}
+        call = Call(self._service, operation, scope, path, named, receive, send)
         status = 0
         try:
-            call.caller = await self._admitted(call)
+            await self._admit(call)
             answer = await operation.handle(call)
             if answer is not None:
                 await call.answer(answer)
@@ -82,21 +91,25 @@ class Path:
             await _refuse(call, Problem("internal", text))
         finally:
             took = self._service.note(operation.name, status, began)
-            if _access.isEnabledFor(logging.INFO):
-                _note(call, status, took)
+            client = scope.get("client")
+            log_request(
+                method, path, status, took, operation.name, client[0] if client else "",
+                call.caller.namespace, call.caller.token,
+            )  # fmt: skip
 
-    async def _admitted(self, call: Call) -> Any:
+    async def _admit(self, call: Call) -> None:
+        """Find out who asks, and refuse what they may not do."""
         service, needed = self._service, call.operation.scope
         if not service.asks_for_tokens:
             _refuse_strangers(call)
-        caller = await service.authorised(call.token) if needed is not None else call.caller
-        if needed and not caller.may(needed):
-            raise Problem(
-                "forbidden",
-                f"the token has no scope {needed!r}, which this needs; bide token create --scope "
-                f"{needed} makes one that has",
-            )
-        return caller
+        elif needed is not None:
+            call.caller = await service.authorised(call.token)
+            if needed and not call.caller.may(needed):
+                raise Problem(
+                    "forbidden",
+                    f"the token has no scope {needed!r}, which this needs; bide token create "
+                    f"--scope {needed} makes one that has",
+                )
 
 
 def _refuse_strangers(call: Call) -> None:
@@ -105,9 +118,10 @@ def _refuse_strangers(call: Call) -> None:
     A page of another site can send requests to this machine from the browser of somebody who uses
     it. Its origin gives it away; a name of its own that leads here (DNS rebinding), the host.
     """
-    if call.scope.get("server") is None or call.scope["server"][1] is None:
+    server = call.scope.get("server")
+    if server is None or server[1] is None:
         return  # a Unix socket: no browser gets there
-    host = call.headers.get("host", "")
+    host = call.header("host") or ""
     if not _is_local(f"//{host}"):
         raise Problem(
             "cross-origin",
@@ -115,7 +129,7 @@ def _refuse_strangers(call: Call) -> None:
             "(bide token create), or ask for 127.0.0.1",
             field="host",
         )
-    origin = call.headers.get("origin")
+    origin = call.header("origin")
     if origin is not None and not _is_local(origin):
         raise Problem(
             "cross-origin", "without tokens no page of another site is served", field="origin"
@@ -143,20 +157,6 @@ async def _refuse(call: Call, problem: Problem) -> int:
     else:
         await send_whole(call.send, status, data, headers)
     return status
-
-
-def _note(call: Call, status: int, took: float) -> None:
-    """Log a request: never its query, its body or its token, which may hold what is secret."""
-    client = call.scope.get("client")
-    _access.info(
-        "%s %s %d %.1f ms", call.scope["method"], call.scope["path"], status, took * 1000,
-        extra={
-            "method": call.scope["method"], "path": call.scope["path"], "status": status,
-            "duration": round(took, 6), "operation": call.operation.name,
-            "client": client[0] if client else "", "namespace": call.caller.namespace or "",
-            "token": call.caller.token or "",
-        },
-    )  # fmt: skip
 
 
 class App:
@@ -208,9 +208,7 @@ class App:
             raw: bytes = scope.get("raw_path") or scope["path"].encode()
             path = raw.partition(b"?")[0].decode("latin-1")
             if (found := self._paths.get(_shape(path))) is not None:
-                parts = path.split("/")
-                named = {name: parts[at] for name, at in found.named}
-                await found({**scope, "path": path, "path_params": named}, receive, send)
+                await found.answer(scope, path, receive, send)
                 return
         await self._rest(scope, receive, send)  # type: ignore[arg-type]
 

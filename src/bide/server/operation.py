@@ -4,7 +4,6 @@ The routes, the checks and the OpenAPI description are all made of these.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -82,31 +81,44 @@ class Call:
         service: who answers it.
         operation: what is asked for.
         scope: what ASGI says of the request.
+        path: the path as it came, an encoded slash in it as it is.
+        named: what stands in the path where the operation has a name.
         receive: from where its body comes.
         send: where the answer goes.
     """
 
     def __init__(
-        self, service: Service, operation: Operation, scope: Scope, receive: Receive, send: Send
+        self,
+        service: Service,
+        operation: Operation,
+        scope: Scope,
+        path: str,
+        named: dict[str, str],
+        receive: Receive,
+        send: Send,
     ) -> None:
         self.service = service
         self.operation = operation
         self.scope = scope
+        self.path = path
+        self.named = named
         self.receive = receive
         self.send = send
         self.caller: Caller = OPEN
         self.streams = False
         """Whether the beginning of an answer without an end was sent."""
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._arguments: Arguments | None = None
 
-    @cached_property
-    def headers(self) -> dict[str, str]:
-        """The request's headers by their names in small letters; the last of equals counts."""
-        return {name.decode("latin-1"): v.decode("latin-1") for name, v in self.scope["headers"]}
+    def header(self, name: str) -> str | None:
+        """Return a header of the request by its name in small letters; the last of equals."""
+        value = self._headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
 
     @property
     def token(self) -> str | None:
         """The bearer token, if there is one."""
-        kind, _, text = self.headers.get("authorization", "").partition(" ")
+        kind, _, text = (self.header("authorization") or "").partition(" ")
         return text.strip() if kind.lower() == "bearer" else None
 
     def part(self, name: str) -> str:
@@ -115,14 +127,17 @@ class Call:
         Raises:
             Problem: it is no UTF-8.
         """
+        text = self.named[name]
+        if "%" not in text and text.isascii():
+            return text
         try:
-            return unquote_to_bytes(self.scope["path_params"][name]).decode()
+            return unquote_to_bytes(text).decode()
         except UnicodeDecodeError:
             raise Problem(
                 "invalid-argument", f"{name} in the path is no UTF-8; encode it so", field=name
             ) from None
 
-    @cached_property
+    @property
     def queue(self) -> str:
         """The queue's name as the caller knows it."""
         return self.part("queue")
@@ -132,21 +147,25 @@ class Call:
         """The queue's name in the store."""
         return self.caller.full(self.queue)
 
-    @cached_property
+    @property
     def arguments(self) -> Arguments:
         """What makes commands for the queue."""
-        self_queue = self.queue
-        try:
-            return Arguments(self.caller.full(self_queue), self.service.settings.max_body)
-        except InvalidArgument as error:
-            raise InvalidArgument(str(error).replace(self.full, self_queue, 1)) from None
+        if self._arguments is None:
+            queue = self.queue
+            full = self.caller.full(queue)
+            try:
+                self._arguments = Arguments(full, self.service.settings.max_body)
+            except InvalidArgument as error:
+                raise InvalidArgument(str(error).replace(full, queue, 1)) from None
+        return self._arguments
 
     async def bytes(self) -> bytes:
         """Return the request's body."""
         settings = self.service.settings
         return await read_body(
-            self.receive, self.headers, settings.max_request, settings.request_timeout
-        )
+            self.receive, self.header("content-length"), settings.max_request,
+            settings.request_timeout,
+        )  # fmt: skip
 
     async def read(self, kind: type[T]) -> T:
         """Return the request's body as a struct; of one that is not there, its defaults.
@@ -167,7 +186,7 @@ class Call:
     @property
     def content_type(self) -> str:
         """The content type without its parameters, in small letters."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return (self.header("content-type") or "").partition(";")[0].strip().lower()
 
     def query(self, kind: type[T]) -> T:
         """Return the query's parameters as a struct.
@@ -175,9 +194,14 @@ class Call:
         Raises:
             Problem: they do not fit.
         """
+        said: bytes = self.scope["query_string"]
         try:
-            text = self.scope["query_string"].decode("ascii")
-            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50)
+            text = said.decode("ascii")
+            pairs = (
+                parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50)
+                if text
+                else ()
+            )
         except (UnicodeDecodeError, ValueError) as error:
             raise Problem("malformed", f"the query cannot be read: {error}") from None
         try:

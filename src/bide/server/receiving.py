@@ -1,14 +1,15 @@
 """Receiving a request: no more of it than is allowed, and not for ever."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import coroutine
 from typing import Any, TypeVar
 
 from bide.server.problem import Problem
 
 __all__ = ["Gone", "Receive", "read_body", "unless_gone"]
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 
 T = TypeVar("T")
 
@@ -17,17 +18,14 @@ class Gone(Exception):
     """The client has closed the connection: nobody reads an answer."""
 
 
-async def read_body(
-    receive: Receive, headers: Mapping[str, str], limit: int, seconds: float
-) -> bytes:
-    """Return the body of a request.
+async def read_body(receive: Receive, length: str | None, limit: int, seconds: float) -> bytes:
+    """Return the body of a request, which announces its `length`.
 
     Raises:
         Problem: it is larger than `limit` bytes, or does not arrive within `seconds`.
         Gone: the client left before it was whole.
     """
-    length = headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limit:
+    if length is not None and length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
     message = await _next(receive, seconds)
     data: bytes = message.get("body", b"")
@@ -49,17 +47,42 @@ async def read_body(
 
 
 async def _next(receive: Receive, seconds: float) -> dict[str, Any]:
+    """Return the next message. One that is there already, as most are, needs no timer."""
+    receiving = receive()
+    try:
+        waits_for = receiving.send(None)
+    except StopIteration as there:
+        message: dict[str, Any] = there.value
+    else:
+        message = await _in_time(_begun(receiving, waits_for), seconds)
+    if message["type"] == "http.disconnect":
+        raise Gone
+    return message
+
+
+async def _in_time(receiving: Awaitable[dict[str, Any]], seconds: float) -> dict[str, Any]:
     try:
         async with asyncio.timeout(seconds):
-            message = await receive()
+            return await receiving
     except TimeoutError:
         raise Problem(
             "timeout",
             "the body did not arrive in time; send all that content-length announces",
             headers={"connection": "close"},
         ) from None
-    if message["type"] == "http.disconnect":
-        raise Gone
+
+
+@coroutine
+def _begun(
+    receiving: Coroutine[Any, Any, dict[str, Any]], waits_for: Any
+) -> Generator[Any, Any, dict[str, Any]]:
+    """Go on with a coroutine that was run until it had to wait."""
+    try:
+        yield waits_for
+    except BaseException:  # it is told so, and may let go of what it waits for
+        receiving.close()
+        raise
+    message: dict[str, Any] = yield from receiving
     return message
 
 

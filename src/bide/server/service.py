@@ -32,6 +32,9 @@ MOST_UNDER_WAY = 5_000
 """How many commands of batches may be under way. The lane takes twice as many without making any
 of them wait, so those of one batch stay in their order."""
 
+FEW = 100
+"""How many messages a command may be about that the event loop carries out by itself."""
+
 
 class SettableClock(Clock, Protocol):
     """A clock that a test moves through requests of its own."""
@@ -80,6 +83,9 @@ class Service:
         self.waiting = 0
         """How many claims wait."""
         self.claimers = Claimers()
+        self._at_hand = False
+        """Whether the store is in this process: it has done a command before a thread could begin
+        with it."""
         self._under_way = 0
         self._ended = False
 
@@ -91,6 +97,7 @@ class Service:
             InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
         """
         capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
+        self._at_hand = not capabilities.durable and not capabilities.shared
         if self.settings.auth == "auto" and capabilities.random_access:
             self.asks_for_tokens = bool(await asyncio.to_thread(self.tokens.listed))
         if not self.asks_for_tokens and not self.settings.local:
@@ -101,7 +108,10 @@ class Service:
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Have a command carried out, and return its reply."""
-        reply = await self.lane.acall(command, self)
+        if self._at_hand and command.weight <= FEW and not command.only_reads:
+            reply = self.lane.call(command, self)
+        else:
+            reply = await self.lane.acall(command, self)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 

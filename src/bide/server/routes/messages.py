@@ -69,7 +69,7 @@ async def put_one(call: Call) -> Answer:
 async def put_named(call: Call) -> Answer:
     """Store one message under an id; doing so again changes nothing."""
     item, on_conflict = await _item(call, check_name(call.part("id")))
-    fresh, match = call.headers.get("if-none-match"), call.headers.get("if-match")
+    fresh, match = call.header("if-none-match"), call.header("if-match")
     if fresh not in (None, "*"):
         raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
     if match is not None:
@@ -82,7 +82,7 @@ async def put_named(call: Call) -> Answer:
 
 async def _edit(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
     """Replace a message if it still is what the caller saw."""
-    if on_conflict == "raise" or "if-none-match" in call.headers:
+    if on_conflict == "raise" or call.header("if-none-match") is not None:
         raise Problem(
             "invalid-argument",
             "if-match replaces what is there; leave out if-none-match and on_conflict=raise",
@@ -106,7 +106,7 @@ async def get(call: Call) -> Answer:
     """Look at a message."""
     message = await _find(call)
     tag = tag_of(message.version)
-    if is_named(call.headers.get("if-none-match"), tag):
+    if is_named(call.header("if-none-match"), tag):
         return Answer(304, b"", {"etag": tag})
     return Answer(200, wire.shown(message, call.queue), {"etag": tag})
 
@@ -115,7 +115,7 @@ async def get_body(call: Call) -> Answer:
     """Look at a message's body alone, as it is stored."""
     message = await _find(call)
     tag = tag_of(message.version)
-    if is_named(call.headers.get("if-none-match"), tag):
+    if is_named(call.header("if-none-match"), tag):
         return Answer(304, b"", {"etag": tag})
     kind = JSON if message.json else "application/octet-stream"
     safe = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
@@ -171,46 +171,45 @@ async def cancel_where(call: Call) -> Answer:
 
 async def _item(call: Call, id: str | None) -> tuple[Item, str]:
     query = call.query(PutQuery)
-    query.delay = None if query.delay is None else wire.span(query.delay)
-    query.expires = None if query.expires is None else wire.span(query.expires)
-    content_type = call.content_type
-    if content_type in ("", JSON):
+    if query.delay is not None:
+        query.delay = wire.span(query.delay)
+    if query.expires is not None:
+        query.expires = wire.span(query.expires)
+    if call.content_type in ("", JSON):
         given = await call.read(wire.Given)
         if id is not None:
             if given.id not in (None, id):
                 raise Problem("invalid-argument", "id differs from the one in the path", field="id")
             given.id = id
-        said = {name: value for name, value in _said(query) if name != "on_conflict"}
-        both = [name for name in said if getattr(given, name) != _DEFAULTS[name]]
-        if both:
-            raise Problem(
-                "invalid-argument",
-                f"{both[0]} is given in the body and in the query; give it once",
-                field=both[0],
-            )
-        for name, value in said.items():
-            setattr(given, name, value)
+        if query != _NOTHING_SAID:
+            _add(given, query)
     else:
         data = await call.bytes()
         given = wire.Given(
             raw=data, id=id, delay=query.delay, at=query.at, priority=query.priority,
             expires=query.expires, attempts=query.attempts, group=query.group,
-            headers={HEADER_TYPE: call.headers["content-type"]},
+            headers={HEADER_TYPE: call.header("content-type") or ""},
         )  # fmt: skip
     return _to_item(call, given), query.on_conflict
 
 
-_DEFAULTS = {field: getattr(wire.Given(), field) for field in wire.Given.__struct_fields__}
-
-
-def _said(query: PutQuery) -> list[tuple[str, Any]]:
-    if query == _NOTHING_SAID:
-        return []
-    fields = msgspec.structs.asdict(query).items()
-    return [(name, value) for name, value in fields if value != getattr(_NOTHING_SAID, name)]
-
-
 _NOTHING_SAID = PutQuery()
+
+_DEFAULTS = wire.Given()
+
+
+def _add(given: wire.Given, query: PutQuery) -> None:
+    """Add to what the body says what the query says beside it."""
+    for name, value in msgspec.structs.asdict(query).items():
+        if name == "on_conflict" or value == getattr(_NOTHING_SAID, name):
+            continue
+        if getattr(given, name) != getattr(_DEFAULTS, name):
+            raise Problem(
+                "invalid-argument",
+                f"{name} is given in the body and in the query; give it once",
+                field=name,
+            )
+        setattr(given, name, value)
 
 
 def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
@@ -249,7 +248,7 @@ async def _put(
 
 
 def _stored(call: Call, outcome: Outcome, item: Item) -> Answer:
-    messages = f"/v1/queues/{call.scope['path_params']['queue']}/messages/"
+    messages = f"/v1/queues/{call.named['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
     if outcome.done and outcome.due is not None:
         headers["etag"] = tag_of(version_of(item, outcome.due))
@@ -270,7 +269,7 @@ async def _find(call: Call) -> Message:
 
 async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
     """Return what the caller saw, and the command that changes nothing else."""
-    match = call.headers.get("if-match")
+    match = call.header("if-match")
     if match is None or match.strip() == "*":
         return None, command
     message = await _find_or_none(call)

@@ -50,7 +50,7 @@ async def put(call: Call) -> Answer:
     given = await call.read(SubscriptionIn)
     fields = _checked(call, namespace, given.fields())
     new = Subscription(name=name, namespace=namespace, **fields)
-    fresh = call.headers.get("if-none-match")
+    fresh = call.header("if-none-match")
     if fresh not in (None, "*"):
         raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
     await _within_quota(call, namespace, name, given.concurrency)
@@ -196,7 +196,7 @@ async def _within_quota(call: Call, namespace: str | None, name: str, concurrenc
 
 def _tag(call: Call) -> str | None:
     """Return the version that a request means, `None` for whatever there is."""
-    tag = call.headers.get("if-match")
+    tag = call.header("if-match")
     return tag if tag is None or tag == "*" else tag.removeprefix('"').removesuffix('"')
 
 

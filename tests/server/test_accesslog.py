@@ -1,0 +1,73 @@
+"""What the log says of a request, and that it looks like what it says of others."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from bide.server.accesslog import log_request
+from bide.worker.logs import JsonFormatter
+
+_TOLD = ("GET", "/v1/queues", 200, 0.0123456, "listQueues", "127.0.0.1", None, "a1b2")
+
+
+class Kept(logging.Handler):
+    """Keeps the records that come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    log, handler = logging.getLogger("bide.access"), Kept()
+    before = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+    log.setLevel(before)
+
+
+def test_a_request_is_an_object_with_what_it_was(kept: Kept) -> None:
+    began = time.time()
+    log_request(*_TOLD)
+    (record,) = kept.records
+    entry = msgspec.json.decode(JsonFormatter().format(record))
+    assert began <= record.created <= time.time()
+    assert entry.pop("time").endswith("+00:00")
+    assert entry == {
+        "level": "info", "logger": "bide.access", "pid": os.getpid(),
+        "message": "GET /v1/queues 200 12.3 ms", "method": "GET", "path": "/v1/queues",
+        "status": 200, "duration": 0.012346, "operation": "listQueues", "client": "127.0.0.1",
+        "namespace": "", "token": "a1b2",
+    }  # fmt: skip
+
+
+def test_its_line_is_that_of_any_record_of_its_fields(kept: Kept) -> None:
+    log_request(*_TOLD)
+    (record,) = kept.records
+    same = logging.makeLogRecord(vars(record))
+    assert JsonFormatter().format(record) == JsonFormatter().format(same)
+
+
+def test_other_handlers_find_all_that_records_have(kept: Kept) -> None:
+    log_request(*_TOLD)
+    (record,) = kept.records
+    said = logging.Formatter("%(asctime)s %(levelname)s %(module)s %(message)s %(path)s")
+    assert said.format(record).endswith(" INFO accesslog GET /v1/queues 200 12.3 ms /v1/queues")
+    plain = logging.LogRecord("x", logging.INFO, "", 0, "", (), None)
+    assert set(vars(plain)) <= set(vars(record))
+
+
+def test_nothing_is_told_below_the_level(kept: Kept) -> None:
+    logging.getLogger("bide.access").setLevel(logging.WARNING)
+    log_request(*_TOLD)
+    assert kept.records == []
