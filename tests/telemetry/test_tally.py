@@ -1,6 +1,7 @@
 """Tallies: what they count, and that those of several processes add up."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,16 @@ def test_a_value_on_a_bound_is_within_it() -> None:
     assert (found["0.001"], found["0.0025"], found["1800.0"], found["+Inf"]) == (2, 3, 4, 5)
     assert histogram.count == 5
     assert round(histogram.sum, 4) == 3601.0025
+
+
+@given(st.lists(st.floats(0, 5_000) | st.sampled_from(BOUNDS)))
+def test_values_may_be_counted_together(values: list[float]) -> None:
+    together, alone = Histogram(), Histogram()
+    together.observe_all(values)
+    for value in values:
+        alone.observe(value)
+    assert together.buckets == alone.buckets
+    assert together.sum == pytest.approx(alone.sum)
 
 
 def test_a_quantile_is_a_bound() -> None:

@@ -1,7 +1,7 @@
 """What one process has done on one queue, in numbers that add up with those of others."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -36,6 +36,17 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
         """Count a value, in seconds."""
         self.buckets[bisect_left(BOUNDS, value)] += 1
         self.sum += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count values, in seconds."""
+        buckets, first, low = self.buckets, BOUNDS[0], 0
+        for value in values:
+            if value <= first:
+                low += 1
+            else:
+                buckets[bisect_left(BOUNDS, value)] += 1
+        buckets[0] += low
+        self.sum += sum(values)
 
     @property
     def count(self) -> int:

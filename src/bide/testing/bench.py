@@ -11,9 +11,9 @@ from bide.model.replies import Claimed, Outcome, Page
 from bide.worker import desk
 from bide.worker.access import Access
 from bide.worker.delivery import Handling
-from bide.worker.desk import Verdict
 from bide.worker.duty import Duty
 from bide.worker.handler import Middleware, Unwanted
+from bide.worker.settling import Pairs
 from bide.worker.signals import Signal
 from bide.worker.station import Station
 
@@ -124,7 +124,7 @@ class Bench(Station):
         self._raised[one] = error
         super()._ended(one, error)
 
-    def _tell(self, pairs: list[tuple[Handling, Verdict]], outcomes: list[Outcome]) -> None:
+    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         super()._tell(pairs, outcomes)
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(one, None)

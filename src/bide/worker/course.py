@@ -2,8 +2,11 @@
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Sequence
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 from bide.worker.delivery import Handling
 from bide.worker.handler import Middleware, done
@@ -11,9 +14,25 @@ from bide.worker.threads import Threads
 
 __all__ = ["Course"]
 
+TURN = 64
+"""So many deliveries begin in a row before the event loop looks at anything else."""
+
+
+class Begun(NamedTuple):
+    """A delivery whose handler waits for something."""
+
+    one: Handling
+    coroutine: Coroutine[Any, Any, BaseException | None]
+    context: contextvars.Context
+    awaited: Any
+
 
 class Course:
     """Runs the handlers of one queue.
+
+    A task costs as much as all else that is done for a message, so one task begins many deliveries:
+    each in a context of its own, one after the other, for as long as they end without waiting. The
+    first that waits keeps the task to itself until it ends; another task begins the next ones.
 
     Args:
         around: the middleware, outermost first.
@@ -31,11 +50,17 @@ class Course:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(concurrency)
+        self._context = contextvars.copy_context()
+        self._ready: deque[Handling] = deque()
+        self._coming: set[asyncio.Task[None]] = set()  # which are going to begin what is ready
+        self._waited = False  # whether the last handler did
 
     def start(self, one: Handling) -> None:
         """Let a delivery begin."""
         if one.handler.is_async or self._around:
-            one.task = self._loop.create_task(self._attend(one))
+            self._ready.append(one)
+            if self._waited or not self._coming:
+                self._come()
         else:
             self._threads.submit(_run, self._ended, one)
 
@@ -43,10 +68,47 @@ class Course:
         """Let go of the threads."""
         self._threads.close()
 
-    async def _attend(self, one: Handling) -> None:
-        """Run a handler on the loop. Whatever comes out of it, the message is settled."""
-        one.entered = True
-        error: BaseException | None = None
+    def _come(self) -> None:
+        self._coming.add(self._loop.create_task(self._turn(), context=self._context.copy()))
+
+    async def _turn(self) -> None:
+        """Begin what is ready; stay with the first that waits."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            begun = self._begin(task)
+        finally:
+            self._coming.discard(task)
+            # Handlers that wait need a task each: let all of them be there at once.
+            needed = len(self._ready) if self._waited else min(1, len(self._ready))
+            for _ in range(needed - len(self._coming)):
+                self._come()
+        if begun is not None:
+            self._ended(begun.one, await _rest(begun))
+
+    def _begin(self, task: "asyncio.Task[None]") -> Begun | None:
+        """Run one handler after the other; return the first that waits."""
+        ready, ended = self._ready, self._ended
+        for _ in range(TURN):
+            if not ready:
+                break
+            one = ready.popleft()
+            one.task = task
+            coroutine, context = self._attend(one), self._context.copy()
+            try:
+                awaited = context.run(coroutine.send, None)
+            except StopIteration as end:
+                self._waited = False
+                ended(one, end.value)
+            else:
+                self._waited = True
+                return Begun(one, coroutine, context, awaited)
+            if task.cancelling():  # it has asked for that itself; it is not meant for the others
+                break
+        return None
+
+    async def _attend(self, one: Handling) -> BaseException | None:
+        """Run a handler on the loop, and return what came out of it: that is judged."""
         try:
             if one.refused:
                 raise asyncio.CancelledError
@@ -55,8 +117,8 @@ class Course:
             else:
                 await one.handler.call(one)
         except BaseException as raised:  # noqa: BLE001  (it is judged)
-            error = raised
-        self._ended(one, error)
+            return raised
+        return None
 
     async def _through(self, one: Handling, depth: int) -> None:
         """Go through the middleware from a depth on, to the handler inside."""
@@ -83,6 +145,27 @@ class Course:
 
         self._threads.submit(lambda it: context.run(_run, it), tell, one)
         return ended
+
+
+@types.coroutine
+def _rest(begun: Begun) -> Generator[Any, Any, BaseException | None]:
+    """Run what has begun to its end, in its own context."""
+    _, coroutine, context, awaited = begun
+    while True:
+        step: Callable[[], Any]
+        try:
+            result = yield awaited
+        except BaseException as error:  # noqa: BLE001  (an interruption is the handler's)
+            step = partial(coroutine.throw, error)
+        else:
+            step = partial(coroutine.send, result)
+        try:
+            awaited = context.run(step)
+        except StopIteration as end:
+            raised: BaseException | None = end.value
+            return raised
+        finally:
+            del step  # it may hold an error, whose traceback holds this frame
 
 
 def _run(one: Handling) -> None:

@@ -21,7 +21,7 @@ from bide.worker.handler import Handler, Unwanted
 
 __all__ = [
     "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "misjudged",
-    "overtime", "result", "room", "to_extend",
+    "overtime", "result", "results", "room", "to_extend",
 ]  # fmt: skip
 
 CLAIM_MOST = 1_000
@@ -178,12 +178,21 @@ def result(verdict: Verdict, outcome: Outcome) -> Result:
             return "released"
 
 
+def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Result]:
+    """Return in one word each how deliveries have ended; see `result`."""
+    return [
+        "acked" if verdict is ACK and outcome.done else result(verdict, outcome)
+        for verdict, outcome in zip(verdicts, outcomes, strict=True)
+    ]
+
+
 def commands(
     queue: str, settled: Sequence[tuple[Handling, Verdict]]
 ) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
     """Return as few commands as say what became of messages, each with those it speaks of."""
     if all(verdict is ACK for _, verdict in settled):  # as it mostly is
-        return [(Ack(queue, [one.lease for one, _ in settled]), list(settled))]
+        leases = [Lease(one.message.id, one.token) for one, _ in settled]
+        return [(Ack(queue, leases), list(settled))]
     alike: dict[tuple[str, int, str], list[tuple[Handling, Verdict]]] = {}
     for pair in settled:
         verb, delay, reason = pair[1][:3]

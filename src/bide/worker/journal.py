@@ -36,6 +36,8 @@ def settled(
 ) -> None:
     """Say what became of messages, once the store has it."""
     detailed = _log.isEnabledFor(logging.DEBUG)
+    if not detailed and QUIET.issuperset(results):
+        return
     for (one, verdict), outcome, result in zip(pairs, outcomes, results, strict=True):
         if not detailed and result in QUIET:
             continue

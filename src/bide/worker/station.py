@@ -22,6 +22,7 @@ from bide.worker.duty import Duty
 from bide.worker.handler import Middleware
 from bide.worker.routes import any_handler, no_such_job, route
 from bide.worker.runaways import Runaways
+from bide.worker.settling import Pairs, Settling
 from bide.worker.suspects import Suspects, is_suspect
 
 __all__ = ["FOREVER", "Judge", "Station"]
@@ -79,13 +80,15 @@ class Station:
         self._course = Course(around, duty.concurrency, self._ended)
         self._lease = duty.lease / 1000
         self._ahead = Ahead(duty.concurrency, self._lease)
+        self._settling = Settling(
+            duty.queue, access, lambda pairs, outcomes: self._tell(pairs, outcomes)
+        )
         self._timer: Timer | None = None
         self._asking: asyncio.Task[Claimed] | None = None
-        self._settled: list[tuple[Handling, Verdict]] = []
-        self._settling = False
+        self._lateness: list[float] = []
+        self._durations: list[float] = []
         self.vacancy = asyncio.Event()
         """Set when a place has become free."""
-        self._todo = asyncio.Event()
         self._quiet = asyncio.Event()
         self._leaving = False
         self._chance = random.random
@@ -116,15 +119,7 @@ class Station:
     async def settle(self) -> None:
         """Tell the store what became of messages: all that ended meanwhile at a time."""
         while True:
-            await self._todo.wait()
-            self._todo.clear()
-            if self._settled:
-                self._settling = True
-                batch, self._settled = self._settled, []
-                await self._settle(batch)
-                self._settling = False
-                if self._settled:
-                    self._todo.set()
+            await self._settling.tell_all()
             if self.quiet:
                 self._quiet.set()
 
@@ -160,6 +155,7 @@ class Station:
     def current(self) -> Tally:
         """Return what was done so far, and how much is under way."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._ahead.waiting)
+        self._add_up()
         return self.tally
 
     async def report(self) -> None:
@@ -173,7 +169,7 @@ class Station:
     @property
     def quiet(self) -> bool:
         """Whether nothing runs whose outcome counts, and nothing is left to be settled."""
-        busy = self._settling or self._settled or self._ahead.waiting
+        busy = self._settling.busy or self._ahead.waiting
         return not busy and all(one.gone for one in self.running)
 
     def leave(self) -> None:
@@ -194,13 +190,13 @@ class Station:
                 one.cancel()
             else:
                 self._give_up(one)
-        self._todo.set()
+        self._settling.look()
 
     def abandon(self) -> None:
         """Hand back what still runs, though it was interrupted."""
         for one in self._held():
             self._give_up(one)
-        self._todo.set()
+        self._settling.look()
 
     def close(self) -> None:
         """Say what was done since the last summary, and let go of the threads."""
@@ -212,7 +208,7 @@ class Station:
 
     def _give_up(self, one: Handling) -> None:
         one.lose()
-        self._settled.append((one, desk.RELEASE))
+        self._settling.add(one, desk.RELEASE)
 
     # One delivery.
 
@@ -224,12 +220,11 @@ class Station:
         waiting = self._ahead.waiting
         self.tally.claims += 1
         self.tally.claimed += len(reply.messages)
+        token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         for message in reply.messages:
             handler = route(self.duty, message)
-            one = Handling(
-                message, reply.token, reply.now, handler or any_handler(self.duty), self._state
-            )
-            one.arrived, one.expires = now, now + self._lease
+            one = Handling(message, token, claimed, handler or any_handler(self.duty), state)
+            one.arrived, one.expires = now, expires
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:
@@ -253,8 +248,7 @@ class Station:
             journal.apart(one)
             return True
         delay = self._suspects.delay(now, self._chance())
-        self._settled.append((one, desk.RELEASE._replace(delay=delay)))
-        self._todo.set()
+        self._settling.add(one, desk.RELEASE._replace(delay=delay))
         return False
 
     def give_back(self, reply: Claimed) -> None:
@@ -269,7 +263,7 @@ class Station:
     def _begin(self, one: Handling, now: float) -> None:
         handler = one.handler
         one.began = now
-        self.tally.lateness.observe(one.lateness)
+        self._lateness.append(one.lateness)
         self.running[one] = None
         if handler.timeout is not None:
             late = partial(self._out_of_time, one)
@@ -297,18 +291,19 @@ class Station:
     def _hand_back(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
             self._suspects.left(one)
-            self._settled.append((one, desk.RELEASE))
-        self._todo.set()
+            self._settling.add(one, desk.RELEASE)
+        self._settling.look()
         self.vacancy.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """A handler has returned or raised."""
         del self.running[one]
-        self._suspects.left(one)
+        if one.message.failures:  # else it is no suspect
+            self._suspects.left(one)
         now = self._clock.monotonic()
-        one.took = now - one.began
-        self._ahead.ended(one.took)
-        self.tally.duration.observe(one.took)
+        one.took = took = now - one.began
+        self._ahead.ended(took)
+        self._durations.append(took)
         if self._ahead.waiting:
             self._begin(self._ahead.waiting.popleft(), now)
         if one.timer is not None:
@@ -316,11 +311,11 @@ class Station:
         if one.gone:
             self._runaways.look(self.running, self.duty.concurrency)
             journal.too_late(one, error)
+            self._settling.look()
         else:
             verdict = desk.ACK if error is None else self._judge(one, error)
-            self._settled.append((one, verdict))
+            self._settling.add(one, verdict)
         self.vacancy.set()
-        self._todo.set()
 
     def _judge(self, one: Handling, error: BaseException) -> Verdict:
         if (verdict := self._judged(one, error)) is not None:
@@ -357,11 +352,10 @@ class Station:
             one.message, desk.overtime(one.handler), one.handler.retry, self._chance()
         )
         one.took = self._clock.monotonic() - one.began
-        self._settled.append((one, verdict))
+        self._settling.add(one, verdict)
         one.lose()
         stuck = self._runaways.look(self.running, self.duty.concurrency)
         journal.overrun(one, stuck, self.duty.concurrency)
-        self._todo.set()
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
         now = self._clock.monotonic()
@@ -374,22 +368,19 @@ class Station:
     def _held(self) -> list[Handling]:
         return [one for one in self.running if not one.gone]
 
-    async def _settle(self, batch: list[tuple[Handling, Verdict]]) -> None:
-        parts = desk.commands(self.duty.queue, batch)
-        replies = await asyncio.gather(
-            *[self._access.patiently(Outcomes, command) for command, _ in parts]
-        )
-        for (_, pairs), reply in zip(parts, replies, strict=True):
-            self._tell(pairs, reply.outcomes)
-
-    def _tell(self, pairs: list[tuple[Handling, Verdict]], outcomes: list[Outcome]) -> None:
-        results = [
-            desk.result(verdict, outcome)
-            for (_, verdict), outcome in zip(pairs, outcomes, strict=True)
-        ]
+    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        results = desk.results([verdict for _, verdict in pairs], outcomes)
         for result, count in Counter(results).items():
             self.tally.ended(result, count)
+        self._add_up()
         journal.settled(pairs, outcomes, results)
+
+    def _add_up(self) -> None:
+        """Count what was measured since the last time: all together costs less than one by one."""
+        self.tally.lateness.observe_all(self._lateness)
+        self.tally.duration.observe_all(self._durations)
+        self._lateness.clear()
+        self._durations.clear()
 
 
 def _leaving() -> bool:
