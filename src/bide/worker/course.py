@@ -69,7 +69,10 @@ class Course:
         self._threads.close()
 
     def _come(self) -> None:
-        self._coming.add(self._loop.create_task(self._turn(), context=self._context.copy()))
+        # By itself, not by the loop's factory: an app may have set one that begins tasks at once,
+        # and each of these would begin the next one inside itself.
+        turn = asyncio.Task(self._turn(), loop=self._loop, context=self._context.copy())
+        self._coming.add(turn)
 
     async def _turn(self) -> None:
         """Begin what is ready; stay with the first that waits."""
