@@ -25,6 +25,7 @@ __all__ = ["run"]
 
 MESSAGES = 20_000
 ROUNDS = 3
+PAIRS = 9
 BATCH = 500
 BURST_SECONDS = 2.0
 IDLE_SECONDS = 10
@@ -41,7 +42,7 @@ def run(only: str) -> Iterator[Figure]:
 def throughput() -> Iterator[Figure]:
     """Drain a backlog with handlers that do nothing, in turn with the engine alone."""
     for kind, least, share in (("async", 20_000, 0.5), ("plain", 10_000, 0.25)):
-        pairs = [(_engine_alone(), _worker("drain", kind)["rate"]) for _ in range(ROUNDS)]
+        pairs = [(_engine_alone(), _worker("drain", kind)["rate"]) for _ in range(PAIRS)]
         alone, rate = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(mine / base for base, mine in pairs)
         yield Figure(

@@ -2,8 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +27,9 @@ user: ContextVar[str] = ContextVar("user", default="nobody")
 class Stage:
     """A course by itself, and what has come of the deliveries that went it."""
 
-    def __init__(self, function: Callable[[Handling], Coroutine[Any, Any, None]]) -> None:
-        self.handler = Handler("q", "handle", function, True, None, "d", None, Backoff(), None)
+    def __init__(self, function: Callable[[Handling], Any]) -> None:
+        is_async = iscoroutinefunction(function)
+        self.handler = Handler("q", "handle", function, is_async, None, "d", None, Backoff(), None)
         self.ended: dict[int, BaseException | None] = {}
         self.course = Course((), 1, self._end)
         self._changed = asyncio.Event()
@@ -105,6 +107,24 @@ def test_a_handler_sees_what_was_set_around_the_worker(play: Play) -> None:
 
     play(story())
     assert seen == ["worker"]
+
+
+def test_a_plain_handler_keeps_its_context_to_itself_too() -> None:
+    seen: list[str] = []
+
+    def handle(one: Handling) -> None:
+        seen.append(user.get())
+        user.set(one.id)
+
+    async def story() -> None:
+        user.set("worker")
+        stage = Stage(handle)
+        stage.start(10)
+        assert await stage.until(10) == [None] * 10
+        stage.course.close()
+
+    asyncio.run(story())
+    assert seen == ["worker"] * 10
 
 
 def test_one_that_waits_holds_up_nobody(play: Play) -> None:

@@ -62,11 +62,15 @@ class Course:
             if self._waited or not self._coming:
                 self._come()
         else:
-            self._threads.submit(_run, self._ended, one)
+            self._threads.submit(self._run_apart, self._ended, one)
 
     def close(self) -> None:
         """Let go of the threads."""
         self._threads.close()
+
+    def _run_apart(self, one: Handling) -> None:
+        """Run a plain handler, in a thread: what it keeps in its context is gone with it."""
+        self._context.copy().run(_run, one)
 
     def _come(self) -> None:
         # By itself, not by the loop's factory: an app may have set one that begins tasks at once,
