@@ -9,12 +9,6 @@ import bide
 from bide.testing import ManualWorker, ScratchStore
 
 
-@pytest.fixture
-def store() -> Iterator[ScratchStore]:
-    with ScratchStore() as store:
-        yield store
-
-
 def test_a_source_fills_the_queue_while_time_passes(store: ScratchStore) -> None:
     app = bide.App()
     start = store.clock.now() / 1000

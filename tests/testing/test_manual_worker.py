@@ -1,10 +1,5 @@
 """A worker driven by hand: the same as `bide worker`, at the pace of a test."""
 
-import asyncio
-import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,33 +7,8 @@ from typing import Any
 import pytest
 
 import bide
-from bide.testing import AsyncManualWorker, ManualWorker, ScratchStore
-
-Handle = Callable[[Any, bide.Delivery], None]
-both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-
-
-@pytest.fixture
-def store() -> Iterator[ScratchStore]:
-    with ScratchStore() as store:
-        yield store
-
-
-@pytest.fixture
-def app() -> bide.App:
-    return bide.App()
-
-
-def register(
-    app: bide.App, handle: Handle, queue: str = "q", *, is_async: bool = False, **options: Any
-) -> None:
-    async def on_loop(body: Any, delivery: bide.Delivery) -> None:
-        handle(body, delivery)
-
-    def in_thread(body: Any, delivery: bide.Delivery) -> None:
-        handle(body, delivery)
-
-    app.handler(queue, **options)(on_loop if is_async else in_thread)
+from bide.testing import ManualWorker, ScratchStore
+from tests.testing.handlers import both, register
 
 
 @both
@@ -223,119 +193,6 @@ def test_jobs_run(app: bide.App, store: ScratchStore) -> None:
     assert ran == [7]
 
 
-@both
-def test_middleware_and_lifespan_surround_the_work(store: ScratchStore, is_async: bool) -> None:
-    told: list[str] = []
-
-    @asynccontextmanager
-    async def lifespan(app: bide.App) -> AsyncIterator[None]:
-        told.append("open")
-        app.state.pool = asyncio.current_task()
-        yield
-        assert app.state.pool is asyncio.current_task()
-        told.append("close")
-
-    app = bide.App(lifespan=lifespan)
-    app.state.given = 1
-
-    @app.middleware
-    async def around(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        assert delivery.state.given == 1
-        told.append("before")
-        await go_on()
-        told.append("after")
-
-    register(app, lambda body, _: told.append(body), is_async=is_async)
-    store.queue("q").put("handled")
-    with ManualWorker(app, store) as worker:
-        assert app.clock is store.clock
-        assert told == ["open"]
-        worker.run_due()
-    assert told == ["open", "before", "handled", "after", "close"]
-    assert vars(app.state) == {"given": 1}
-    assert app.clock is not store.clock
-
-
-def test_a_lifespan_that_fails_says_so_at_once(store: ScratchStore) -> None:
-    @asynccontextmanager
-    async def lifespan(app: bide.App) -> AsyncIterator[None]:
-        raise OSError("no database")
-        yield
-
-    app = bide.App(lifespan=lifespan)
-    register(app, lambda *_: None)
-    with pytest.raises(OSError, match="no database"):
-        ManualWorker(app, store)
-
-
-def test_a_handler_that_lets_time_pass_runs_out_of_it(app: bide.App, store: ScratchStore) -> None:
-    @app.handler("q", timeout="30s")
-    async def slow(body: int) -> None:
-        store.clock.advance(31)
-        await asyncio.sleep(60)
-
-    store.queue("q").put(1)
-    with ManualWorker(app, store) as worker:
-        with pytest.raises(TimeoutError, match="took longer than its timeout of 30s"):
-            worker.run_due()
-
-
-def test_a_plain_handler_runs_out_of_time_too(app: bide.App, store: ScratchStore) -> None:
-    @app.handler("q", timeout="30s")
-    def slow(body: int, delivery: bide.Handling) -> None:
-        store.clock.advance(31)
-        assert delivery.lost.wait(10)
-
-    store.queue("q").put(1)
-    with ManualWorker(app, store, errors="collect") as worker:
-        assert [one.outcome for one in worker.run_due()] == ["retried"]
-        assert "took longer than its timeout" in str(worker.errors[0])
-
-
-@both
-def test_a_handler_that_never_ends_is_named(
-    app: bide.App, store: ScratchStore, is_async: bool
-) -> None:
-    release = threading.Event()
-
-    async def on_loop(body: int) -> None:
-        await asyncio.sleep(60)
-
-    def in_thread(body: int) -> None:
-        release.wait(60)
-
-    app.handler("q")(on_loop if is_async else in_thread)
-    store.queue("q").put(1, id="stuck")
-    begun = time.monotonic()
-    with ManualWorker(app, store, patience=0.05) as worker:
-        with pytest.raises(TimeoutError, match=r"on_loop|in_thread.*'stuck'.*within 0\.05 s"):
-            worker.run_due()
-    release.set()
-    assert time.monotonic() - begun < 10
-
-
-def test_deliveries_without_end_are_an_error(app: bide.App, store: ScratchStore) -> None:
-    queue = store.queue("q")
-
-    def again(body: int, _: bide.Delivery) -> None:
-        queue.put(body)
-
-    register(app, again)
-    queue.put(1)
-    with ManualWorker(app, store) as worker:
-        with pytest.raises(RuntimeError, match="50 deliveries were made"):
-            worker.run_due(limit=50)
-        with pytest.raises(RuntimeError, match="50 deliveries were made"):
-            worker.advance("1h", limit=50)
-
-
-def test_deliveries_at_many_moments_are_not_too_many(app: bide.App, store: ScratchStore) -> None:
-    register(app, lambda *_: None)
-    store.queue("q").put_many([bide.NewMessage(n, delay=n) for n in range(20)])
-    with ManualWorker(app, store) as worker:
-        assert len(worker.advance("1m", limit=5)) == 20
-
-
 def test_only_the_queues_named_are_worked_on(app: bide.App, store: ScratchStore) -> None:
     for name in ("q", "r"):
         register(app, lambda *_: None, name)
@@ -365,77 +222,3 @@ def test_what_somebody_let_lapse_comes_back(app: bide.App, store: ScratchStore) 
     with ManualWorker(app, store) as worker:
         assert worker.advance("59s") == []
         assert [one.attempt for one in worker.advance("1s")] == [2]
-
-
-def test_a_wrong_choice_is_refused(app: bide.App, store: ScratchStore) -> None:
-    with pytest.raises(bide.InvalidArgument, match="app has no handlers"):
-        ManualWorker(app, store)
-    register(app, lambda *_: None)
-    wrong: Any = "ignore"
-    with pytest.raises(bide.InvalidArgument, match=r'errors=.ignore. must be "raise" or "collect"'):
-        ManualWorker(app, store, errors=wrong)
-
-
-def test_closing_twice_does_nothing(app: bide.App, store: ScratchStore) -> None:
-    register(app, lambda *_: None)
-    worker = ManualWorker(app, store)
-    worker.close()
-    worker.close()
-    with pytest.raises(bide.Closed, match="this worker was closed"):
-        worker.run_due()
-
-
-def test_on_an_event_loop_it_names_the_other(app: bide.App, store: ScratchStore) -> None:
-    register(app, lambda *_: None)
-
-    async def story() -> None:
-        with ManualWorker(app, store):
-            pass
-
-    with pytest.raises(bide.WrongContext, match="bide_async_worker"):
-        asyncio.run(story())
-
-
-@both
-def test_the_async_form_does_the_same(app: bide.App, store: ScratchStore, is_async: bool) -> None:
-    seen: list[Any] = []
-
-    def handle(body: Any, delivery: bide.Delivery) -> None:
-        seen.append(body)
-        if body == "bad":
-            raise ValueError("bad")
-
-    register(app, handle, is_async=is_async)
-
-    async def story() -> None:
-        async with bide.AsyncQueue("q") as queue, AsyncManualWorker(app, store) as worker:
-            await queue.put("good", delay="30m")
-            assert await worker.run_due() == []
-            assert [one.outcome for one in await worker.advance("30m")] == ["acked"]
-            await queue.put("bad", id="bad")
-            with pytest.raises(ValueError, match="bad"):
-                await worker.run_due()
-            assert len(worker.errors) == 1
-            store.assert_put("q", "bad")  # assertions do not mind the loop
-            with pytest.raises(ValueError, match="bad"):
-                await worker.advance_to(store.clock.now() / 1000 + 60)
-
-    asyncio.run(story())
-    assert seen == ["good", "bad", "bad"]
-
-
-def test_the_async_form_is_to_be_entered(app: bide.App, store: ScratchStore) -> None:
-    register(app, lambda *_: None)
-
-    async def story() -> None:
-        with pytest.raises(bide.Closed, match="async with"):
-            await AsyncManualWorker(app, store).run_due()
-
-    asyncio.run(story())
-
-
-def test_both_forms_have_the_same_methods() -> None:
-    def public(kind: type) -> set[str]:
-        return {name for name in dir(kind) if not name.startswith("_")}
-
-    assert public(ManualWorker) - {"close", "app", "store", "handled"} == public(AsyncManualWorker)

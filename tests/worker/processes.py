@@ -9,7 +9,41 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import bide
+
 BOUND = 30.0
+
+APP = """
+import asyncio, bide
+app = bide.App()
+
+@app.handler("q")
+async def handle(body: dict, delivery: bide.Handling) -> None:
+    print("VERSION began", flush=True)
+    await asyncio.sleep(body.get("sleep", 0))
+    print("VERSION ended", flush=True)
+"""
+
+SLOW_TO_BEGIN = """
+import asyncio, os, bide
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def lifespan(app):
+    if os.path.exists("slow"):
+        print("begins slowly", flush=True)
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            print("cleaned up", flush=True)
+    yield
+
+app = bide.App(lifespan=lifespan)
+
+@app.handler("q")
+async def handle(body: dict) -> None:
+    print("ended", flush=True)
+"""
 
 
 @contextmanager
@@ -52,3 +86,17 @@ def wait_for(condition: Callable[[], object], folder: Path | None = None) -> Non
         told = log(folder) if folder is not None else ""
         assert time.monotonic() < deadline, f"it did not come to pass\n{told}"
         time.sleep(0.01)
+
+
+def put(folder: Path, **body: float) -> None:
+    with bide.Queue("q", f"sqlite:///{folder / 'bide.db'}") as queue:
+        queue.put(body)
+
+
+def counts(folder: Path) -> bide.Counts:
+    with bide.Queue("q", f"sqlite:///{folder / 'bide.db'}") as queue:
+        return queue.counts()
+
+
+def said(folder: Path, text: str, times: int = 1) -> Callable[[], bool]:
+    return lambda: log(folder).count(text) >= times

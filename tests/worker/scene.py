@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
@@ -19,6 +21,9 @@ from bide.worker.runner import Runner
 
 PATIENCE = 10.0
 STUCK = 0.2
+FAST = bide.Backoff(attempts=3, first="10s", factor=2, jitter=0)
+
+both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 
 
 class Scene:
@@ -151,3 +156,15 @@ async def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         await asyncio.sleep(0.001)
+
+
+def register(scene: Scene, is_async: bool, handle: Callable[[Any], None], **options: Any) -> None:
+    """Let a function handle queue q, from a task or from a thread."""
+    if is_async:
+
+        async def on_loop(body: Any) -> None:
+            handle(body)
+
+        scene.app.handler("q", **options)(on_loop)
+    else:
+        scene.app.handler("q", **options)(handle)

@@ -1,8 +1,6 @@
 """From a claim to what becomes of the message."""
 
 import asyncio
-import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,25 +8,7 @@ import pytest
 import bide
 from bide.model.commands import Ack, Bury, Retry
 from bide.worker.signals import Signal
-from tests.worker.scene import Scene, until
-
-FAST = bide.Backoff(attempts=3, first="10s", factor=2, jitter=0)
-Handle = Callable[[Any], None]
-
-
-def register(scene: Scene, is_async: bool, handle: Handle, **options: Any) -> None:
-    """Let a function handle queue q, from a task or from a thread."""
-    if is_async:
-
-        async def on_loop(body: Any) -> None:
-            handle(body)
-
-        scene.app.handler("q", **options)(on_loop)
-    else:
-        scene.app.handler("q", **options)(handle)
-
-
-both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+from tests.worker.scene import FAST, Scene, both, register
 
 
 @both
@@ -196,179 +176,6 @@ def test_a_body_that_does_not_fit_is_dead_at_once(scene: Scene, is_async: bool) 
     scene.play(story())
 
 
-@both
-def test_what_is_no_longer_wanted_is_discarded(scene: Scene, is_async: bool) -> None:
-    seen: list[int] = []
-
-    async def async_wanted(body: int) -> bool:
-        return body % 2 == 1
-
-    async def story() -> None:
-        wanted = async_wanted if is_async else (lambda body: body % 2 == 1)
-        register(scene, is_async, seen.append, still_wanted=wanted)
-        await scene.put(1, 2, 3)
-        async with scene.at_work():
-            await scene.acked(3)
-        assert sorted(seen) == [1, 3]
-
-    scene.play(story())
-
-
-def test_still_wanted_goes_with_every_order_of_arguments(scene: Scene) -> None:
-    seen: list[Any] = []
-
-    async def wanted(body: int) -> bool:
-        return True
-
-    async def story() -> None:
-        @scene.app.handler("q", still_wanted=wanted)
-        async def handle(delivery: bide.Delivery, body: int) -> None:
-            seen.append((delivery.id, body))
-
-        await scene.put(5)
-        async with scene.at_work():
-            await scene.acked(1)
-        assert seen == [("q-0", 5)]
-
-    scene.play(story())
-
-
-@both
-def test_still_wanted_may_look_at_the_delivery(scene: Scene, is_async: bool) -> None:
-    seen: list[int] = []
-    asked: list[tuple[int, str, object]] = []
-
-    def check(body: int, delivery: bide.Handling) -> bool:
-        asked.append((body, delivery.id, delivery.state.table))
-        return delivery.attempt > 1
-
-    async def async_check(body: int, delivery: bide.Handling) -> bool:
-        return check(body, delivery)
-
-    async def story() -> None:
-        scene.app.state.table = {}
-        wanted = async_check if is_async else check
-        register(scene, is_async, seen.append, still_wanted=wanted)
-        await scene.put(1)
-        async with scene.at_work():
-            await scene.acked(1)
-        assert asked == [(1, "q-0", {})]
-        assert seen == []
-
-    scene.play(story())
-
-
-def test_a_check_that_fails_has_the_message_tried_again(scene: Scene) -> None:
-    """The database that it asks is away: nobody knows whether the order still exists."""
-    seen: list[int] = []
-    down = [OSError("the database is down")]
-
-    def wanted(body: int, extra: str = "") -> bool:
-        assert extra == ""  # a default stays one
-        if down:
-            raise down.pop()
-        return True
-
-    async def story() -> None:
-        register(scene, False, seen.append, still_wanted=wanted)
-        await scene.put(1)
-        async with scene.at_work():
-            await scene.delayed(1)
-            assert "the database is down" in ((await scene.find("q-0")).error or "")
-            await scene.pass_time(lambda: seen == [1], 1)
-
-    scene.play(story())
-
-
-def test_what_is_written_in_c_may_be_asked_as_well(scene: Scene) -> None:
-    seen: list[int] = []
-
-    async def story() -> None:
-        register(scene, False, seen.append, still_wanted={2}.__contains__)
-        scene.app.handler("p", still_wanted=bool)(lambda body: seen.append(body))
-        await scene.put(1, 2)
-        await scene.put(0, 3, queue="p")
-        async with scene.at_work():
-            await scene.acked(2)
-            await scene.acked(2, "p")
-        assert sorted(seen) == [2, 3]
-
-    scene.play(story())
-
-
-def test_what_is_handled_is_logged_with_its_fields(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "bide.worker")
-
-    async def story() -> None:
-        def handle(body: int) -> None:
-            scene.clock.advance(0.25)
-            if body:
-                raise ValueError("odd")
-
-        scene.app.handler("q", retry=FAST, concurrency=1)(handle)
-        await scene.put(0, 1)
-        async with scene.at_work():
-            await scene.acked(1)
-            await scene.delayed(1)
-            await until(lambda: "failed, again in" in caplog.text)
-
-    scene.play(story())
-    records = {vars(record).get("outcome"): vars(record) for record in caplog.records}
-    acked, retried = records["acked"], records["retried"]
-    assert (acked["queue"], acked["id"], acked["attempt"]) == ("q", "q-0", 1)
-    assert (acked["lateness"], acked["duration"]) == (0, 0.25)
-    assert (retried["lateness"], retried["duration"]) == (0.25, 0.25)
-    assert retried["reason"].startswith("ValueError: odd")
-    assert "q-1 of q, attempt 1: failed, again in 10s: ValueError: odd" in caplog.text
-
-
-def test_only_failures_have_a_line_each_unless_details_are_wanted(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "bide.worker.delivery")
-
-    async def story() -> None:
-        @scene.app.handler("q", retry=bide.Backoff(first="1h", jitter=0))
-        async def handle(body: int) -> None:
-            if body == 1:
-                raise ValueError("odd")
-            if body == 2:
-                raise bide.Discard
-
-        await scene.put(*range(5))
-        async with scene.at_work():
-            await scene.acked(4)
-            await scene.delayed(1)
-            await scene.pass_time(lambda: "running" in caplog.text)
-
-    scene.play(story())
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == [
-        "q-1 of q, attempt 1: failed, again in 1h: ValueError: odd",
-        "q: 3 acked, 1 discarded, 1 retried in 10 s; 0 running",
-    ]
-    assert vars(caplog.records[1])["counts"] == {"acked": 3, "discarded": 1, "retried": 1}
-
-
-def test_what_was_done_since_the_last_summary_is_told_at_the_end(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "bide.worker.delivery")
-
-    async def story() -> None:
-        @scene.app.handler("q")
-        async def handle(body: int) -> None: ...
-
-        await scene.put(*range(3))
-        async with scene.at_work():
-            await scene.acked(3)
-
-    scene.play(story())
-    assert [record.getMessage() for record in caplog.records] == ["q: 3 acked in 0 s; 0 running"]
-
-
 def test_acks_of_one_turn_are_one_command(scene: Scene) -> None:
     async def story() -> None:
         @scene.app.handler("q", concurrency=100)
@@ -439,25 +246,6 @@ def test_a_coroutine_that_a_plain_handler_returns_is_no_success(scene: Scene) ->
             await scene.dead(1)
         letter = await scene.find("q-0")
         assert "returned a coroutine, of which nothing has run" in letter.failures[-1].reason
-
-    scene.play(story())
-    assert ran == []
-
-
-def test_a_check_that_returns_a_coroutine_is_no_yes(scene: Scene) -> None:
-    ran: list[Any] = []
-
-    async def ask(body: Any) -> bool:
-        return False
-
-    async def story() -> None:
-        handler = scene.app.handler("q", retry=FAST, still_wanted=lambda body: ask(body))
-        handler(ran.append)
-        await scene.put("a", attempts=1)
-        async with scene.at_work():
-            await scene.dead(1)
-        letter = await scene.find("q-0")
-        assert "still_wanted of " in letter.failures[-1].reason
 
     scene.play(story())
     assert ran == []

@@ -1,0 +1,131 @@
+"""Where a worker driven by hand is: its lifespan, its end, and on an event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import bide
+from bide.testing import AsyncManualWorker, ManualWorker, ScratchStore
+from tests.testing.handlers import both, register
+
+
+@both
+def test_middleware_and_lifespan_surround_the_work(store: ScratchStore, is_async: bool) -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: bide.App) -> AsyncIterator[None]:
+        told.append("open")
+        app.state.pool = asyncio.current_task()
+        yield
+        assert app.state.pool is asyncio.current_task()
+        told.append("close")
+
+    app = bide.App(lifespan=lifespan)
+    app.state.given = 1
+
+    @app.middleware
+    async def around(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        assert delivery.state.given == 1
+        told.append("before")
+        await go_on()
+        told.append("after")
+
+    register(app, lambda body, _: told.append(body), is_async=is_async)
+    store.queue("q").put("handled")
+    with ManualWorker(app, store) as worker:
+        assert app.clock is store.clock
+        assert told == ["open"]
+        worker.run_due()
+    assert told == ["open", "before", "handled", "after", "close"]
+    assert vars(app.state) == {"given": 1}
+    assert app.clock is not store.clock
+
+
+def test_a_lifespan_that_fails_says_so_at_once(store: ScratchStore) -> None:
+    @asynccontextmanager
+    async def lifespan(app: bide.App) -> AsyncIterator[None]:
+        raise OSError("no database")
+        yield
+
+    app = bide.App(lifespan=lifespan)
+    register(app, lambda *_: None)
+    with pytest.raises(OSError, match="no database"):
+        ManualWorker(app, store)
+
+
+def test_a_wrong_choice_is_refused(app: bide.App, store: ScratchStore) -> None:
+    with pytest.raises(bide.InvalidArgument, match="app has no handlers"):
+        ManualWorker(app, store)
+    register(app, lambda *_: None)
+    wrong: Any = "ignore"
+    with pytest.raises(bide.InvalidArgument, match=r'errors=.ignore. must be "raise" or "collect"'):
+        ManualWorker(app, store, errors=wrong)
+
+
+def test_closing_twice_does_nothing(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+    worker = ManualWorker(app, store)
+    worker.close()
+    worker.close()
+    with pytest.raises(bide.Closed, match="this worker was closed"):
+        worker.run_due()
+
+
+def test_on_an_event_loop_it_names_the_other(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+
+    async def story() -> None:
+        with ManualWorker(app, store):
+            pass
+
+    with pytest.raises(bide.WrongContext, match="bide_async_worker"):
+        asyncio.run(story())
+
+
+@both
+def test_the_async_form_does_the_same(app: bide.App, store: ScratchStore, is_async: bool) -> None:
+    seen: list[Any] = []
+
+    def handle(body: Any, delivery: bide.Delivery) -> None:
+        seen.append(body)
+        if body == "bad":
+            raise ValueError("bad")
+
+    register(app, handle, is_async=is_async)
+
+    async def story() -> None:
+        async with bide.AsyncQueue("q") as queue, AsyncManualWorker(app, store) as worker:
+            await queue.put("good", delay="30m")
+            assert await worker.run_due() == []
+            assert [one.outcome for one in await worker.advance("30m")] == ["acked"]
+            await queue.put("bad", id="bad")
+            with pytest.raises(ValueError, match="bad"):
+                await worker.run_due()
+            assert len(worker.errors) == 1
+            store.assert_put("q", "bad")  # assertions do not mind the loop
+            with pytest.raises(ValueError, match="bad"):
+                await worker.advance_to(store.clock.now() / 1000 + 60)
+
+    asyncio.run(story())
+    assert seen == ["good", "bad", "bad"]
+
+
+def test_the_async_form_is_to_be_entered(app: bide.App, store: ScratchStore) -> None:
+    register(app, lambda *_: None)
+
+    async def story() -> None:
+        with pytest.raises(bide.Closed, match="async with"):
+            await AsyncManualWorker(app, store).run_due()
+
+    asyncio.run(story())
+
+
+def test_both_forms_have_the_same_methods() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(ManualWorker) - {"close", "app", "store", "handled"} == public(AsyncManualWorker)

@@ -1,0 +1,125 @@
+"""How a worker begins: what is wrong from the start, and on which store it works."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+import bide
+from tests.worker.processes import APP, children, log, said, wait_for, worker
+
+FAILING = """
+import os, sys, bide
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def lifespan(app):
+    WHAT
+    yield
+
+app = bide.App(lifespan=lifespan)
+app.handler("q")(lambda body: None)
+"""
+
+
+MEMORY = """
+import bide
+app = bide.App("memory://")
+app.handler("q")(lambda body: None)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("source", "options", "code", "hint"),
+    [
+        ("import nosuchmodule", (), 2,
+         "jobs imports 'nosuchmodule', which is not installed (jobs.py, line 1); install the "
+         "package that brings it, for "),
+        ("import bide\nimport cronsim.nosuch", (), 2,
+         "jobs imports 'cronsim.nosuch', which is not installed (jobs.py, line 2); "
+         "pip install 'bide[schedules]', for "),
+        ("1 / 0", (), 2, "jobs cannot be imported: ZeroDivisionError"),
+        ("", (), 2, "jobs has no 'app'; make one there with: app = bide.App()"),
+        ("app = 3", (), 2, "jobs has something else than a bide.App as 'app'"),
+        ("import bide; work = bide.App()", (), 2, "jobs has no 'app'; it has: jobs:work"),
+        ("import bide; app = bide.App()", (), 2, "the app has no handlers"),
+        (APP, ("--queues", "r"), 2, "queue 'r' has no handler in the app; it has: q"),
+        ("import bide\napp = bide.App('sqlite:////no/such/x.db')\n"
+         "app.handler('q')(lambda body: None)", (), 3, "there is no directory /no/such"),
+        (FAILING.replace("WHAT", "raise RuntimeError('no database')"), (), 3,
+         "jobs:app could not begin its work: RuntimeError: no database"),
+        (FAILING.replace("WHAT", "os._exit(7)"), (), 7, ""),
+        (FAILING.replace("WHAT", "sys.exit()"), (), 3, ""),
+        (MEMORY, ("--processes", "2"), 2, "memory:// lives in one process, and 2 are to share it"),
+        (APP, ("--url", "nonsense"), 2, "--url 'nonsense' begins with none of"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
+    tmp_path: Path, source: str, options: tuple[str, ...], code: int, hint: str
+) -> None:
+    with worker(tmp_path, source, *options) as process:
+        assert process.wait(15) == code
+    expected = f"error: {hint}" if hint else "before it was ready"
+    assert expected in log(tmp_path)
+    assert "has died" not in log(tmp_path)
+
+
+@pytest.mark.process
+def test_a_mistake_at_import_shows_the_frames_of_the_program_alone(tmp_path: Path) -> None:
+    (tmp_path / "prices.py").write_text("def read():\n    return {}['pen']\n")
+    source = (
+        "import prices\n"
+        "try:\n    prices.read()\n"
+        "except KeyError as error:\n    raise ValueError('no price') from error\n"
+    )
+    with worker(tmp_path, source) as process:
+        assert process.wait(15) == 2
+    told = log(tmp_path)
+    assert "importlib" not in told
+    assert "loading.py" not in told
+    assert re.search(r'(?s)jobs.py", line 3, .*prices.py", line 2', told)
+    assert "KeyError: 'pen'" in told
+    assert "direct cause" in told
+    assert "error: jobs cannot be imported: ValueError: no price" in told
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--health-port", "error: --health-port {} cannot be listened on: Address already in use"),
+        ("--metrics", "error: --metrics cannot be served at *:{}: Address already in use"),
+    ],
+)
+def test_a_port_that_is_taken_is_named_with_its_option(
+    tmp_path: Path, option: str, text: str
+) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with worker(tmp_path, APP, option, str(port)) as process:
+            assert process.wait(15) == 3
+    told = log(tmp_path)
+    assert text.format(port) in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.process
+def test_a_url_goes_before_those_of_the_app_and_of_the_environment(tmp_path: Path) -> None:
+    given = f"sqlite:///{tmp_path / 'given.db'}"
+    source = APP.replace("bide.App()", "bide.App('sqlite:///nowhere/named.db')")
+    assert source != APP
+    with bide.Queue("q", given) as queue:
+        queue.put({})
+        with worker(tmp_path, source, "--url", given) as process:
+            wait_for(lambda: queue.counts().flow.acked == 1, tmp_path)
+            shown = Path(f"/proc/{children(process)[0]}/cmdline").read_text()
+    assert "given.db" not in shown  # a URL may have a password in it
+    assert not (tmp_path / "bide.db").exists()
+
+
+@pytest.mark.process
+def test_a_store_in_memory_is_warned_of(tmp_path: Path) -> None:
+    with worker(tmp_path, MEMORY):
+        wait_for(said(tmp_path, "memory:// lives in this process: nobody else can put"), tmp_path)

@@ -1,0 +1,150 @@
+"""Whether a worker is well, as a file, a port and systemd are told."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import bide
+from bide.worker.health import HealthFile
+from bide.worker.line import Report
+from bide.worker.supervisor import Supervisor
+from bide.worker.systemd import notify, watchdog_seconds
+from tests.worker.processes import (
+    APP,
+    children,
+    log,
+    put,
+    said,
+    wait_for,
+    worker,
+)
+
+
+@pytest.mark.process
+def test_health_and_logs_for_machines(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    well = tmp_path / "well"
+    options = ["--health-port", str(port), "--health-file", str(well)]
+    options += ["--log-json", "--log-level", "debug"]
+    with worker(tmp_path, APP, *options) as process:
+        wait_for(well.exists, tmp_path)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            assert (answer.status, answer.read()) == (200, b"well\n")
+        os.kill(children(process)[0], signal.SIGKILL)
+
+        def unwell() -> bool:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code == 503 and b"not ready" in error.read()
+            return False
+
+        wait_for(unwell, tmp_path)
+        wait_for(lambda: not well.exists(), tmp_path)
+        wait_for(well.exists, tmp_path)
+        put(tmp_path)
+        wait_for(said(tmp_path, '"outcome":"acked"'), tmp_path)
+    assert not well.exists()
+    entries = [json.loads(line) for line in log(tmp_path).splitlines() if line.startswith("{")]
+    (acked,) = [entry for entry in entries if entry.get("outcome") == "acked"]
+    assert (acked["queue"], acked["attempt"], acked["level"]) == ("q", 1, "debug")
+    assert acked["duration"] >= 0
+    assert acked["lateness"] >= 0
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+        service.bind(address)
+        assert notify("READY=1", {"NOTIFY_SOCKET": address})
+        assert service.recv(100) == b"READY=1"
+    assert not notify("READY=1", {"NOTIFY_SOCKET": address + "gone"})
+    assert not notify("READY=1", {})
+    assert not notify("READY=1", {"NOTIFY_SOCKET": "vsock:1"})
+
+
+@pytest.mark.process
+def test_systemd_hears_of_readiness_life_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+        service.bind(address)
+        service.settimeout(15)
+        with worker(tmp_path, APP) as process:
+            while not any(b"READY=1" in one for one in heard):
+                heard.append(service.recv(1000))
+            while b"WATCHDOG=1" not in heard:
+                heard.append(service.recv(1000))
+            process.send_signal(signal.SIGTERM)
+            while b"STOPPING=1" not in heard:
+                heard.append(service.recv(1000))
+
+
+def test_a_watchdog_wants_to_hear_twice_as_often_as_it_bites() -> None:
+    assert watchdog_seconds({"WATCHDOG_USEC": "3000000"}) == 1.5
+    assert watchdog_seconds({"WATCHDOG_USEC": "x"}) is None
+    assert watchdog_seconds({}) is None
+
+
+def test_a_health_file_goes_when_something_is_wrong(tmp_path: Path) -> None:
+    health = HealthFile(tmp_path / "well")
+    health.tell(None)
+    assert (tmp_path / "well").exists()
+    health.tell("trouble")
+    health.tell("trouble still")
+    assert not (tmp_path / "well").exists()
+
+
+def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
+    async def story() -> None:
+        supervisor = Supervisor(lambda line: [], 2)
+        assert supervisor.trouble() == "process 1 is not ready"
+        supervisor.stop()
+        assert supervisor.trouble() == "stopping"
+
+    asyncio.run(story())
+
+
+def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
+    async def story() -> None:
+        supervisor = Supervisor(lambda line: [sys.executable, "-c", "import time; time.sleep(60)"])
+        (place,) = supervisor.places
+        process = place.process = supervisor._start(1)
+        process.report = Report(ready=True)
+        assert supervisor.trouble() is None
+        process.report = Report(ready=True, stuck=["q", "r"])
+        told = "all places of q, r are taken by handlers that do not return"
+        assert supervisor.trouble() == f"process 1: {told}"
+        process.heard -= 11
+        assert supervisor.trouble() == "the event loop of process 1 stands still"
+        supervisor.stop()
+        await asyncio.wait([process.over])
+
+    asyncio.run(story())
+
+
+def test_a_health_file_that_cannot_be_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(bide.InvalidArgument, match=r"there is no folder .*nowhere for well"):
+        HealthFile(tmp_path / "nowhere" / "well")
+    (tmp_path / "folder").mkdir()
+    health = HealthFile(tmp_path / "folder" / "well")
+    (tmp_path / "folder").rmdir()
+    health.tell(None)
+    assert "the health file cannot be kept" in caplog.text
