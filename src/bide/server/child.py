@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.app import App
 from bide.server.figures import Board
+from bide.server.leaving import QUIET, LeavingProtocol, LeavingServer
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.uses import Uses
@@ -78,7 +78,7 @@ class Joined:
         return getattr(self._transport, name)
 
 
-class Protocol(HttpToolsProtocol):
+class Protocol(LeavingProtocol):
     """Closes connections on which the head of a request does not arrive in time."""
 
     patience = 30.0
@@ -86,7 +86,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a first request."""
-        super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(Joined(transport, self.loop))
         self._expect()
 
     def on_message_begin(self) -> None:
@@ -117,7 +117,8 @@ class Protocol(HttpToolsProtocol):
 def config(app: App) -> uvicorn.Config:
     """Return how uvicorn is to serve an application."""
     settings = app.service.settings
-    patient = type("PatientProtocol", (Protocol,), {"patience": settings.request_timeout})
+    more = {"patience": settings.request_timeout, "quiet": min(QUIET, settings.grace / 2)}
+    patient = type("PatientProtocol", (Protocol,), more)
     return uvicorn.Config(
         app, http=patient, ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE, backlog=2_048,
@@ -125,7 +126,7 @@ def config(app: App) -> uvicorn.Config:
     )  # fmt: skip
 
 
-class Server(uvicorn.Server):
+class Server(LeavingServer):
     """uvicorn's server, told by somebody else when to stop.
 
     Args:
@@ -145,6 +146,7 @@ class Server(uvicorn.Server):
         """Answer who waits, finish what is under way; at the second call break it off."""
         if self.should_exit:
             self.force_exit = True
+        self.leave()
         self._app.service.stop(hurry=self.should_exit)
         self.should_exit = True
 

@@ -134,7 +134,8 @@ class Service:
         self.waiting += 1
         self.claimers.came(command.holder, command.queue)
         try:
-            reply = await self.lane.acall(command, self, min(wait, self.settings.longest_wait))
+            longest = 0.0 if self.stopping.is_set() else self.settings.longest_wait
+            reply = await self.lane.acall(command, self, min(wait, longest))
         finally:
             self.waiting -= 1
             self.claimers.went(command.holder, command.queue)

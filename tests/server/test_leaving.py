@@ -1,0 +1,278 @@
+"""A process that ends leaves no request that was sent without an answer."""
+
+import asyncio
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+
+from bide.server import child
+from bide.server.app import App
+from bide.server.child import Server
+from bide.server.leaving import CLOSE
+from bide.server.serve import bind
+from bide.server.settings import Settings
+from tests.server.client import Q
+from tests.server.process import ServerProcess
+
+LONG = 60.0
+
+
+class Leaving:
+    """A server in a thread that is told to stop in mid-test."""
+
+    def __init__(self, app: App, listening: socket.socket) -> None:
+        self.app = app
+        self.port: int = listening.getsockname()[1]
+        self._server = Server(app)
+        self._loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(
+            target=lambda: self._loop.run_until_complete(self._server.serve([listening]))
+        )
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Tell it to stop, and return once it accepts no more."""
+        self._loop.call_soon_threadsafe(self._server.stop)
+        wait(lambda: CLOSE in self._server.server_state.default_headers)
+
+    def end(self) -> None:
+        if self.thread.is_alive() and not self._server.should_exit:
+            self._loop.call_soon_threadsafe(self._server.stop)
+        self.thread.join()
+        self._loop.close()
+
+    def queued(self) -> bool:
+        """Tell whether a request waits for the one before it on its connection."""
+        return any(one.pipeline for one in self._server.server_state.connections)  # type: ignore[union-attr]
+
+    def connect(self) -> "Connection":
+        known = len(self._server.server_state.connections)
+        connection = Connection(self.port)
+        wait(lambda: len(self._server.server_state.connections) > known)
+        return connection
+
+
+class Connection:
+    """A connection of which a test sees every byte."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=LONG)
+        self._file = self._socket.makefile("rb")
+
+    def send(
+        self, path: str, content: object = None, *, method: str = "", upto: int | None = None
+    ) -> bytes:
+        """Send a request, or its beginning; return what was not sent."""
+        body = b"" if content is None else json.dumps(content).encode()
+        method = method or ("GET" if content is None else "POST")
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        data = head.encode() + body
+        self._socket.sendall(data[:upto])
+        return b"" if upto is None else data[upto:]
+
+    def rest(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def answer(self) -> tuple[int, bool, bytes]:
+        """Return the status of an answer, whether it is the last one, and its body."""
+        status = int(self._file.readline().split()[1])
+        headers = dict(iter(lambda: self._header(), ("", "")))
+        body = self._file.read(int(headers["content-length"]))
+        return status, headers.get("connection") == "close", body
+
+    def _header(self) -> tuple[str, str]:
+        name, _, value = self._file.readline().decode().strip().partition(": ")
+        return name, value
+
+    def closed(self) -> bool:
+        """Return whether the server has closed it, in good order and without another byte."""
+        return self._file.read() == b""
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+def wait(true: object) -> None:
+    deadline = time.monotonic() + LONG
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@contextmanager
+def served(tmp_path: Path) -> Iterator[Leaving]:
+    app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db", push_networks=["127.0.0.1"]))
+    with bind(Settings(port=0)) as listening:
+        server = Leaving(app, listening)
+        try:
+            yield server
+        finally:
+            server.end()
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leaving]:
+    """Provide a server that waits for long for what may be on its way."""
+    monkeypatch.setattr(child, "QUIET", LONG)
+    with served(tmp_path) as found:
+        yield found
+
+
+def test_a_connection_that_was_kept_has_one_more_answer(server: Leaving) -> None:
+    connection = server.connect()
+    connection.send("/healthz")
+    assert connection.answer()[:2] == (200, False)
+    server.stop()
+    connection.send(f"{Q}/messages", {"body": 1})
+    assert connection.answer()[:2] == (201, True)
+    assert connection.closed()
+    connection.close()
+
+
+def test_a_connection_that_has_sent_nothing_yet_is_answered(server: Leaving) -> None:
+    connection = server.connect()
+    server.stop()
+    connection.send("/healthz")
+    assert connection.answer()[:2] == (200, True)
+    assert connection.closed()
+    connection.close()
+
+
+def test_a_request_whose_half_has_come_is_answered(server: Leaving) -> None:
+    connection = server.connect()
+    rest = connection.send(f"{Q}/messages", {"body": 1}, upto=30)
+    server.stop()
+    connection.rest(rest)
+    assert connection.answer()[:2] == (201, True)
+    assert connection.closed()
+    connection.close()
+
+
+def test_what_is_under_way_is_told_that_it_is_the_last(server: Leaving) -> None:
+    connection = server.connect()
+    connection.send(f"{Q}/claim", {"wait": "5m"})
+    wait(lambda: server.app.service.waiting)
+    server.stop()
+    status, last, body = connection.answer()
+    assert (status, last, json.loads(body)["messages"]) == (200, True, [])
+    connection.close()
+
+
+def test_a_claim_that_comes_while_the_server_stops_does_not_wait(server: Leaving) -> None:
+    connection = server.connect()
+    server.stop()
+    connection.send(f"{Q}/claim", {"wait": "5m"})
+    status, last, body = connection.answer()
+    assert (status, last, json.loads(body)["messages"]) == (200, True, [])
+    connection.close()
+
+
+def test_requests_that_were_sent_together_are_all_answered(server: Leaving) -> None:
+    connection = server.connect()
+    with socket.create_server(("127.0.0.1", 0)) as receiver:
+        url = f"http://127.0.0.1:{receiver.getsockname()[1]}/"
+        connection.send("/v1/subscriptions/shop", {"queue": "q", "url": url}, method="PUT")
+        assert connection.answer()[0] == 201
+        connection.send("/v1/subscriptions/shop/ping", {})  # which is not answered by itself
+        asked = receiver.accept()[0]
+        connection.send("/healthz")
+        wait(server.queued)
+        server.stop()
+        assert [connection.answer()[:2] for _ in range(2)] == [(503, False), (200, True)]
+        asked.close()
+    assert connection.closed()
+    connection.close()
+
+
+def test_a_connection_on_which_nothing_comes_is_closed_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "QUIET", 0.05)
+    with served(tmp_path) as server:
+        used, unused, half = (server.connect() for _ in range(3))
+        used.send("/healthz")
+        used.answer()
+        half.send("/healthz", upto=10)
+        server.stop()
+        for connection in (used, unused, half):
+            assert connection.closed()
+            connection.close()
+
+
+class Load:
+    """Clients that send one request after the other, and what became of each."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._over = threading.Event()
+        self.confirmed: list[str] = []
+        self.lost: list[str] = []
+        keep = [threading.Thread(target=self._keep, args=(n, 0.003 * n)) for n in range(16)]
+        fresh = [threading.Thread(target=self._fresh, args=(n,)) for n in range(4)]
+        self._threads = keep + fresh
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _keep(self, number: int, pause: float) -> None:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=LONG)
+        used = time.monotonic()
+        while not self._over.wait(pause):
+            if time.monotonic() - used > 0.5:  # this machine is slow: it may be closed meanwhile
+                connection.close()
+            self._put(connection, f"keep-{number}")
+            used = time.monotonic()
+        connection.close()
+
+    def _fresh(self, number: int) -> None:
+        while not self._over.wait(0.01):
+            connection = HTTPConnection("127.0.0.1", self._port, timeout=LONG)
+            self._put(connection, f"fresh-{number}")
+            connection.close()
+
+    def _put(self, connection: HTTPConnection, name: str) -> None:
+        id = f"{name}-{time.monotonic_ns()}"
+        try:
+            connection.request("PUT", f"{Q}/messages/{id}", '{"body": 1}')
+            reply = connection.getresponse()
+            reply.read()
+        except (OSError, HTTPException) as error:
+            self.lost.append(f"{id}: {error!r}")
+            connection.close()
+        else:
+            (self.confirmed if reply.status == 201 else self.lost).append(id)
+
+
+def _replaced(before: set[int], now: list[int]) -> bool:
+    return len(now) == 2 and not before & set(now)
+
+
+@pytest.mark.process
+def test_processes_are_replaced_under_load_and_every_request_is_answered(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--workers", "2") as server:
+        load = Load(server.port)
+        for _ in range(2):
+            before, least = set(server.workers()), len(load.confirmed) + 100
+            wait(lambda least=least: len(load.confirmed) > least)
+            server.process.send_signal(signal.SIGHUP)
+            wait(lambda before=before: _replaced(before, server.workers()))
+        load.end()
+        assert load.lost == []
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=LONG)
+        connection.request("GET", Q)
+        told = json.loads(connection.getresponse().read())
+        connection.close()
+        assert told["flow"]["put"] == len(load.confirmed)
