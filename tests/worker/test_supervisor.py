@@ -1,5 +1,6 @@
 """Processes: replaced when they die, and told to stop."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bide.worker.child import Orders
+from bide.worker.line import Report
 from bide.worker.restarts import Restarts
-from bide.worker.supervisor import command_of
+from bide.worker.supervisor import Supervisor, command_of
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,
@@ -21,6 +23,7 @@ from tests.worker.processes import (
     wait_for,
     worker,
 )
+from tests.worker.scene import until
 
 
 @pytest.mark.process
@@ -53,12 +56,33 @@ def test_a_second_sigterm_hands_back_at_once(tmp_path: Path) -> None:
     with worker(tmp_path, APP) as process:
         wait_for(said(tmp_path, "VERSION began"), tmp_path)
         process.send_signal(signal.SIGTERM)
-        wait_for(said(tmp_path, "stopping; 1 deliveries"), tmp_path)
+        wait_for(said(tmp_path, "stopping; 1 running"), tmp_path)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
     assert counts(tmp_path).sizes.leased == 0
     assert counts(tmp_path).flow.retried == 0
     assert counts(tmp_path).sizes.total == 1
+
+
+@pytest.mark.process
+def test_who_cannot_hand_back_is_killed_soon_after_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler holds up the event loop: the grace, which may be long, is not waited for."""
+    monkeypatch.setattr("bide.worker.supervisor.LEEWAY", 0.1)
+    deaf = f"trap '' TERM; touch {tmp_path / 'begun'}; exec sleep 600"
+
+    async def story() -> None:
+        supervisor = Supervisor(lambda line: ["sh", "-c", deaf], grace=600)
+        process = supervisor._start(1)
+        process.report = Report(ready=True)
+        await until((tmp_path / "begun").exists)
+        supervisor.stop()
+        supervisor.stop()
+        async with asyncio.timeout(20):
+            assert await process.over == -signal.SIGKILL
+
+    asyncio.run(story())
 
 
 @pytest.mark.process

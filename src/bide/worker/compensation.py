@@ -108,7 +108,7 @@ class Compensation:
             return
         ended = asked + round((access.clock.monotonic() - began) * 1000)
         _log.info(
-            "source %s of %s: %d messages found and %d put, for %s to %s", source.name,
+            "source %s of %s: found %d, put %d, for %s to %s", source.name,
             source.queue, window.found, window.put, id_of(window.after), id_of(window.before),
         )  # fmt: skip
         done = Asked(window.after, window.before, ended, window.found, window.put)

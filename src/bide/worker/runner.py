@@ -151,7 +151,7 @@ class Runner:
             station.leave()
         running = sum(len(station.running) for station in stations)
         if running:
-            _log.info("stopping; %d deliveries have %g s to finish", running, self._grace)
+            _log.info("stopping; %d running, with %g s to finish", running, self._grace)
         quiet = asyncio.ensure_future(
             asyncio.gather(*[station.until_quiet() for station in stations])
         )

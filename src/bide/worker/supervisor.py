@@ -212,8 +212,10 @@ class Supervisor:
 
     def _end(self, process: Process) -> None:
         """Ask a process to stop, and see to it that it does."""
-        # One that has not begun to work has nothing to finish.
-        process.end(LEEWAY + (self._grace if process.report.ready else 0))
+        # One that has not begun to work has nothing to finish, and one that is told again is not
+        # to: only the first gets the grace, or a handler that holds up the loop would use it up.
+        finishes = process.report.ready and not process.told
+        process.end(LEEWAY + (self._grace if finishes else 0))
 
     async def _rest(self, seconds: float) -> None:
         """Wait before the next start, unless everything ends or is renewed meanwhile."""
