@@ -178,7 +178,7 @@ def _check(settings: Any, out: Output) -> None:
             if not settings.store.startswith("sqlite:"):
                 raise
         else:
-            tokens = len(Tokens(store.lane).listed())
+            tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
             store.ask(Names, Queues(""))
     if not settings.local and not tokens and settings.auth != "required":
         raise InvalidArgument(

@@ -77,7 +77,10 @@ class Caller(msgspec.Struct, frozen=True):
         if self.namespace is not None:
             return f"{self.namespace}/{queue}"
         if queue.startswith(f"{RESERVED}/"):
-            raise InvalidArgument(f"queue={queue!r} is the server's own")
+            raise InvalidArgument(
+                f"queue={queue!r} is the server's own; make tokens with the URL of the store that "
+                "it serves, and subscriptions at its own /v1/subscriptions"
+            )
         return queue
 
     def own(self, full: str) -> str | None:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
@@ -111,8 +110,7 @@ class Pushing:
     def _at_hand(self) -> bool:
         """Whether the store keeps subscriptions that this server may look at."""
         # A store behind another server is that one's to push from.
-        behind = urlsplit(self._settings.store).scheme in ("http", "https")
-        return not behind and self._lane.capabilities.random_access
+        return not self._settings.behind and self._lane.capabilities.random_access
 
     @property
     def sent(self) -> Sent:

@@ -12,7 +12,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Claim, Command, Queues
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.replies import Claimed, Names, Reply
-from bide.server.access import OPEN, RESERVED, Caller, Tokens
+from bide.server.access import OPEN, Caller, Tokens
 from bide.server.claimers import Claimers
 from bide.server.figures import Board, Figures
 from bide.server.hub import Hub
@@ -98,7 +98,8 @@ class Service:
         """
         capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
         self._at_hand = not capabilities.durable and not capabilities.shared
-        if self.settings.auth == "auto" and capabilities.random_access:
+        keeps_tokens = capabilities.random_access and not self.settings.behind
+        if self.settings.auth == "auto" and keeps_tokens:
             self.asks_for_tokens = bool(await asyncio.to_thread(self.tokens.listed))
         if not self.asks_for_tokens and not self.settings.local:
             raise InvalidArgument(
@@ -189,7 +190,7 @@ class Service:
             return "the server is stopping"
         try:
             async with asyncio.timeout(5):
-                await self.lane.acall(Queues(f"{RESERVED}/"), self)
+                await self.lane.acall(Queues("-"), self)  # the least there is to ask for
         except TimeoutError:
             return "the store does not answer within 5 s"
         except BideError as error:

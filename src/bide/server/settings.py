@@ -122,6 +122,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         except ValueError:
             return False
 
+    @property
+    def behind(self) -> bool:
+        """Whether the store is behind another server, which keeps tokens and subscriptions."""
+        return self.store.partition("://")[0] in ("http", "https")
+
     def quota(self, namespace: str | None) -> Quota:
         """Return what a namespace may use."""
         return self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
@@ -137,6 +142,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InvalidArgument(
                 "memory:// lives in one process, and workers= asks for several; leave workers out, "
                 "or use sqlite:///bide.db"
+            )
+        if self.behind and (self.auth == "required" or not self.local):
+            raise InvalidArgument(
+                f"store={mask(self.store)!r} is behind another server, which keeps the tokens, so "
+                "this one cannot ask for any; listen on 127.0.0.1 without auth, or give the URL of "
+                "the store itself"
             )
         if self.auth == "off" and not self.local:
             raise InvalidArgument(
