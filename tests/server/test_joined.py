@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.server.child import Joined
+from bide.server.protocol import Joined
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 

@@ -42,8 +42,8 @@ class _RequestRecord(ReadyRecord):
     Most of it is the same for every request: to find it out anew took longer than all the rest.
     """
 
-    def __init__(self, fields: dict[str, object]) -> None:
-        vars(self).update(_COMMON, **fields)
+    def __init__(self, told: dict[str, object]) -> None:
+        self.__dict__ = told
 
     def line(self) -> str:
         """Return the record as JSON."""
@@ -85,7 +85,7 @@ def log_request(
     _log.handle(
         _RequestRecord(
             {
-                "args": (method, path, status, took * 1000),
+                **_COMMON, "args": (method, path, status, took * 1000),
                 "created": now, "msecs": float(int(now % 1 * 1000)), "process": os.getpid(),
                 "method": method, "path": path, "status": status, "duration": round(took, 6),
                 "operation": operation, "client": client, "namespace": namespace or "",

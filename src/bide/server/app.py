@@ -64,7 +64,7 @@ class Path:
                 "method-not-allowed", f"{method} cannot be done here; {self._allow} can",
                 headers={"allow": self._allow},
             )  # fmt: skip
-            await send_whole(send, *as_json(problem))
+            await send_whole(scope, send, *as_json(problem))
             return
         parts = path.split("/")
         named = {name: parts[at] for name, at in self._named}
@@ -155,7 +155,7 @@ async def _refuse(call: Call, problem: Problem) -> int:
     if call.streams:  # its status was told at its beginning: what is left is to end it
         await call.send({"type": "http.response.body"})
     else:
-        await send_whole(call.send, status, data, headers)
+        await send_whole(call.scope, call.send, status, data, headers)
     return status
 
 

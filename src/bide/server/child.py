@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import uvicorn
@@ -16,7 +15,8 @@ import uvicorn
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.app import App
 from bide.server.figures import Board
-from bide.server.leaving import QUIET, LeavingProtocol, LeavingServer
+from bide.server.leaving import QUIET, LeavingServer
+from bide.server.protocol import KEEP_ALIVE, Protocol
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.uses import Uses
@@ -30,88 +30,7 @@ SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment's variable in which a process finds what it is told: other users of the machine
 can see its arguments, and the store's URL may have a password in it."""
 
-KEEP_ALIVE = 75
-"""For how many seconds a connection without requests is kept."""
-
 _log = logging.getLogger("bide.server")
-
-
-class Joined:
-    """A connection's transport on which the head of an answer waits for its body.
-
-    uvicorn writes them one by one, which would be two system calls and two packets for an answer
-    of a few bytes. What streams is sent when the loop has run all that is due.
-
-    Args:
-        transport: the transport.
-        loop: the loop it belongs to.
-    """
-
-    __slots__ = ("_head", "_loop", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Send what was kept back and this, or keep this back if it is a head."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
-            self._head = data
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """Send what was kept back, and close the connection."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class Protocol(LeavingProtocol):
-    """Closes connections on which the head of a request does not arrive in time."""
-
-    patience = 30.0
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a first request."""
-        super().connection_made(Joined(transport, self.loop))
-        self._expect()
-
-    def on_message_begin(self) -> None:
-        """Begin to wait for the rest of a head."""
-        self._expect()
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        """Wait no longer; who reads the body has a patience of their own."""
-        self._calm()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is left to wait for."""
-        self._calm()
-        super().connection_lost(exc)
-
-    def _expect(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.patience, self.transport.close)
-
-    def _calm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def config(app: App) -> uvicorn.Config:

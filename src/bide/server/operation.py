@@ -18,12 +18,18 @@ from bide.server.problem import Problem, of_validation
 from bide.server.receiving import Receive, read_body
 from bide.server.service import Service
 
-__all__ = ["JSON", "Answer", "Call", "Operation", "Scope", "Send"]
+__all__ = ["JSON", "WHOLE", "Answer", "Call", "Operation", "Scope", "Send"]
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
+
+Whole = Callable[[int, Sequence[tuple[bytes, bytes]], bytes], bool]
+
+WHOLE = "bide.whole"
+"""The ASGI extension of our own server, a `Whole`: it sends an answer's status, headers and body in
+one piece, or returns False when that has to be done by ASGI's messages."""
 
 T = TypeVar("T")
 
@@ -222,8 +228,9 @@ class Call:
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""
         await send_whole(
-            self.send, answer.status, answer.data, {"content-type": answer.kind, **answer.headers}
-        )
+            self.scope, self.send, answer.status, answer.data,
+            {"content-type": answer.kind, **answer.headers},
+        )  # fmt: skip
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -244,7 +251,9 @@ def decode(data: bytes, kind: type[T]) -> T:
         ) from None
 
 
-async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:
+async def send_whole(
+    scope: Scope, send: Send, status: int, data: bytes, headers: Mapping[str, str]
+) -> None:
     """Send an answer in one piece."""
     empty = status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
     fields = [
@@ -252,7 +261,12 @@ async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str,
         for name, value in headers.items()
         if not (empty and name == "content-type")
     ]
-    if not empty:
+    if empty:
+        data = b""
+    else:
         fields.append((b"content-length", b"%d" % len(data)))
+    whole: Whole | None = scope.get("extensions", {}).get(WHOLE)
+    if whole is not None and whole(status, fields, data):
+        return
     await send({"type": "http.response.start", "status": int(status), "headers": fields})
-    await send({"type": "http.response.body", "body": b"" if empty else data})
+    await send({"type": "http.response.body", "body": data})
