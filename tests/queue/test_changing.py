@@ -36,6 +36,39 @@ def test_cancel_only_what_was_seen(orders: Any) -> None:
     assert orders.cancel("a", if_due=DUE)
 
 
+def test_replace_only_what_was_seen(orders: Any, clock: FakeClock) -> None:
+    def put(body: str, seen: str) -> Any:
+        return orders.put(body, id="a", delay=60, on_conflict="replace", if_version=seen)
+
+    assert not put("new", "0" * 16)
+    assert orders.get("a") is None
+    orders.put("first", id="a", delay=60)
+    seen = orders.get("a").version
+    assert put("second", seen)
+    late = put("third", seen)
+    assert (late.done, late.state, late.due) == (False, "delayed", START + 60_000)
+    assert orders.get("a").body == "second"
+    clock.advance(60)
+    seen = orders.get("a").version
+    (delivery,) = orders.claim()
+    assert put("third", seen).state == "leased"
+    delivery.ack()
+    assert put("third", seen).state is None
+    assert orders.counts().sizes.total == 0
+
+
+def test_cancel_and_move_only_what_was_seen(orders: Any) -> None:
+    orders.put(1, id="a", delay=60)
+    seen = orders.get("a").version
+    assert orders.reschedule("a", delay=90, if_version=seen)
+    assert not orders.reschedule("a", delay=120, if_version=seen)
+    assert not orders.cancel("a", if_version=seen)
+    moved = orders.get("a")
+    assert (moved.due, moved.version != seen) == (START + 90_000, True)
+    assert not orders.cancel("a", if_version=moved.version, if_due=DUE)
+    assert orders.cancel("a", if_version=moved.version, if_due=moved.due_at)
+
+
 def test_cancel_many_ids_with_one_commit(orders: Any) -> None:
     orders.put_many([NewMessage(body=1, id=id) for id in "abc"])
     outcomes = orders.cancel_many(["a", "x", "c"])

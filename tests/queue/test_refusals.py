@@ -127,6 +127,23 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.cancel(group=""), "group is 0 bytes long"),
         (lambda q: q.cancel(after=NAIVE), "after=.*has no time zone"),
         (lambda q: q.cancel("a", if_due=NAIVE), "if_due=.*has no time zone"),
+        (lambda q: q.cancel(group="g", if_due=START / 1000), "are for one message: name its id"),
+        (lambda q: q.cancel(group="g", if_version="0" * 16), "are for one message: name its id"),
+        (
+            lambda q: q.cancel("a", if_version="1"),
+            r"if_version='1' is no.*get\(id\).version",
+        ),
+        (lambda q: q.cancel("a", if_version=1), "if_version=1 is no version"),
+        (lambda q: q.reschedule("a", delay=1, if_version="A" * 16), "is no version"),
+        (lambda q: q.put(1, id="a", if_version="0" * 16), 'add its id and on_conflict="replace"'),
+        (
+            lambda q: q.put(1, on_conflict="replace", if_version="0" * 16),
+            'add its id and on_conflict="replace"',
+        ),
+        (
+            lambda q: q.put(1, id="a", on_conflict="replace", if_version=""),
+            "if_version='' is no version",
+        ),
         (lambda q: q.cancel_many("abc"), "must be several"),
         (lambda q: q.reschedule("a"), "reschedule needs the new moment: delay= or at="),
         (lambda q: q.reschedule("a", delay=1, at=1), "give delay= or at=, not both"),
@@ -170,7 +187,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.revive(["a"], delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(51)],
+    ids=[f"call {number}" for number in range(59)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

@@ -6,22 +6,12 @@ from typing import Any, Literal, overload
 import msgspec
 
 from bide.model.commands import Configure, Count
-from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
-from bide.model.replies import (
-    Claimed,
-    Counts,
-    Forecasted,
-    Found,
-    Outcome,
-    Outcomes,
-    Page,
-    Settings,
-)
+from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Page, Settings
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import ID_OR_RULE, OnConflict, one_or_several, wait_seconds
+from bide.queue.arguments import OnConflict, one_or_several, wait_seconds
 from bide.queue.asking import Awaiting
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.taken import AsyncTaken
@@ -60,13 +50,14 @@ class AsyncQueue(Awaiting):
         group: str | None = None,
         headers: Mapping[str, str] | None = None,
         on_conflict: OnConflict | Literal["raise"] = "keep",
+        if_version: str | None = None,
     ) -> Outcome:
         """Async form of `Queue.put`."""
         item = self._ask.item(
             body, delay, at, new_id() if id is None else check_name(id),
             priority, expires, attempts, group, headers, self._clock.now(),
         )  # fmt: skip
-        reply = await self._do(Outcomes, self._ask.put_one(item, on_conflict))
+        reply = await self._do(Outcomes, self._ask.put_one(item, on_conflict, if_version, id))
         return stored(reply.outcomes[0], on_conflict)
 
     async def put_many(
@@ -94,7 +85,9 @@ class AsyncQueue(Awaiting):
         return (await self._do(Outcomes, command)).outcomes
 
     @overload
-    async def cancel(self, id: str, *, if_due: Moment | None = None) -> Outcome: ...
+    async def cancel(
+        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None
+    ) -> Outcome: ...
     @overload
     async def cancel(
         self,
@@ -109,17 +102,19 @@ class AsyncQueue(Awaiting):
         id: str | None = None,
         *,
         if_due: Moment | None = None,
+        if_version: str | None = None,
         group: str | None = None,
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
     ) -> Outcome | int:
         """Async form of `Queue.cancel`."""
-        if id is not None:
-            if group is not None or after is not None or before is not None or dry_run:
-                raise InvalidArgument(ID_OR_RULE)
-            return (await self._do(Outcomes, self._ask.cancel([id], if_due))).outcomes[0]
-        return await self._repeat(self._ask.cancel_where(group, after, before, dry_run))
+        command = self._ask.cancel_by(
+            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
+        )
+        if id is None:
+            return await self._repeat(command)
+        return (await self._do(Outcomes, command)).outcomes[0]
 
     async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Async form of `Queue.cancel_many`."""
@@ -132,9 +127,11 @@ class AsyncQueue(Awaiting):
         delay: Duration | None = None,
         at: Moment | None = None,
         if_due: Moment | None = None,
+        if_version: str | None = None,
     ) -> Outcome:
         """Async form of `Queue.reschedule`."""
-        command = self._ask.reschedule([id], delay, at, if_due, self._clock.now())
+        now = self._clock.now()
+        command = self._ask.reschedule([id], delay, at, if_due, now, if_version)
         return (await self._do(Outcomes, command)).outcomes[0]
 
     async def get(self, id: str) -> Message | None:

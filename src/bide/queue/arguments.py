@@ -13,10 +13,17 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_ids
 from bide.model.message import MAX_ATTEMPTS, STATES, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
+from bide.queue.values import (
+    OnConflict,
+    checked_version,
+    headers_of,
+    policy_of,
+    policy_of_many,
+    refuse_whole,
+    text_of,
+)
 
 __all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "one_or_several", "wait_seconds", "when"]
-
-OnConflict = Literal["keep", "replace"]
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
 
@@ -72,13 +79,13 @@ class Arguments:
                 ids, bodies.encode_all(listed, self.max_body), strict=True
             )
         ]  # fmt: skip
-        return cmd.Put(self.queue, items, _policy_of_many(on_conflict))
+        return cmd.Put(self.queue, items, policy_of_many(on_conflict))
 
     def put(
         self, messages: Iterable[NewMessage], on_conflict: str = "keep", now: int = 0
     ) -> cmd.Put:
         """Return the command that puts messages; `now` (Unix ms) only bounds their delays."""
-        policy = _policy_of_many(on_conflict)
+        policy = policy_of_many(on_conflict)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
@@ -108,10 +115,19 @@ class Arguments:
             items.append(like)
         return cmd.Put(self.queue, items, policy)
 
-    def put_one(self, item: Item, on_conflict: str) -> cmd.Put:
+    def put_one(
+        self, item: Item, on_conflict: str, if_version: str | None = None, id: str | None = None
+    ) -> cmd.Put:
         """Return the command that puts one message."""
-        policy = "keep" if on_conflict == "keep" else _policy(on_conflict)
-        return cmd.Put(self.queue, [item], policy)
+        policy = "keep" if on_conflict == "keep" else policy_of(on_conflict)
+        if if_version is None:
+            return cmd.Put(self.queue, [item], policy)
+        if id is None or on_conflict != "replace":
+            raise InvalidArgument(
+                f"if_version={if_version!r} is for replacing what you saw: add its id and "
+                'on_conflict="replace"'
+            )
+        return cmd.Put(self.queue, [item], policy, checked_version(if_version))
 
     def item(
         self,
@@ -128,7 +144,7 @@ class Arguments:
     ) -> Item:
         """Return one message as the store takes it; `id` is checked already."""
         if isinstance(body, msgspec.Struct) and headers is None:
-            _refuse_whole(body)
+            refuse_whole(body)
         data, is_json = bodies.encode(body, self.max_body)
         moment, ms = when(delay, at, now)
         if type(priority) is not int or not 0 <= priority <= 255:
@@ -145,13 +161,36 @@ class Arguments:
         if group is not None:
             check_name(group, "group")
         if headers is not None:
-            headers = _headers(headers)
+            headers = headers_of(headers)
         return Item(id, data, is_json, moment, ms, priority, lasting, attempts, group, headers)
 
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
         return cmd.Cancel(self.queue, _ids(ids), if_due=due)
+
+    def cancel_by(
+        self,
+        id: str | None,
+        if_due: Moment | None,
+        if_version: str | None,
+        *,
+        group: str | None,
+        after: Moment | None,
+        before: Moment | None,
+        dry_run: bool,
+    ) -> cmd.Cancel:
+        """Return the command that cancels by id, or else by rule."""
+        if id is None:
+            if if_due is not None or if_version is not None:
+                raise InvalidArgument("if_due= and if_version= are for one message: name its id")
+            return self.cancel_where(group, after, before, dry_run)
+        if group is not None or after is not None or before is not None or dry_run:
+            raise InvalidArgument(ID_OR_RULE)
+        command = self.cancel([id], if_due)
+        if if_version is None:
+            return command
+        return msgspec.structs.replace(command, if_version=checked_version(if_version))
 
     def cancel_where(
         self, group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
@@ -184,13 +223,15 @@ class Arguments:
         at: Moment | None,
         if_due: Moment | None,
         now: int,
+        if_version: str | None = None,
     ) -> cmd.Reschedule:
         """Return the command that moves messages to another moment."""
         if delay is None and at is None:
             raise InvalidArgument("reschedule needs the new moment: delay= or at=")
         moment, ms = when(delay, at, now)
         due = None if if_due is None else unix(if_due, "if_due")
-        return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due)
+        version = None if if_version is None else checked_version(if_version)
+        return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due, version)
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
@@ -216,7 +257,7 @@ class Arguments:
         self, leases: Sequence[cmd.Lease], delay: Duration, reason: str, now: int = 0
     ) -> cmd.Retry:
         """Return the command that gives messages back to be tried again."""
-        return cmd.Retry(self.queue, list(leases), when(delay, None, now)[1], _text(reason))
+        return cmd.Retry(self.queue, list(leases), when(delay, None, now)[1], text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that hands messages back untouched."""
@@ -224,7 +265,7 @@ class Arguments:
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that sets messages aside."""
-        return cmd.Bury(self.queue, list(leases), _text(reason))
+        return cmd.Bury(self.queue, list(leases), text_of(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
         """Return the command that lets leases lapse later."""
@@ -307,20 +348,6 @@ def wait_seconds(wait: Duration | None) -> float | None:
     return None if wait is None else milliseconds(wait, "wait") / 1000
 
 
-def _refuse_whole(body: msgspec.Struct) -> None:
-    """Refuse what is no body but says all about a message: it would be lost in silence."""
-    if isinstance(body, NewMessage):
-        raise InvalidArgument(
-            "a NewMessage is no body: it has a body, an id and a moment of its own; "
-            "put_many([message]) puts it"
-        )
-    if callable(getattr(body, "message", None)) and callable(getattr(body, "due", None)):
-        raise InvalidArgument(
-            f"a {type(body).__name__} is a job, which says when it is due and what it is known by; "
-            "put_many([job.message()]) puts it"
-        )
-
-
 def one_or_several(ids: str | Iterable[str]) -> list[str]:
     """Return ids as a list.
 
@@ -339,34 +366,3 @@ def _ids(ids: Iterable[str]) -> list[str]:
 def _as_message(given: Any, shared: NewMessage) -> NewMessage:
     """Return a message as it is, and a body as one with what it shares."""
     return given if isinstance(given, NewMessage) else msgspec.structs.replace(shared, body=given)
-
-
-def _policy_of_many(on_conflict: str) -> OnConflict:
-    if on_conflict == "raise":
-        raise InvalidArgument(
-            'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
-            "message was stored, or what was there already"
-        )
-    return _policy(on_conflict)
-
-
-def _policy(on_conflict: str) -> OnConflict:
-    if on_conflict not in ("keep", "replace", "raise"):
-        raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
-    return "replace" if on_conflict == "replace" else "keep"
-
-
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(headers, Mapping):
-        raise InvalidArgument(f"headers must map str to str, not be a {type(headers).__name__}")
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgument(f"headers[{name!r}] must map a str to a str, not {value!r}")
-        if _text(name) != name or _text(value) != value:
-            raise InvalidArgument(f"headers[{name!r}] is no valid Unicode text: {value!r}")
-    return dict(headers)
-
-
-def _text(reason: object) -> str:
-    """Return what goes wrong as text that every store can hold, whatever an error had in it."""
-    return str(reason).encode(errors="backslashreplace").decode()

@@ -6,22 +6,12 @@ from typing import Any, Literal, overload
 import msgspec
 
 from bide.model.commands import Configure, Count
-from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
-from bide.model.replies import (
-    Claimed,
-    Counts,
-    Forecasted,
-    Found,
-    Outcome,
-    Outcomes,
-    Page,
-    Settings,
-)
+from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Page, Settings
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import ID_OR_RULE, OnConflict, one_or_several, wait_seconds
+from bide.queue.arguments import OnConflict, one_or_several, wait_seconds
 from bide.queue.asking import Blocking
 from bide.queue.delivery import Delivery, leases
 from bide.queue.taken import Taken
@@ -69,6 +59,7 @@ class Queue(Blocking):
         group: str | None = None,
         headers: Mapping[str, str] | None = None,
         on_conflict: OnConflict | Literal["raise"] = "keep",
+        if_version: str | None = None,
     ) -> Outcome:
         """Store a message until its moment. When this returns, the message is safe.
 
@@ -85,6 +76,8 @@ class Queue(Blocking):
             headers: text that travels beside the body.
             on_conflict: if the id is there already: "keep" what is there, "replace" it while nobody
                 holds it, or "raise".
+            if_version: with "replace": only what still is as you saw it, by its `Message.version`;
+                nothing new is stored then.
 
         Returns:
             The outcome: its `id`, its `due` moment, and whether it was stored; if not, the state of
@@ -98,7 +91,7 @@ class Queue(Blocking):
             body, delay, at, new_id() if id is None else check_name(id),
             priority, expires, attempts, group, headers, self._clock.now(),
         )  # fmt: skip
-        reply = self._do(Outcomes, self._ask.put_one(item, on_conflict))
+        reply = self._do(Outcomes, self._ask.put_one(item, on_conflict, if_version, id))
         return stored(reply.outcomes[0], on_conflict)
 
     def put_many(
@@ -136,7 +129,9 @@ class Queue(Blocking):
         return self._do(Outcomes, command).outcomes
 
     @overload
-    def cancel(self, id: str, *, if_due: Moment | None = None) -> Outcome: ...
+    def cancel(
+        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None
+    ) -> Outcome: ...
     @overload
     def cancel(
         self,
@@ -151,6 +146,7 @@ class Queue(Blocking):
         id: str | None = None,
         *,
         if_due: Moment | None = None,
+        if_version: str | None = None,
         group: str | None = None,
         after: Moment | None = None,
         before: Moment | None = None,
@@ -161,6 +157,7 @@ class Queue(Blocking):
         Args:
             id: of the message.
             if_due: only while it is still due at this moment, so that you cancel what you saw.
+            if_version: only while nobody has edited or moved it, by its `Message.version`.
             group: instead of an id: all messages of this group that nobody holds,
             after: and that fall due at this moment or later,
             before: and that fall due before this moment.
@@ -172,11 +169,12 @@ class Queue(Blocking):
             message. By group or span, how many messages were cancelled. These are cancelled 1,000
             at a time, so that a large number stops nobody else.
         """
-        if id is not None:
-            if group is not None or after is not None or before is not None or dry_run:
-                raise InvalidArgument(ID_OR_RULE)
-            return self._do(Outcomes, self._ask.cancel([id], if_due)).outcomes[0]
-        return self._repeat(self._ask.cancel_where(group, after, before, dry_run))
+        command = self._ask.cancel_by(
+            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
+        )
+        if id is None:
+            return self._repeat(command)
+        return self._do(Outcomes, command).outcomes[0]
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Take messages back by id, with one commit. One outcome an id, as for `cancel`."""
@@ -189,6 +187,7 @@ class Queue(Blocking):
         delay: Duration | None = None,
         at: Moment | None = None,
         if_due: Moment | None = None,
+        if_version: str | None = None,
     ) -> Outcome:
         """Move a message that nobody holds to another moment.
 
@@ -197,11 +196,13 @@ class Queue(Blocking):
             delay: how long from now until it is due.
             at: the moment at which it is due, instead.
             if_due: only while it is still due at this moment.
+            if_version: only while nobody has edited or moved it, by its `Message.version`.
 
         Returns:
             The outcome: true when it was moved; otherwise it says where the message is.
         """
-        command = self._ask.reschedule([id], delay, at, if_due, self._clock.now())
+        now = self._clock.now()
+        command = self._ask.reschedule([id], delay, at, if_due, now, if_version)
         return self._do(Outcomes, command).outcomes[0]
 
     def get(self, id: str) -> Message | None:

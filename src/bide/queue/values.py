@@ -1,0 +1,77 @@
+"""Single values of users, checked: what they may be, and what to do where they are not."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import NewMessage
+
+__all__ = [
+    "OnConflict", "checked_version", "headers_of", "policy_of", "policy_of_many", "refuse_whole",
+    "text_of",
+]  # fmt: skip
+
+OnConflict = Literal["keep", "replace"]
+
+_VERSION = re.compile("[0-9a-f]{16}")
+
+
+def refuse_whole(body: msgspec.Struct) -> None:
+    """Refuse what is no body but says all about a message: it would be lost in silence."""
+    if isinstance(body, NewMessage):
+        raise InvalidArgument(
+            "a NewMessage is no body: it has a body, an id and a moment of its own; "
+            "put_many([message]) puts it"
+        )
+    if callable(getattr(body, "message", None)) and callable(getattr(body, "due", None)):
+        raise InvalidArgument(
+            f"a {type(body).__name__} is a job, which says when it is due and what it is known by; "
+            "put_many([job.message()]) puts it"
+        )
+
+
+def checked_version(value: str) -> str:
+    """Return the version of a message if it can be one."""
+    if not isinstance(value, str) or not _VERSION.fullmatch(value):
+        raise InvalidArgument(
+            f"if_version={value!r} is no version; give the version of the message as you saw it: "
+            "queue.get(id).version"
+        )
+    return value
+
+
+def policy_of_many(on_conflict: str) -> OnConflict:
+    """Return what becomes of many messages whose ids are there already."""
+    if on_conflict == "raise":
+        raise InvalidArgument(
+            'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
+            "message was stored, or what was there already"
+        )
+    return policy_of(on_conflict)
+
+
+def policy_of(on_conflict: str) -> OnConflict:
+    """Return what becomes of a message whose id is there already; whoever asks raises."""
+    if on_conflict not in ("keep", "replace", "raise"):
+        raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
+    return "replace" if on_conflict == "replace" else "keep"
+
+
+def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers if every store can hold them."""
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers must map str to str, not be a {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(f"headers[{name!r}] must map a str to a str, not {value!r}")
+        if text_of(name) != name or text_of(value) != value:
+            raise InvalidArgument(f"headers[{name!r}] is no valid Unicode text: {value!r}")
+    return dict(headers)
+
+
+def text_of(reason: object) -> str:
+    """Return what goes wrong as text that every store can hold, whatever an error had in it."""
+    return str(reason).encode(errors="backslashreplace").decode()
