@@ -148,6 +148,26 @@ def test_one_that_waits_holds_up_nobody(play: Play) -> None:
     play(story())
 
 
+def test_only_handlers_that_do_not_wait_share_a_task(play: Play) -> None:
+    tasks: list[object] = []
+
+    async def handle(one: Handling) -> None:
+        tasks.append(asyncio.current_task())
+        if one.token < 200:
+            await asyncio.sleep(0)
+            assert asyncio.current_task() is one.task
+
+    async def story() -> None:
+        stage = Stage(handle)
+        for total in (100, 200, 300, 400):
+            stage.start(100)
+            assert await stage.until(total) == [None] * total
+
+    play(story())
+    assert len(set(tasks[:200])) == 200
+    assert len(set(tasks[300:])) == 2  # a turn is not longer than that
+
+
 def test_handlers_that_wait_are_interrupted_one_by_one(play: Play) -> None:
     async def story() -> None:
         async def handle(one: Handling) -> None:

@@ -17,12 +17,14 @@ __all__ = ["Course"]
 TURN = 64
 """So many deliveries begin in a row before the event loop looks at anything else."""
 
+ALONE = 31
+"""After a handler that waited so many more get a task each, before one is looked at again."""
+
 
 class Begun(NamedTuple):
     """A delivery whose handler waits for something."""
 
-    one: Handling
-    coroutine: Coroutine[Any, Any, BaseException | None]
+    coroutine: Coroutine[Any, Any, None]
     context: contextvars.Context
     awaited: Any
 
@@ -32,7 +34,8 @@ class Course:
 
     A task costs as much as all else that is done for a message, so one task begins many deliveries:
     each in a context of its own, one after the other, for as long as they end without waiting. The
-    first that waits keeps the task to itself until it ends; another task begins the next ones.
+    first that waits keeps the task to itself until it ends, and others get a task each: handlers of
+    one queue are alike, and to begin in a turn and go on alone costs more than to be alone at once.
 
     Args:
         around: the middleware, outermost first.
@@ -52,15 +55,19 @@ class Course:
         self._threads = Threads(concurrency)
         self._context = contextvars.copy_context()
         self._ready: deque[Handling] = deque()
-        self._coming: set[asyncio.Task[None]] = set()  # which are going to begin what is ready
-        self._waited = False  # whether the last handler did
+        self._coming: asyncio.Task[None] | None = None  # which is going to begin what is ready
+        self._alone = 0  # how many get a task each from now on
 
     def start(self, one: Handling) -> None:
         """Let a delivery begin."""
         if one.handler.is_async or self._around:
+            if self._alone:
+                self._alone -= 1
+                one.task = self._create(self._attend(one))
+                return
             self._ready.append(one)
-            if self._waited or not self._coming:
-                self._come()
+            if self._coming is None:
+                self._coming = self._create(self._turn())
         else:
             self._threads.submit(self._run_apart, self._ended, one)
 
@@ -72,30 +79,33 @@ class Course:
         """Run a plain handler, in a thread: what it keeps in its context is gone with it."""
         self._context.copy().run(_run, one)
 
-    def _come(self) -> None:
+    def _create(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         # By itself, not by the loop's factory: an app may have set one that begins tasks at once,
         # and each of these would begin the next one inside itself.
-        turn = asyncio.Task(self._turn(), loop=self._loop, context=self._context.copy())
-        self._coming.add(turn)
+        return asyncio.Task(work, loop=self._loop, context=self._context.copy())
 
     async def _turn(self) -> None:
         """Begin what is ready; stay with the first that waits."""
         task = asyncio.current_task()
         assert task is not None
+        begun = None
         try:
             begun = self._begin(task)
         finally:
-            self._coming.discard(task)
-            # Handlers that wait need a task each: let all of them be there at once.
-            needed = len(self._ready) if self._waited else min(1, len(self._ready))
-            for _ in range(needed - len(self._coming)):
-                self._come()
+            self._coming = None
+            if begun is not None:
+                self._alone = ALONE
+                for one in self._ready:
+                    one.task = self._create(self._attend(one))
+                self._ready.clear()
+            elif self._ready:
+                self._coming = self._create(self._turn())
         if begun is not None:
-            self._ended(begun.one, await _rest(begun))
+            await _rest(begun)
 
     def _begin(self, task: "asyncio.Task[None]") -> Begun | None:
         """Run one handler after the other; return the first that waits."""
-        ready, ended = self._ready, self._ended
+        ready = self._ready
         for _ in range(TURN):
             if not ready:
                 break
@@ -104,18 +114,18 @@ class Course:
             coroutine, context = self._attend(one), self._context.copy()
             try:
                 awaited = context.run(coroutine.send, None)
-            except StopIteration as end:
-                self._waited = False
-                ended(one, end.value)
+            except StopIteration:
+                pass
             else:
-                self._waited = True
-                return Begun(one, coroutine, context, awaited)
+                return Begun(coroutine, context, awaited)
             if task.cancelling():  # it has asked for that itself; it is not meant for the others
                 break
         return None
 
-    async def _attend(self, one: Handling) -> BaseException | None:
-        """Run a handler on the loop, and return what came out of it: that is judged."""
+    async def _attend(self, one: Handling) -> None:
+        """Run a handler on the loop. Whatever comes out of it, the message is settled."""
+        one.entered = True
+        error: BaseException | None = None
         try:
             if one.refused:
                 raise asyncio.CancelledError
@@ -124,8 +134,8 @@ class Course:
             else:
                 await one.handler.call(one)
         except BaseException as raised:  # noqa: BLE001  (it is judged)
-            return raised
-        return None
+            error = raised
+        self._ended(one, error)
 
     async def _through(self, one: Handling, depth: int) -> None:
         """Go through the middleware from a depth on, to the handler inside."""
@@ -155,9 +165,9 @@ class Course:
 
 
 @types.coroutine
-def _rest(begun: Begun) -> Generator[Any, Any, BaseException | None]:
+def _rest(begun: Begun) -> Generator[Any, Any, None]:
     """Run what has begun to its end, in its own context."""
-    _, coroutine, context, awaited = begun
+    coroutine, context, awaited = begun
     while True:
         step: Callable[[], Any]
         try:
@@ -168,9 +178,8 @@ def _rest(begun: Begun) -> Generator[Any, Any, BaseException | None]:
             step = partial(coroutine.send, result)
         try:
             awaited = context.run(step)
-        except StopIteration as end:
-            raised: BaseException | None = end.value
-            return raised
+        except StopIteration:
+            return
         finally:
             del step  # it may hold an error, whose traceback holds this frame
 

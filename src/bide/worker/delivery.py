@@ -31,8 +31,8 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "began", "expires", "given", "gone", "handler", "refused", "state",
-        "task", "timed_out", "timer", "took",
+        "_event", "arrived", "began", "entered", "expires", "given", "gone", "handler", "refused",
+        "state", "task", "timed_out", "timer", "took",
     )  # fmt: skip
 
     def __init__(
@@ -59,10 +59,12 @@ class Handling(Delivery):
         self.gone = False
         """Whether what comes of the handler no longer counts."""
         self.timed_out = False
+        self.entered = False
+        """Whether it has taken its first step on the loop."""
         self.refused = False
         """Whether it is not to be begun any more."""
         self.task: asyncio.Task[None] | None = None
-        """What runs it on the loop, once it has taken its first step there."""
+        """What runs it on the loop."""
         self.timer: Timer | None = None
         self._event: threading.Event | None = None
 
@@ -74,11 +76,6 @@ class Handling(Delivery):
         """How long after its due moment its handler was started, in seconds."""
         waited = self.began - self.arrived if self.began else 0.0
         return (self.claimed - self.message.due) / 1000 + waited
-
-    @property
-    def entered(self) -> bool:
-        """Whether it has taken its first step on the loop."""
-        return self.task is not None
 
     @property
     def lost(self) -> threading.Event:
@@ -106,9 +103,9 @@ class Handling(Delivery):
         """Interrupt an async handler; a plain one goes on."""
         if not self.handler.is_async:
             return
-        if self.task is None:
+        if not self.entered:  # cancelled before its first step, a task would end without a word
             self.refused = True
-        else:
+        elif self.task is not None:
             self.task.cancel()
 
     def ack(self) -> NoReturn:
