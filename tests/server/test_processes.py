@@ -160,9 +160,11 @@ def test_the_engine_lives_through_a_restart(tmp_path: Path) -> None:
                 assert [delivery.body for delivery in queue.claim(5)] == [1, 2]
 
 
-def test_a_unix_socket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["600", "660"])
+def test_a_unix_socket(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "bide.sock"
-    with ServerProcess(tmp_path, "--socket", str(path)) as server:
+    with ServerProcess(tmp_path, "--socket", str(path), "--socket-mode", mode) as server:
+        assert f"{path.stat().st_mode & 0o777:o}" == mode
         deadline = time.monotonic() + 20
         answer = b""
         while b'"ok"' not in answer:
@@ -186,7 +188,7 @@ def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedPro
 
 def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -> None:
     (tmp_path / "serve.toml").write_text(
-        'port = 9001\nworkers = 3\ngrace = 5\n[quotas.shop]\nrate = 100\nlongest_delay = "30d"\n'
+        'port = 9001\nworkers = 3\ngrace = "5s"\n[quotas.shop]\nrate = 100\nlongest_delay = "30d"\n'
     )
     done = run(
         tmp_path, "serve", "--config", "serve.toml", "--check", "--json", "--workers", "2",
@@ -212,17 +214,36 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
         (["--store", "memory://", "--workers", "2"], "memory:// lives in one process"),
         (["--store", "nonsense://"], "begins with none of"),
         (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
-        (["--config", "bad.toml"], "bad.toml has a setting that cannot be"),
+        (["--config", "bad.toml"], "'prot' is not known; did you mean port?"),
+        (["--config", "quota.toml"], "'rte' in quotas is not known; did you mean rate?"),
+        (["--config", "kind.toml"], "kind.toml has a setting that cannot be: workers: Expected"),
+        (["--config", "span.toml"], "grace='soon' is no duration"),
+        (["--host", "192.0.2.1", "--auth", "required"], "must be an address of this machine"),
+        (["--socket", "nowhere/x.sock"], "needs a folder that is there"),
+        (["--socket", f"/tmp/{'x' * 120}.sock"], "take a shorter --socket"),
+        (["--socket", "x.sock", "--socket-mode", "rw"], 'written as for chmod: "600"'),
         (["--config", "strange.toml"], "push_networks has '10.0.0.1/8'"),
         (["--allow-network", "10.0.0.1/8"], "write 10.1.0.0/16"),
     ],
 )
 def test_check_says_what_cannot_work(tmp_path: Path, arguments: list[str], text: str) -> None:
     (tmp_path / "bad.toml").write_text("prot = 1\n")
+    (tmp_path / "quota.toml").write_text("quotas.shop.rte = 5\n")
+    (tmp_path / "kind.toml").write_text('workers = "two"\n')
+    (tmp_path / "span.toml").write_text('grace = "soon"\n')
     (tmp_path / "strange.toml").write_text('push_networks = ["10.0.0.1/8"]\n')
     done = run(tmp_path, "serve", "--check", "--port", "0", *arguments)
     assert done.returncode == 2
     assert text in done.stderr
+
+
+def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run(tmp_path, "serve", "--check", "--port", str(port))
+    assert f"nothing can listen on http://127.0.0.1:{port}: Address already in use; is another" in (
+        done.stderr
+    )
 
 
 def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:

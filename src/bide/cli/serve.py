@@ -54,6 +54,13 @@ NEEDED = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn")
     help="A Unix socket to listen on instead.",
 )
 @click.option(
+    "--socket-mode",
+    envvar="BIDE_SERVE_SOCKET_MODE",
+    show_envvar=True,
+    metavar="MODE",
+    help="Who may open that socket; 600 by default, 660: the group as well.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1, 256),
     envvar="BIDE_SERVE_WORKERS",

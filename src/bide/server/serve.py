@@ -1,5 +1,6 @@
 """Running the server: one socket, and processes that share it under a supervisor."""
 
+import errno
 import logging
 import os
 import socket
@@ -74,10 +75,7 @@ def bind(settings: Settings) -> socket.socket:
     try:
         if settings.socket is not None:
             _make_room(Path(settings.socket))
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listening.bind(settings.socket)
-            listening.listen(BACKLOG)
-            return listening
+            return _at_path(settings.socket, int(settings.socket_mode, 8))
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         where = (settings.host, settings.port)
         listening = socket.create_server(where, family=family, backlog=BACKLOG)
@@ -86,9 +84,41 @@ def bind(settings: Settings) -> socket.socket:
         return listening
     except OSError as error:
         raise InvalidArgument(
-            f"nothing can listen on {settings.address}: {error.strerror}; is another server there? "
-            "Choose another --port, --host or --socket"
+            f"nothing can listen on {settings.address}: {_why(error)}; {_mend(error, settings)}"
         ) from None
+
+
+def _at_path(path: str, mode: int) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o777 ^ mode)  # from its first moment on nobody else may open it
+    try:
+        listening.bind(path)
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(before)
+    listening.listen(BACKLOG)
+    return listening
+
+
+def _why(error: OSError) -> str:
+    # asyncio and socket add to the words of the system what was tried, which is said already.
+    return (error.strerror or str(error)).partition(" (while attempting")[0]
+
+
+def _mend(error: OSError, settings: Settings) -> str:
+    """Return what helps against an error of binding."""
+    if settings.socket is not None:
+        folder = Path(settings.socket).absolute().parent
+        if error.errno is None:
+            return "take a shorter --socket, such as /run/bide.sock"
+        return f"--socket needs a folder that is there and may be written to, is {folder}?"
+    if error.errno == errno.EADDRINUSE:
+        return "is another server there? Choose another --port or --host, or a --socket"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "ports below 1024 need a privilege; choose another --port"
+    return "--host must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
 
 
 def _make_room(path: Path) -> None:

@@ -1,7 +1,9 @@
 """What a server is told: by a file, by the environment, by the command line."""
 
 import ipaddress
+import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +20,11 @@ __all__ = ["Quota", "Settings", "read_file"]
 Auth = Literal["auto", "required", "off"]
 
 PORT = 8642
+
+SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
+"""Settings that a file may have as "30s" as well as in seconds."""
+
+_MODE = re.compile("0?[0-7]{3}")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = PORT
     socket: str | None = None
     """The path of a Unix socket to listen on instead of host and port."""
+    socket_mode: str = "600"
+    """Who may open that socket, as chmod writes it; "660": the group as well."""
     workers: int = 1
     """How many processes share the work."""
     auth: Auth = "auto"
@@ -92,6 +101,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _between("push_lease", self.push_lease, 1, 3_600)
         _between("longest_wait", self.longest_wait, 0, 3_600)
         _between("request_timeout", self.request_timeout, 0.01, 3_600)
+        if not _MODE.fullmatch(self.socket_mode):
+            raise InvalidArgument(
+                f'socket_mode={self.socket_mode!r} must be written as for chmod: "600", or '
+                '"660" for the group as well'
+            )
         for name, quota in self.quotas.items():
             if name != "*":
                 check_queue(f"{name}/q")
@@ -166,6 +180,18 @@ def _between(name: str, value: float, least: float, most: float) -> None:
         raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")
 
 
+def _in_words(error: str) -> str:
+    """Return what a validation says in the words of a settings file."""
+    if unknown := re.search(r"unknown field `(.*?)`(?: - at `\$\.(\w+))?", error):
+        name, table = unknown[1], unknown[2]
+        known = (Quota if table else Settings).__struct_fields__
+        like = get_close_matches(name, known, 1)
+        hint = f"did you mean {like[0]}?" if like else f"there are {', '.join(sorted(known))}"
+        return f"{name!r}{f' in {table}' if table else ''} is not known; {hint}"
+    what, _, place = error.partition(" - at `$.")
+    return f"{place.rstrip('`')}: {what}" if place else what
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """Return what a TOML file sets.
 
@@ -174,9 +200,14 @@ def read_file(path: Path) -> dict[str, Any]:
     """
     try:
         found = tomllib.loads(path.read_text("utf-8"))
+        for name in SPANS:
+            if isinstance(given := found.get(name), str):
+                found[name] = milliseconds(given, name) / 1000
         settings = msgspec.convert(found, Settings)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"{path} has a setting that cannot be: {error}") from None
+        raise InvalidArgument(
+            f"{path} has a setting that cannot be: {_in_words(str(error))}"
+        ) from None
     return {name: getattr(settings, name) for name in found}
