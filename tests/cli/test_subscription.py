@@ -55,6 +55,30 @@ def test_everything_that_can_be_said_is_kept(run: Bide) -> None:
     assert listed(run, "--all") == [told]
 
 
+def test_one_of_a_namespace_may_be_named_as_the_list_does(run: Bide) -> None:
+    made = run("subscription", "put", "team/shop", "team/orders", URL)
+    assert made.exit_code == 0, made.output
+    (told,) = listed(run, "--namespace", "team")
+    assert (told["namespace"], told["name"], told["queue"]) == ("team", "shop", "orders")
+    for words in (("pause", "team/shop"), ("resume", "team/shop", "--namespace", "team")):
+        assert run("subscription", *words).exit_code == 0
+    assert run("subscription", "rotate", "team/shop").stdout.startswith("whsec_")
+    wrong = run("subscription", "pause", "team/shop", "--namespace", "mail")
+    assert wrong.exit_code == 2
+    assert "is not of the namespace 'mail'" in wrong.output
+    assert run("subscription", "pause", "mail/shop").exit_code == 1
+    assert run("subscription", "delete", "team/shop").exit_code == 0
+    assert listed(run, "--all") == []
+
+
+def test_an_empty_list_says_where_others_may_be(
+    terminal: Callable[..., tuple[str, int]], run: Bide
+) -> None:
+    run("subscription", "put", "shop", "orders", URL, "--namespace", "team")
+    assert "--all shows those of all namespaces" in terminal("subscription", "list")[0]
+    assert "team/shop" in terminal("subscription", "list", "--all")[0]
+
+
 def test_pause_and_resume(run: Bide, shop: str) -> None:
     assert run("subscription", "pause", "shop", "--reason", "release").exit_code == 0
     line = run("subscription", "list").stdout

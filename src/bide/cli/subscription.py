@@ -56,6 +56,16 @@ secret_option = click.option(
 )  # fmt: skip
 
 
+def _whose(namespace: str | None, name: str) -> tuple[str | None, str]:
+    """Return the namespace and the name of a subscription that may be named as list does: a/b."""
+    whose, slash, own = name.rpartition("/")
+    if not slash:
+        return namespace, name
+    if namespace not in (None, whose):
+        raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
+    return whose, own
+
+
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
@@ -131,6 +141,9 @@ def put(
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     given |= {"queue": queue, "url": receiver, "headers": dict(headers)}
     way = way_of(store, looking=False)
+    namespace, name = _whose(namespace, name)
+    if namespace is not None:
+        given["queue"] = queue.removeprefix(f"{namespace}/")
     _tell_secret(out, name, way.put(namespace, name, given, _secret(secret_file)))
 
 
@@ -153,7 +166,9 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
         for whose, told in found:
             out.json({"namespace": whose, **_builtins(told)})
     elif out.terminal and not found:
-        out.text((f"no subscriptions in {store.shown}", "dim"))
+        more = "" if everywhere else "; --all shows those of all namespaces"
+        whose = "" if namespace is None else f" of {namespace}"
+        out.text((f"no subscriptions{whose} in {store.shown}{more}", "dim"))
     elif out.terminal:
         from rich.text import Text
 
@@ -184,7 +199,7 @@ def pause(store: Store, out: Output, name: str, reason: str, namespace: str | No
     Example:
       bide subscription pause shop --reason "their release, until noon"
     """  # fmt: skip
-    if not way_of(store).pause(namespace, name, reason):
+    if not way_of(store).pause(*_whose(namespace, name), reason):
         raise _Unknown(name)
     out.report({"name": name, "state": "paused"}, f"{name} is paused")
 
@@ -200,7 +215,7 @@ def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
     Example:
       bide subscription resume shop
     """  # fmt: skip
-    if not way_of(store).resume(namespace, name):
+    if not way_of(store).resume(*_whose(namespace, name)):
         raise _Unknown(name)
     out.report({"name": name, "state": "active"}, f"{name} is active")
 
@@ -234,7 +249,7 @@ def rotate(
       bide subscription rotate shop --overlap 0
     """  # fmt: skip
     secret = _secret(secret_file)
-    text = way_of(store).rotate(namespace, name, overlap, secret)
+    text = way_of(store).rotate(*_whose(namespace, name), overlap, secret)
     if text is None:
         raise _Unknown(name)
     _tell_secret(out, name, text if secret is None else None)
@@ -254,7 +269,7 @@ def ping(
     Example:
       bide subscription ping shop
     """  # fmt: skip
-    answer = way_of(store).ping(namespace, name, networks)
+    answer = way_of(store).ping(*_whose(namespace, name), networks)
     if answer is None:
         raise _Unknown(name)
     facts = {"name": name, "taken": answer.taken, "answer": answer.answer}
@@ -274,7 +289,7 @@ def delete(store: Store, out: Output, name: str, namespace: str | None) -> bool:
     Example:
       bide subscription delete shop
     """  # fmt: skip
-    done = way_of(store).delete(namespace, name)
+    done = way_of(store).delete(*_whose(namespace, name))
     text = f"{name} is deleted" if done else f"there is no subscription {name!r}"
     out.report({"name": name, "deleted": done}, text)
     return done
