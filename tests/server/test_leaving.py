@@ -92,6 +92,10 @@ class Connection:
         name, _, value = self._file.readline().decode().strip().partition(": ")
         return name, value
 
+    def until(self, line: bytes) -> None:
+        while (read := self._file.readline()).strip() != line:
+            assert read, f"no {line!r} has come"
+
     def closed(self) -> bool:
         """Return whether the server has closed it, in good order and without another byte."""
         return self._file.read() == b""
@@ -173,6 +177,17 @@ def test_a_claim_that_comes_while_the_server_stops_does_not_wait(server: Leaving
     connection.send(f"{Q}/claim", {"wait": "5m"})
     status, last, body = connection.answer()
     assert (status, last, json.loads(body)["messages"]) == (200, True, [])
+    connection.close()
+
+
+def test_a_stream_that_the_server_ends_counts_as_answered(server: Leaving) -> None:
+    connection = server.connect()
+    connection.send("/v1/events")
+    connection.until(b"event: tick")
+    server.stop()
+    connection.until(b"0")  # its proper end
+    server.end()
+    assert server.app.service.requests == {("events", 200): 1}
     connection.close()
 
 

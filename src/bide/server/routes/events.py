@@ -16,7 +16,7 @@ from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.push.status import Standing, standing
 from bide.server.push.survey import Known
-from bide.server.receiving import unless_gone
+from bide.server.receiving import Gone, unless_gone
 from bide.telemetry.presence import QUEUE as REGISTER
 from bide.telemetry.presence import is_register
 from bide.telemetry.sample import Lateness, Sample, look
@@ -104,7 +104,12 @@ async def events(call: Call) -> Answer | None:
     if every and not call.caller.may("read"):
         raise Problem("forbidden", "the token has no scope 'read', which counts need; ask for 0")
     await call.begin_stream(KIND)
-    await unless_gone(call.receive, _Stream(call, every, query).run(), _nothing)
+    stream = _Stream(call, every, query)
+    try:
+        await unless_gone(call.receive, stream.run(), _nothing)
+    except Gone:
+        if not stream.ended:  # who has read all of it is gone as well
+            raise
     return None
 
 
@@ -121,6 +126,8 @@ class _Stream:
         self._query = query
         self._counts: dict[str, Counts] = {}
         self._at_work: AtWork | None = None
+        self.ended = False
+        """Whether the client was told that this is all."""
         self._subscriptions: dict[str, SubscriptionOf] = {}
 
     async def run(self) -> None:
@@ -152,6 +159,7 @@ class _Stream:
                     await self._hint(listener.take())
                 elif not done and pause == ALIVE:
                     await self._send(": alive\n\n")
+            self.ended = True
             await self._call.send({"type": "http.response.body", "body": b""})
         finally:
             for task in (news, ending):
