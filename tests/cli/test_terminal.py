@@ -44,6 +44,20 @@ def test_a_long_body_leaves_the_other_columns_whole(terminal: Terminal, orders: 
 
 
 @pytest.mark.process
+def test_a_narrow_terminal_has_ids_states_and_moments_whole(
+    terminal: Terminal, orders: bide.Queue
+) -> None:
+    told = orders.put("y" * 500, at=4_000_000_000, priority=7, group="customer:4711")
+    screen = plain(terminal("peek", "orders", COLUMNS="60")[0])
+    assert re.search(rf"{told.id}  delayed  2096-10-0\d \d\d:\d\d *\n", screen)
+    assert "no room for prio, group, body; --json shows all" in screen
+    assert all(len(line) <= 60 for line in screen.splitlines())
+    screen = plain(terminal("peek", "orders", COLUMNS="140")[0])
+    assert re.search(r"in 70y +7  customer:4711  \"yyyy+…", screen)
+    assert "no room" not in screen
+
+
+@pytest.mark.process
 def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.Queue) -> None:
     screen, code = terminal("put", "orders", "1", "--id", "a", "--delay", "1h")
     assert code == 0

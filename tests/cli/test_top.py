@@ -60,10 +60,12 @@ def test_those_that_hold_most_come_first() -> None:
     assert [one.holder for one in Workers().see(Sample(0.0, {}, held))] == ["b", "c", "a"]
 
 
-def drawn(found: Sample, before: Sample | None = None, lines: int | None = None) -> str:
+def drawn(
+    found: Sample, before: Sample | None = None, lines: int | None = None, width: int = 100
+) -> str:
     workers = Workers().see(found)
-    console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(picture("sqlite:///shop.db", found, before, workers, 100_000, lines))
+    console = Console(file=io.StringIO(), width=width, record=True)
+    console.print(picture("sqlite:///shop.db", found, before, workers, 100_000, lines, width))
     return console.export_text()
 
 
@@ -103,6 +105,23 @@ def test_the_picture_of_lateness_and_of_workers_without_work() -> None:
     nothing = drawn(Sample(9.0, {}, at_work))
     assert "idle:1" in nothing
     assert "no queues" in drawn(Sample(9.0, {}))
+
+
+def test_a_narrow_screen_has_names_and_sizes_whole() -> None:
+    queues = {"orders-of-the-shop": bide.Counts(Sizes(ready=1), Flow(put=9), paused=True)}
+    before = Sample(7.0, {"orders-of-the-shop": bide.Counts(Sizes(), Flow())}, {})
+    held = {"web1:7": Worker("web1:7", {"orders-of-the-shop": 1}, until=130_000, seen=9.0)}
+    late = {"orders-of-the-shop": Lateness(0.5, 300.0, 2)}
+    found = Sample(9.0, queues, held, late)
+    narrow = drawn(found, before, width=60)
+    assert all(len(line) <= 60 for line in narrow.splitlines())
+    assert re.search(r"orders-of-the-shop +0 +1 +0 +0 +paused", narrow)
+    assert re.search(r"web1:7 +1 +in 30s +orders-of-the-shop", narrow)
+    assert "p50" not in narrow
+    assert "done/s" in drawn(found, before, width=80)
+    wide = drawn(found, before, width=140)
+    assert re.search(r"orders-of-the-shop .* 500ms +5m +4\.5 +0 +0 +paused", wide)
+    assert "p50, p99: how late" in wide
 
 
 def test_a_screen_that_is_too_small_shows_what_is_late() -> None:

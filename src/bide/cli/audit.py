@@ -3,11 +3,11 @@
 import click
 
 from bide.cli.count import SIZES
-from bide.cli.messages import print_table
 from bide.cli.options import complete_queue, on_store
 from bide.cli.output import STYLES, Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
+from bide.cli.tables import ID, Column, print_table
 from bide.queue.answers import Audit
 
 __all__ = ["audit"]
@@ -96,12 +96,16 @@ def _table(out: Output, found: list[Audit]) -> None:
 
     names = ("put", *GONE, *SIZES)
     rows = []
+    used = dict.fromkeys(names, False)
     for audited in found:
         counts = {"put": audited.counts.flow.put, **parts_of(audited)}
+        used = {name: used[name] or n > 0 for name, n in counts.items()}
         cells = [Text(f"{n:,}", STYLES.get(name, "") if n else "dim") for name, n in counts.items()]
         mark = Text("✓", "green") if audited else Text("✗", "bold red")
         rows.append([Text(audited.queue, "bold"), *cells, mark])
-    print_table(out, ("queue", *names, ""), rows, right=names)
+    columns = [Column(name, falls=2 if used[name] else 1, right=True) for name in names[1:]]
+    put = Column("put", right=True)
+    print_table(out, [Column("queue", least=ID), put, *columns, Column("")], rows)
 
 
 def _verdict(out: Output, store: Store, found: list[Audit]) -> None:

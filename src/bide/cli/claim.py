@@ -5,11 +5,12 @@ import sys
 import click
 
 from bide.cli.exits import warn
-from bide.cli.messages import as_json, body_bytes, body_line, print_table
+from bide.cli.messages import as_json, body_bytes, body_line
 from bide.cli.moments import local, relative, rounded
 from bide.cli.options import DURATION, on_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.store import Store
+from bide.cli.tables import ID, TEXT, Column, print_table
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
 
@@ -140,14 +141,18 @@ def _print(out: Output, deliveries: list[Delivery], only_body: bool, ack: bool) 
 def _table(out: Output, deliveries: list[Delivery], ack: bool) -> None:
     from rich.text import Text
 
-    names = ("id", "token", "attempt", "late by", "body")
+    columns = (
+        Column("id", least=ID), Column("token", right=True),
+        Column("attempt", falls=2, right=True), Column("late by", falls=1, right=True),
+        Column("body", least=TEXT),
+    )  # fmt: skip
     rows = []
     for d in deliveries:
         attempt = f"{d.attempt}/{d.message.attempts}"
         late = rounded(d.lateness * 1000)
         texts = (d.id, str(d.token), attempt, late, body_line(d.message)[:500])
         rows.append([Text(text) for text in texts])
-    print_table(out, names, rows, right=names[1:4])
+    print_table(out, columns, rows)
     first = deliveries[0]
     until, now = first.message.until, first.claimed
     if not ack and until is not None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from bide.cli.messages import print_table
 from bide.cli.moments import local, now_ms, relative, rounded
 from bide.cli.options import on_store, queue_argument
 from bide.cli.output import STYLES, Output
 from bide.cli.store import Store
+from bide.cli.tables import ID, Column, print_table
 from bide.model.commands import Count
 from bide.model.replies import Counts
 
@@ -69,7 +69,9 @@ def _table(out: Output, rows: list[tuple[str, Counts]]) -> None:
         late = "" if found.oldest is None else rounded(max(0, now - found.oldest))
         cells += [Text(late), Text("paused" if found.paused else "", "yellow")]
         lines.append(cells)
-    print_table(out, ("queue", *SIZES, "late by", ""), lines, right=(*SIZES, "late by"))
+    sizes = [Column(size, right=True) for size in SIZES]
+    columns = [Column("queue", least=ID), *sizes, Column("late by", falls=1, right=True)]
+    print_table(out, [*columns, Column("")], lines)
 
 
 @click.command()

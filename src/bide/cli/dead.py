@@ -6,13 +6,14 @@ import click
 
 from bide.cli.exits import warn
 from bide.cli.letters import Letters, letters_options
-from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet, print_table
+from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import DURATION, complete_queue, on_store, queue_argument
 from bide.cli.output import Output, printable
 from bide.cli.progress import Bar
 from bide.cli.steer import confirm, confirmed_purge
 from bide.cli.store import Store
+from bide.cli.tables import ID, TEXT, Column, print_table
 from bide.model.commands import Count, Purge
 from bide.model.message import Message
 from bide.model.replies import Counts, Outcomes
@@ -110,7 +111,11 @@ def _table(out: Output, listed: list[Message], *, whose: bool) -> None:
     from rich.text import Text
 
     now = now_ms()
-    names = ("id", *["queue"] * whose, "died", "", "attempts", "last error")
+    columns = (
+        Column("id", least=ID), *[Column("queue")] * whose, Column("died", falls=3),
+        Column("", falls=2, right=True), Column("attempts", falls=1, right=True),
+        Column("last error", least=TEXT),
+    )  # fmt: skip
     rows = []
     for message in listed:
         died = message.ended or message.due
@@ -119,7 +124,7 @@ def _table(out: Output, listed: list[Message], *, whose: bool) -> None:
         attempts = Text(f"{message.attempt}/{message.attempts}")
         error = Text(_first_line(message), "red")
         rows.append([Text(message.id), *queue, Text(local(died, now)), away, attempts, error])
-    print_table(out, names, rows, right=("", "attempts"))
+    print_table(out, columns, rows)
 
 
 def _first_line(message: Message) -> str:

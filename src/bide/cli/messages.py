@@ -1,17 +1,15 @@
 """How messages and outcomes are shown: to programs, in pipes, and to people."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import msgspec
 
 from bide.cli.moments import iso, local, now_ms, relative, rounded
 from bide.cli.output import STYLES, Output, printable
+from bide.cli.tables import ID, TEXT, Column, print_table
 from bide.model.message import ATTEMPTS, Message
 from bide.model.replies import Outcome
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 __all__ = [
     "as_json",
@@ -21,7 +19,6 @@ __all__ = [
     "print_messages",
     "print_outcomes",
     "print_sheet",
-    "print_table",
     "row",
     "state_and_due",
 ]
@@ -102,40 +99,6 @@ def print_messages(out: Output, messages: Iterable[Message], empty: str = "no me
     return count
 
 
-_LEAST_FIRST, _LEAST_LAST = 26, 8
-"""How narrow the first and the last column of a table may become: an id that was made up is there
-to be copied."""
-
-
-def print_table(
-    out: Output, names: Sequence[str], rows: Sequence[Sequence["Text"]], right: Sequence[str] = ()
-) -> None:
-    """Print a table in the one style that all of bide's tables have.
-
-    Where the terminal is too narrow the last column is cut, then the first; the others stay whole.
-    """
-    from rich import box
-    from rich.table import Table
-
-    last = len(names) - 1
-    widths = [
-        max(len(name), *(row[place].cell_len for row in rows)) for place, name in enumerate(names)
-    ]
-    rest = out.console.width - sum(widths[:last]) - 2 * last - 2
-    wanted = min(widths[last], _LEAST_LAST)
-    first = max(min(_LEAST_FIRST, widths[0]), widths[0] - max(0, wanted - rest))
-    rest = max(rest, wanted)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        justify: Literal["left", "right"] = "right" if name in right else "left"
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        row[0].truncate(first, overflow="ellipsis")
-        row[last].truncate(rest, overflow="ellipsis")
-        table.add_row(*row)
-    out.console.print(table)
-
-
 def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
     from rich.text import Text
 
@@ -144,10 +107,12 @@ def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
     tried = any(message.attempt or message.attempts != ATTEMPTS for message in messages)
     grouped = any(message.group for message in messages)
     chosen = (
-        ("id", True), ("state", True), ("due", True), ("", True), ("prio", weighed),
-        ("attempt", tried), ("group", grouped), ("body", True),
+        (Column("id", least=ID), True), (Column("state"), True), (Column("due"), True),
+        (Column("", falls=5, right=True), True), (Column("prio", falls=3, right=True), weighed),
+        (Column("attempt", falls=4, right=True), tried), (Column("group", falls=2), grouped),
+        (Column("body", least=TEXT, falls=1), True),
     )  # fmt: skip
-    names = [name for name, wanted in chosen if wanted]
+    columns = [column for column, wanted in chosen if wanted]
     rows = []
     for message in messages:
         cells = {
@@ -160,8 +125,8 @@ def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
             "group": Text(message.group or ""),
             "body": Text(body_line(message)[:500]),
         }
-        rows.append([cells[name] for name in names])
-    print_table(out, names, rows, right=("", "prio", "attempt"))
+        rows.append([cells[column.name] for column in columns])
+    print_table(out, columns, rows)
 
 
 def print_sheet(out: Output, message: Message) -> None:

@@ -6,11 +6,11 @@ import click
 from click.core import ParameterSource
 
 from bide.cli.exits import warn
-from bide.cli.messages import print_table
 from bide.cli.moments import now_ms, relative
 from bide.cli.options import on_store
 from bide.cli.output import STYLES, Output, printable
 from bide.cli.store import Store
+from bide.cli.tables import ID, Column, print_table
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument, StoreUnavailable
 from bide.model.message import Message
@@ -27,6 +27,11 @@ __all__ = ["schedules"]
 
 LOOK = 500
 """How many ticks of a schedule are looked at: it has one, and those that are tried again."""
+
+COLUMNS = (
+    Column("schedule", least=ID), Column("when", falls=2), Column("next"),
+    Column("", falls=1, right=True), Column("", least=10, wraps=True),
+)  # fmt: skip
 
 FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
@@ -182,20 +187,17 @@ def _table(out: Output, found: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     now = now_ms()
-    names = ("schedule", "when", "next", "", "")
-    lines: list[list[Text]] = []
+    rows = []
     for one in found:
-        head = [Text(one["queue"], "bold"), Text(f"{one['when']}  {one['timezone']}")]
-        for number, moment in enumerate(_moments(one)):
-            lines.append(
-                [
-                    *(head if not number else [Text(""), Text("")]),
-                    Text(moment.strftime(FORM)),
-                    Text(relative(one["ticks"][number], now), "dim"),
-                    _remark(one) if not number else Text(""),
-                ]
-            )
-    print_table(out, names, lines)
+        moments = [moment.strftime(FORM) for moment in _moments(one)]
+        away = [relative(tick, now) for tick in one["ticks"]]
+        rows.append(
+            [
+                Text(one["queue"], "bold"), Text(f"{one['when']}\n{one['timezone']}"),
+                Text("\n".join(moments)), Text("\n".join(away), "dim"), _remark(one),
+            ]
+        )  # fmt: skip
+    print_table(out, COLUMNS, rows)
 
 
 def _remark(one: dict[str, Any]) -> "Text":

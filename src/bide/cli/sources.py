@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bide.cli.messages import print_table
 from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import on_store
 from bide.cli.output import STYLES, Output, printable
 from bide.cli.store import Store
+from bide.cli.tables import ID, TEXT, Column, print_table
 from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = ["sources"]
+
+COLUMNS = (
+    Column("source", least=ID), Column("state"), Column("next"),
+    Column("", falls=3, right=True), Column("reached", falls=4),
+    Column("found", falls=1, right=True), Column("put", falls=2, right=True),
+    Column("error", least=TEXT),
+)  # fmt: skip
 
 
 @click.command()
@@ -38,8 +45,7 @@ def sources(store: Store, out: Output) -> None:
     found = [facts for home in store.names() if (facts := _facts(store, home)) is not None]
     if out.terminal and found:
         now = now_ms()
-        names = ("source", "state", "next", "", "reached", "found", "put", "error")
-        print_table(out, names, [_cells(one, now) for one in found], right=("", "found", "put"))
+        print_table(out, COLUMNS, [_cells(one, now) for one in found])
     elif out.terminal:
         out.text((f"no worker with a source has run on {store.shown}", "dim"))
     for one in found if not out.terminal else ():

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bide.cli.exits import NOT_DONE
-from bide.cli.messages import print_table
 from bide.cli.options import DURATION, networks_option, on_store
 from bide.cli.output import Output, printable
 from bide.cli.store import Store
 from bide.cli.subscriptions import way_of
+from bide.cli.tables import ID, TEXT, Column, print_table
 
 if TYPE_CHECKING:
     from bide.server.push.status import SubscriptionOut
@@ -180,7 +180,11 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
             ]
             for whose, told in found
         ]  # fmt: skip
-        print_table(out, ("subscription", "queue", "receiver", "state", ""), rows)
+        columns = (
+            Column("subscription", least=ID), Column("queue", falls=1),
+            Column("receiver", least=ID, falls=2), Column("state"), Column("", least=TEXT),
+        )  # fmt: skip
+        print_table(out, columns, rows)
     else:
         for whose, told in found:
             why = printable(_why(told))

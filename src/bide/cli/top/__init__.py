@@ -75,9 +75,11 @@ def _show(out: Output, looks: Looks) -> None:
         return
     workers = looks.workers.see(looks.sample)
     if out.terminal:
-        out.console.print(
-            picture(looks.store.shown, looks.sample, looks.before, workers, looks.now)
+        width = out.console.width
+        image = picture(
+            looks.store.shown, looks.sample, looks.before, workers, looks.now, width=width
         )
+        out.console.print(image, crop=False)
     else:
         print_rows(out, looks.sample, workers, looks.now)
 
@@ -102,8 +104,10 @@ def _watch(out: Output, looks: Looks) -> None:
 
     def drawn() -> Any:
         seen = looks.workers.see(looks.sample)
-        lines = out.console.height - 1
-        image = picture(looks.store.shown, looks.sample, looks.before, seen, looks.now, lines)
+        width, height = out.console.size
+        image = picture(
+            looks.store.shown, looks.sample, looks.before, seen, looks.now, height - 1, width
+        )
         if looks.trouble is None:
             return image
         return Group(Text(f"the store is away: {looks.trouble}", "bold red"), image)

@@ -1,10 +1,12 @@
 """What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bide.cli.count import FLOW, SIZES, facts_of
 from bide.cli.moments import rounded
 from bide.cli.output import STYLES, Output, printable
+from bide.cli.tables import ID, TEXT, Column, table_of
 from bide.cli.top.sample import Rates, rates
 from bide.telemetry.sample import Lateness, Sample, Worker
 
@@ -15,8 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["as_facts", "picture", "print_rows"]
 
-RATES = ("put/s", "done/s", "failed/s")
 QUANTILES = ("p50", "p99")
+QUEUES = (
+    Column("queue", least=ID),
+    *[Column(size, right=True) for size in SIZES],
+    Column("late by", falls=6, right=True),
+    Column("p50", falls=1, right=True), Column("p99", falls=4, right=True),
+    Column("put/s", falls=3, right=True), Column("done/s", falls=5, right=True),
+    Column("failed/s", falls=2, right=True), Column(""),
+)  # fmt: skip
+WORKERS = (
+    Column("worker", least=ID), Column("holds", right=True),
+    Column("first lease ends", falls=1, right=True), Column("of", least=TEXT),
+)  # fmt: skip
 ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
 
 
@@ -65,6 +78,7 @@ def picture(
     workers: list[Worker],
     now: int,
     lines: int | None = None,
+    width: int | None = None,
 ) -> "RenderableType":
     """Return what is on the screen.
 
@@ -75,6 +89,7 @@ def picture(
         workers: who was seen lately.
         now: Unix milliseconds.
         lines: how many lines the terminal has; `None`: as many as it takes.
+        width: how many columns it has.
     """
     from rich.console import Group
     from rich.text import Text
@@ -82,14 +97,13 @@ def picture(
     if not sample.queues and not workers:
         return Text.assemble((f"no queues in {store} yet", "dim"))
     room, places = (None, None) if lines is None else _divided(lines, len(workers))
-    parts: list[RenderableType] = [
-        _headline(store, sample), Text(), _queues(sample, before, now, room),
-    ]  # fmt: skip
+    queues, gone = _queues(sample, before, now, room, width)
+    parts: list[RenderableType] = [_headline(store, sample), Text(), queues]
     if workers:
-        parts.append(_workers(sample, workers, now, places))
+        parts.append(_workers(sample, workers, now, places, width))
     else:
         parts.append(Text("nobody is at work", "dim"))
-    if sample.lateness:
+    if sample.lateness and not gone.issuperset(QUANTILES):
         parts.append(Text(ABOUT, "dim"))
     return Group(*parts)
 
@@ -110,7 +124,10 @@ def _headline(store: str, sample: Sample) -> "Text":
     return line.append(f"at {store}", "bold")
 
 
-def _queues(sample: Sample, before: Sample | None, now: int, room: int | None) -> "Table":
+def _queues(
+    sample: Sample, before: Sample | None, now: int, room: int | None, width: int | None
+) -> "tuple[Table, set[str]]":
+    """Return the table of queues, and which columns have no place in it."""
     from rich.text import Text
 
     names = sorted(sample.queues)
@@ -121,7 +138,7 @@ def _queues(sample: Sample, before: Sample | None, now: int, room: int | None) -
             return -(_late(sample.queues[name].oldest, now)), -(rate.put + rate.done)
 
         names = sorted(sorted(names, key=weight)[: room - 1])
-    table = _table("queue", *SIZES, "late by", *QUANTILES, *RATES, "")
+    rows = []
     for name in names:
         found = sample.queues[name]
         cells = [Text(name, "bold")]
@@ -135,18 +152,21 @@ def _queues(sample: Sample, before: Sample | None, now: int, room: int | None) -
         for number, value in enumerate((rate.put, rate.done, rate.failed) if rate else ()):
             style = "dim" if not value else "red" if number == 2 else ""
             cells.append(Text(_pace(value), style))
-        cells += [Text("")] * (len(SIZES) + 2 + len(QUANTILES) + len(RATES) - len(cells))
+        cells += [Text("")] * (len(QUEUES) - 1 - len(cells))
         cells.append(Text("paused" if found.paused else "", "yellow"))
-        table.add_row(*cells)
+        rows.append(cells)
     if len(names) < len(sample.queues):
-        table.add_row(Text(f"and {len(sample.queues) - len(names):,} more", "dim"))
-    return table
+        rows.append(_more(len(sample.queues) - len(names), QUEUES))
+    table, gone = table_of(QUEUES, rows, width)
+    return table, set(gone)
 
 
-def _workers(sample: Sample, workers: list[Worker], now: int, places: int | None) -> "Table":
+def _workers(
+    sample: Sample, workers: list[Worker], now: int, places: int | None, width: int | None
+) -> "Table":
     from rich.text import Text
 
-    table = _table("worker", "holds", "first lease ends", "of")
+    rows = []
     for worker in workers[:places]:
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
         cells = [Text(printable(worker.holder)), Text(count, "yellow" if worker.holds else "dim")]
@@ -162,24 +182,16 @@ def _workers(sample: Sample, workers: list[Worker], now: int, places: int | None
             left = worker.until - now
             ends = Text(f"in {rounded(left)}") if left > 0 else Text("over", "red")
             cells += [ends, Text(of)]
-        table.add_row(*cells)
+        rows.append(cells)
     if places is not None and len(workers) > places:
-        table.add_row(Text(f"and {len(workers) - places:,} more", "dim"))
-    return table
+        rows.append(_more(len(workers) - places, WORKERS))
+    return table_of(WORKERS, rows, width)[0]
 
 
-def _table(*names: str) -> "Table":
-    from rich import box
-    from rich.table import Table
+def _more(count: int, columns: Sequence[Column]) -> "list[Text]":
+    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        left = name in ("queue", "worker", "of", "")
-        table.add_column(
-            name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis",
-            min_width=None if left else len(name),
-        )  # fmt: skip
-    return table
+    return [Text(f"and {count:,} more", "dim"), *[Text("") for _ in columns[1:]]]
 
 
 def _late(oldest: int | None, now: int) -> float:
