@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from bide.server.app import App
 from bide.server.child import config
-from bide.server.protocol import KEEP_ALIVE, Protocol, Whole
+from bide.server.protocol import KEEP_ALIVE, Exchange, Protocol
 from bide.server.settings import Settings
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -119,10 +119,10 @@ def test_who_asks_for_it_is_told_that_the_connection_closes(
 
 def test_a_header_cannot_hold_another(protocol: Protocol, wire: Wire, loop: Moments) -> None:
     protocol.data_received(GET)
-    whole = Whole(protocol.cycle)
+    exchange = Exchange(protocol.cycle)
     for value in (b"x\r\nset-cookie: a=b", b"x\nset-cookie: a=b", b"x\rset-cookie: a=b"):
         with pytest.raises(RuntimeError, match="end of a line"):
-            whole(200, [(b"etag", value)], b"")
+            exchange.answer(200, [(b"etag", value)], b"")
     assert wire.pieces == []
     loop.turns()
 
@@ -166,3 +166,24 @@ def test_a_connection_without_a_request_is_closed(
 ) -> None:
     loop.turns(protocol.patience + 1)
     assert wire.closed
+
+
+def test_a_body_is_at_hand_once_all_of_it_has_come(
+    protocol: Protocol, wire: Wire, loop: Moments
+) -> None:
+    head = b"PUT /v1/nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\n"
+    protocol.data_received(head + b"ab")
+    exchange = Exchange(protocol.cycle)
+    assert exchange.body() is None
+    protocol.data_received(b"cd")
+    assert exchange.body() == b"abcd"
+    loop.turns()
+
+
+def test_a_body_that_waits_for_leave_is_received(
+    protocol: Protocol, wire: Wire, loop: Moments
+) -> None:
+    head = b"PUT /v1/nothing HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+    protocol.data_received(head + b"content-length: 0\r\n\r\n")
+    assert Exchange(protocol.cycle).body() is None
+    loop.turns()

@@ -4,8 +4,9 @@ The routes, the checks and the OpenAPI description are all made of these.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -15,25 +16,32 @@ from bide.model.errors import InvalidArgument
 from bide.queue.arguments import Arguments
 from bide.server.access import OPEN, Caller
 from bide.server.problem import Problem, of_validation
-from bide.server.receiving import Receive, read_body
+from bide.server.receiving import Receive, read_body, too_large
 from bide.server.service import Service
 
-__all__ = ["JSON", "WHOLE", "Answer", "Call", "Operation", "Scope", "Send"]
+__all__ = ["EXCHANGE", "JSON", "Answer", "Call", "Exchange", "Operation", "Scope", "Send"]
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
 
-Whole = Callable[[int, Sequence[tuple[bytes, bytes]], bytes], bool]
-
-WHOLE = "bide.whole"
-"""The ASGI extension of our own server, a `Whole`: it sends an answer's status, headers and body in
-one piece, or returns False when that has to be done by ASGI's messages."""
+EXCHANGE = "bide.exchange"
+"""The ASGI extension of our own server, an `Exchange`."""
 
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Exchange(Protocol):
+    """A request and its answer without ASGI's messages, where nothing speaks against it."""
+
+    def body(self) -> bytes | None:
+        """Return the request's body, if all of it has come; `None`: it has to be received."""
+
+    def answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], data: bytes) -> bool:
+        """Send an answer in one piece; return False if that has to be done by ASGI's messages."""
 
 
 class Answer(NamedTuple):
@@ -160,7 +168,7 @@ class Call:
             queue = self.queue
             full = self.caller.full(queue)
             try:
-                self._arguments = Arguments(full, self.service.settings.max_body)
+                self._arguments = _arguments_of(full, self.service.settings.max_body)
             except InvalidArgument as error:
                 raise InvalidArgument(str(error).replace(full, queue, 1)) from None
         return self._arguments
@@ -168,6 +176,11 @@ class Call:
     async def bytes(self) -> bytes:
         """Return the request's body."""
         settings = self.service.settings
+        exchange = exchange_of(self.scope)
+        if exchange is not None and (data := exchange.body()) is not None:
+            if len(data) > settings.max_request:
+                raise too_large(settings.max_request)
+            return data
         return await read_body(
             self.receive, self.header("content-length"), settings.max_request,
             settings.request_timeout,
@@ -192,7 +205,7 @@ class Call:
     @property
     def content_type(self) -> str:
         """The content type without its parameters, in small letters."""
-        return (self.header("content-type") or "").partition(";")[0].strip().lower()
+        return _plain(self._headers.get(b"content-type", b""))
 
     def query(self, kind: type[T]) -> T:
         """Return the query's parameters as a struct.
@@ -233,6 +246,15 @@ class Call:
         )  # fmt: skip
 
 
+_arguments_of = lru_cache(maxsize=1_000)(Arguments)
+"""What makes commands for a queue, whose name is checked once."""
+
+
+@lru_cache(maxsize=64)
+def _plain(content_type: bytes) -> str:
+    return content_type.decode("latin-1").partition(";")[0].strip().lower()
+
+
 def decode(data: bytes, kind: type[T]) -> T:
     """Return JSON as a struct.
 
@@ -251,6 +273,12 @@ def decode(data: bytes, kind: type[T]) -> T:
         ) from None
 
 
+def exchange_of(scope: Scope) -> Exchange | None:
+    """Return what goes past ASGI's messages, if the server has that."""
+    found: Exchange | None = scope.get("extensions", {}).get(EXCHANGE)
+    return found
+
+
 async def send_whole(
     scope: Scope, send: Send, status: int, data: bytes, headers: Mapping[str, str]
 ) -> None:
@@ -265,8 +293,8 @@ async def send_whole(
         data = b""
     else:
         fields.append((b"content-length", b"%d" % len(data)))
-    whole: Whole | None = scope.get("extensions", {}).get(WHOLE)
-    if whole is not None and whole(status, fields, data):
+    exchange = exchange_of(scope)
+    if exchange is not None and exchange.answer(status, fields, data):
         return
     await send({"type": "http.response.start", "status": int(status), "headers": fields})
     await send({"type": "http.response.body", "body": data})

@@ -7,9 +7,9 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from bide.server.leaving import CLOSE, LeavingProtocol
-from bide.server.operation import WHOLE
+from bide.server.operation import EXCHANGE
 
-__all__ = ["KEEP_ALIVE", "Joined", "Protocol", "Whole"]
+__all__ = ["KEEP_ALIVE", "Exchange", "Joined", "Protocol"]
 
 KEEP_ALIVE = 75
 """For how many seconds a connection without requests is kept."""
@@ -58,10 +58,10 @@ class Joined:
         return getattr(self._transport, name)
 
 
-class Whole:
-    """Sends the answer to one request in one piece, where nothing speaks against it.
+class Exchange:
+    """One request and its answer without ASGI's messages, where nothing speaks against it.
 
-    ASGI's two messages, each looked at from all sides, took as long as making the answer.
+    They are looked at from all sides, and took as long as making the answer.
 
     Args:
         cycle: the request, and what became of it.
@@ -72,8 +72,18 @@ class Whole:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 
-    def __call__(self, status: int, headers: Sequence[tuple[bytes, bytes]], data: bytes) -> bool:
-        """Send an answer; return False if that has to be done by ASGI's messages.
+    def body(self) -> bytes | None:
+        """Return the request's body, if all of it has come; `None`: it has to be received."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
+            return None
+        cycle.flow.resume_reading()
+        cycle.message_event.clear()
+        data, cycle.body = bytes(cycle.body), bytearray()
+        return data
+
+    def answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], data: bytes) -> bool:
+        """Send an answer in one piece; return False if that has to be done by ASGI's messages.
 
         Args:
             status: its status.
@@ -130,7 +140,7 @@ class Protocol(LeavingProtocol):
         if self._timer is not None:
             self._calm()
         super().on_headers_complete()
-        self.scope["extensions"] = {WHOLE: Whole(self.cycle)}  # type: ignore[dict-item]
+        self.scope["extensions"] = {EXCHANGE: Exchange(self.cycle)}  # type: ignore[dict-item]
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or begin to wait for one.

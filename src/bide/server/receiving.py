@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from bide.server.problem import Problem
 
-__all__ = ["Gone", "Receive", "read_body", "unless_gone"]
+__all__ = ["Gone", "Receive", "read_body", "too_large", "unless_gone"]
 
 Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 
@@ -26,23 +26,23 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
         Gone: the client left before it was whole.
     """
     if length is not None and length.isdecimal() and int(length) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     message = await _next(receive, seconds)
     data: bytes = message.get("body", b"")
     if not message.get("more_body"):
         if len(data) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         return data
     parts, size = [data], len(data)
     deadline = asyncio.get_running_loop().time() + seconds
     while message.get("more_body"):
         if size > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         message = await _next(receive, deadline - asyncio.get_running_loop().time())
         parts.append(message.get("body", b""))
         size += len(parts[-1])
     if size > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     return b"".join(parts)
 
 
@@ -86,7 +86,8 @@ def _begun(
     return message
 
 
-def _too_large(limit: int) -> Problem:
+def too_large(limit: int) -> Problem:
+    """Return what tells that a request is larger than so many bytes."""
     return Problem(
         "too-large",
         f"the request takes more than {limit:,} bytes; send it in several",
