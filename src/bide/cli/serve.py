@@ -73,7 +73,7 @@ NEEDED = ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn")
     type=click.Choice(["auto", "required", "off"]),
     envvar="BIDE_SERVE_AUTH",
     show_envvar=True,
-    help="Whether requests need a token; auto: if the store has any when the server starts.",
+    help="Whether requests need a token; auto: from when on the store has one.",
 )
 @click.option(
     "--grace",
@@ -126,7 +126,8 @@ def serve(
     """Offer the queue over HTTP, for programs in any language.
 
     Without tokens the server listens on this machine alone, and whoever is on it may do anything.
-    With tokens (bide token create) each request needs one. The API is described at /docs and
+    Once there is a token (bide token create) each request needs one, from the next second on. The
+    API is described at /docs and
     /openapi.json.
 
     What is due is sent to the URLs of subscriptions (bide subscription) as well, to public
@@ -171,6 +172,7 @@ def _check(settings: Any, out: Output) -> None:
     from bide.model.errors import StoreUnavailable
     from bide.model.replies import Names
     from bide.server.access import Tokens
+    from bide.server.admission import must_be_local
     from bide.server.serve import bind
 
     settings.check()
@@ -187,11 +189,7 @@ def _check(settings: Any, out: Output) -> None:
         else:
             tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
             store.ask(Names, Queues(""))
-    if not settings.local and not tokens and settings.auth != "required":
-        raise InvalidArgument(
-            f"host={settings.host!r} can be reached from other machines, and the store has no "
-            "tokens; make one with bide token create, or listen on 127.0.0.1"
-        )
+    must_be_local(settings, asks=tokens > 0 or settings.auth == "required")
     shown = settings.shown()
     if out.as_json:
         out.json({**shown, "tokens": tokens})

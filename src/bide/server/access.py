@@ -155,6 +155,12 @@ class Tokens:
         assert isinstance(reply, Page)
         return [msgspec.json.decode(m.data, type=Token) for m in reply.messages]
 
+    async def exist(self) -> bool:
+        """Tell whether there are any, good or expired."""
+        reply = await self._lane.acall(Scan(QUEUE, limit=1))
+        assert isinstance(reply, Page)
+        return bool(reply.messages)
+
     def revoke(self, id: str) -> bool:
         """Refuse a token from now on; return whether there was one."""
         self._must_find()

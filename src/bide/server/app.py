@@ -99,17 +99,19 @@ class Path:
 
     async def _admit(self, call: Call) -> None:
         """Find out who asks, and refuse what they may not do."""
-        service, needed = self._service, call.operation.scope
-        if not service.asks_for_tokens:
-            _refuse_strangers(call)
-        elif needed is not None:
-            call.caller = await service.authorised(call.token)
+        admission, needed = self._service.admission, call.operation.scope
+        if needed is not None:
+            token = call.token
+            if token is not None or not admission.is_open:
+                call.caller = await admission.caller(token)
             if needed and not call.caller.may(needed):
                 raise Problem(
                     "forbidden",
                     f"the token has no scope {needed!r}, which this needs; bide token create "
                     f"--scope {needed} makes one that has",
                 )
+        if not admission.asks:
+            _refuse_strangers(call)
 
 
 def _refuse_strangers(call: Call) -> None:

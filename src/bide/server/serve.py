@@ -1,5 +1,6 @@
 """Running the server: one socket, and processes that share it under a supervisor."""
 
+import asyncio
 import errno
 import logging
 import os
@@ -10,7 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from bide.clock import SYSTEM_CLOCK
+from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import InvalidArgument
+from bide.server.access import Tokens
+from bide.server.admission import Admission, how_open
 from bide.server.child import SETTINGS
 from bide.server.settings import Settings
 from bide.server.uses import make_file
@@ -27,14 +32,17 @@ async def serve(settings: Settings) -> int:
     """Serve until a signal says otherwise; return the exit code.
 
     Raises:
-        InvalidArgument: the settings cannot work together, or nothing can listen there.
+        InvalidArgument: the settings cannot work together, nothing can listen there, or it could
+            be reached from elsewhere and there are no tokens.
+        StoreError: the store cannot be opened.
     """
     settings.check()
+    asks = await _asks_for_tokens(settings)
     listening, uses, figures = bind(settings), make_file(), make_file("bide-figures")
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     try:
         where, store = address(listening, settings), settings.shown()["store"]
-        _log.info("listening on %s, store %s", where, store)
+        _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))
         shared = listening.fileno(), uses, figures
         return await Supervisor(
             lambda line: [sys.executable, *_flags(), "-m", "bide.server.child",
@@ -47,6 +55,17 @@ async def serve(settings: Settings) -> int:
         del os.environ[SETTINGS]
         listening.close()
         _tidy(settings)
+
+
+async def _asks_for_tokens(settings: Settings) -> bool:
+    """Look into the store before anything listens; its processes do so again."""
+    lane = open_lane(settings.store)
+    try:
+        admission = Admission(settings, lane, Tokens(lane), SYSTEM_CLOCK)
+        await admission.begin()
+        return admission.asks
+    finally:
+        await asyncio.to_thread(close_lane, lane)
 
 
 def _tidy(settings: Settings) -> None:

@@ -10,9 +10,10 @@ from typing import Protocol, TypeVar
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Claim, Command, Queues
-from bide.model.errors import BideError, InvalidArgument
+from bide.model.errors import BideError
 from bide.model.replies import Claimed, Names, Reply
-from bide.server.access import OPEN, Caller, Tokens
+from bide.server.access import Caller, Tokens
+from bide.server.admission import Admission
 from bide.server.claimers import Claimers
 from bide.server.figures import Board, Figures
 from bide.server.hub import Hub
@@ -71,7 +72,7 @@ class Service:
         self.board = board or Board()
         self.quotas = Quotas(settings, self.lane, self.uses)
         self.pushing = Pushing(self.lane, self.clock, settings)
-        self.asks_for_tokens = settings.auth == "required"
+        self.admission = Admission(settings, self.lane, self.tokens, self.clock)
         self.stopping = asyncio.Event()
         self.requests: dict[tuple[str, int], int] = {}
         """How many requests were answered, by operation and status."""
@@ -98,14 +99,7 @@ class Service:
         """
         capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
         self._at_hand = not capabilities.durable and not capabilities.shared
-        keeps_tokens = capabilities.random_access and not self.settings.behind
-        if self.settings.auth == "auto" and keeps_tokens:
-            self.asks_for_tokens = bool(await asyncio.to_thread(self.tokens.listed))
-        if not self.asks_for_tokens and not self.settings.local:
-            raise InvalidArgument(
-                f"host={self.settings.host!r} can be reached from other machines, and the store "
-                "has no tokens; make one with bide token create, or listen on 127.0.0.1"
-            )
+        await self.admission.begin()
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Have a command carried out, and return its reply."""
@@ -157,32 +151,6 @@ class Service:
         """Return the names of a caller's queues, as they are in their namespace."""
         found = await self.ask(Names, Queues(caller.full(prefix)))
         return own_names(caller, found.names)
-
-    async def authorised(self, text: str | None) -> Caller:
-        """Return who sends a request.
-
-        Raises:
-            Problem: they have no token, or none that is good.
-        """
-        if not self.asks_for_tokens:
-            return OPEN
-        challenge = {"www-authenticate": 'Bearer realm="bide"'}
-        if text is None:
-            raise Problem(
-                "unauthorized",
-                "this server asks for a token: send the header 'Authorization: Bearer ...'; "
-                "bide token create makes one",
-                headers=challenge,
-            )
-        caller = await self.tokens.caller(text)
-        if caller is None:
-            raise Problem(
-                "unauthorized",
-                "the token is unknown, was revoked, or has expired; bide token list shows which "
-                "there are",
-                headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
-            )
-        return caller
 
     async def ready(self) -> str | None:
         """Return why the service cannot work, `None` if it can."""

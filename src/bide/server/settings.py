@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: int = 1
     """How many processes share the work."""
     auth: Auth = "auto"
-    """Whether requests need a token; "auto": if the store has any when the server starts."""
+    """Whether requests need a token; "auto": from when on the store has one."""
     grace: float = 30.0
     """Seconds that requests get to finish when the server is stopped."""
     max_body: int = MAX_BODY

@@ -170,7 +170,7 @@ class _Stream:
     async def _admitted(self) -> bool:
         """Tell whether the token still is good; say what is wrong with it if not."""
         try:
-            await self._call.service.authorised(self._call.token)
+            await self._call.service.admission.caller(self._call.token)
             return True
         except BideError:
             return True  # what is wrong with the store is told when it is looked at
