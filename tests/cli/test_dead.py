@@ -148,11 +148,14 @@ def test_revive_all_of_an_error(run: Bide, letters: bide.Queue) -> None:
     assert run("revive", "orders", "--all").stdout == "revived\t1\n"
 
 
+@pytest.mark.parametrize("command", [["revive", "orders"], ["dead", "purge", "orders", "--yes"]])
 @pytest.mark.parametrize("options", [[], ["a", "--all"]])
-def test_revive_wants_to_know_which(run: Bide, letters: bide.Queue, options: list[str]) -> None:
-    result = run("revive", "orders", *options)
+def test_who_changes_dead_letters_says_which(
+    run: Bide, letters: bide.Queue, command: list[str], options: list[str]
+) -> None:
+    result = run(*command, *options)
     assert result.exit_code == 2
-    assert "revive takes ids" in result.stderr
+    assert "takes ids, --error, --after and --before, or --all for all" in result.stderr
     assert left(letters) == "abc"
 
 
@@ -163,7 +166,7 @@ def test_show_wants_to_know_which(run: Bide, letters: bide.Queue) -> None:
 
 
 def test_purge_wants_a_yes(run: Bide, letters: bide.Queue) -> None:
-    for options in ([], ["a"], ["--error", "ValueError"]):
+    for options in (["--all"], ["a"], ["--error", "ValueError"]):
         assert run("dead", "purge", "orders", *options).exit_code == 2
     assert left(letters) == "abc"
 

@@ -132,21 +132,53 @@ def test_the_lease_is_extended_while_a_command_runs(
     assert (flow.acked, flow.lapsed) == (1, 0)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_exec_hands_its_message_back(
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_an_interrupted_exec_ends_and_hands_its_message_back(
     orders: bide.Queue, url: str, tmp_path: Path, number: int, code: int
 ) -> None:
     orders.put(1, id="a")
-    mark = tmp_path / "runs"
-    command = f"touch {mark}; exec tail -f /dev/null"
+    started, mark = tmp_path / "started", tmp_path / "runs"
+    # The shell waits for what it has started; that ends a little after it was told to.
+    child = (
+        f"trap 'sleep 0.2; exit' TERM; echo $$ > {started}; mv {started} {mark}; sleep 60 & wait"
+    )
+    script = tmp_path / "child.sh"
+    script.write_text(child)
     process = subprocess.Popen(
-        [sys.executable, "-m", "bide", "claim", "orders", "--exec", command, "--loop"],
+        [sys.executable, "-m", "bide", "claim", "orders", "--loop",
+         "--exec", f"sh {script}; echo finished"],
         env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     until(mark.exists)
     process.send_signal(number)
-    assert process.communicate(timeout=BOUND) == (b"", b"")
+    assert process.communicate(timeout=BOUND) == (b"", b"")  # nobody holds the pipes any more
     assert process.returncode == code
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
     message = orders.get("a")
     assert message is not None
     assert (message.state, message.attempt) == ("ready", 0)
+
+
+def test_an_exec_that_does_not_heed_is_killed_at_a_second_interrupt(
+    orders: bide.Queue, url: str, tmp_path: Path
+) -> None:
+    orders.put(1, id="a")
+    mark, told = tmp_path / "runs", tmp_path / "told"
+    script = tmp_path / "stubborn.sh"
+    script.write_text(f"trap 'touch {told}' TERM; touch {mark}; while :; do sleep 0.05; done")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "claim", "orders", "--exec", f"sh {script}"],
+        env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    until(mark.exists)
+    process.send_signal(signal.SIGINT)
+    until(told.exists)
+    process.send_signal(signal.SIGINT)
+    assert b"Traceback" not in process.communicate(timeout=BOUND)[1]
+    assert process.returncode == 130
+    message = orders.get("a")
+    assert message is not None
+    assert message.state == "ready"

@@ -219,16 +219,18 @@ class Live:
 
 
 @pytest.mark.process
-def test_it_lives_until_it_is_interrupted(url: str, orders: bide.Queue) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_lives_until_it_is_interrupted(url: str, orders: bide.Queue, number: int) -> None:
     orders.put_many(range(3), delay=60)
     live = Live(url, "--interval", "100ms")
     try:
         live.until("3 delayed")
         orders.put_many(range(4), delay=60)
         live.until("7 delayed")
-        live.process.send_signal(signal.SIGINT)
+        live.process.send_signal(number)
         assert live.process.wait(BOUND) == 0
-        live.until(re.escape("\x1b[?1049l"))  # the screen that was there before is back
+        # The screen that was there before is back, and the cursor.
+        live.until(re.escape("\x1b[?25h") + r"[^l]*" + re.escape("\x1b[?1049l"))
         assert "Traceback" not in live.seen
     finally:
         live.close()

@@ -141,4 +141,4 @@ def test_dead_purge(run: Bide, orders: bide.Queue) -> None:
     bury(orders, "a", "b")
     assert run("dead", "purge", "orders").exit_code == 2
     assert run("dead", "purge", "orders", "--before", "5", "-y").output == "purged\t0\n"
-    assert run("dead", "purge", "orders", "--yes").output == "purged\t2\n"
+    assert run("dead", "purge", "orders", "--all", "--yes").output == "purged\t2\n"

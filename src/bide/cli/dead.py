@@ -5,7 +5,7 @@ from itertools import islice
 import click
 
 from bide.cli.exits import warn
-from bide.cli.letters import Letters, letters_options
+from bide.cli.letters import Letters, all_option, letters_options
 from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import DURATION, complete_queue, on_store, queue_argument
@@ -182,11 +182,7 @@ def _revive(
     store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
     letters: Letters,
 ) -> bool:  # fmt: skip
-    if (everything and letters.ids) or (letters.everything and not everything):
-        raise click.UsageError(
-            "revive takes ids, --error, --after and --before, or --all for all dead letters",
-            click.get_current_context(),
-        )
+    letters.must_choose("revive", everything)
     orders = store.standing(queue)
     if letters.ids and not letters.filtered and not dry_run:
         return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
@@ -233,7 +229,7 @@ def _revive_command() -> click.Command:
     options = (
         click.option("--delay", type=DURATION, default=0, metavar="TIME",
                      help="How long from now until they are due; at once by default."),
-        click.option("--all", "everything", is_flag=True, help="All dead letters."),
+        all_option,
         click.option("--dry-run", is_flag=True, help="Only count them."),
         queue_argument,
     )  # fmt: skip
@@ -248,13 +244,15 @@ dead.add_command(revive)
 
 @dead.command()
 @queue_argument
+@all_option
 @click.option("--dry-run", is_flag=True, help="Only count them.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @on_store
 @letters_options
 def purge(
-    store: Store, out: Output, queue: str, dry_run: bool, yes: bool, letters: Letters
-) -> bool:
+    store: Store, out: Output, queue: str, everything: bool, dry_run: bool, yes: bool,
+    letters: Letters,
+) -> bool:  # fmt: skip
     """Delete dead letters for good; asks first on a terminal, elsewhere it wants --yes.
 
     Exit code 1 when ids, --error or --after find none.
@@ -264,7 +262,9 @@ def purge(
       bide dead purge orders --before 2026-11-01T00:00Z --yes
       bide dead purge orders --error ValueError --dry-run
       bide dead purge orders order-42 --yes
+      bide dead purge orders --all --yes
     """
+    letters.must_choose("purge", everything)
     if letters.by_time_alone and not dry_run:
         confirmed_purge(store, out, queue, "dead", letters.before, yes)
         return True

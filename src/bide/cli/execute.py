@@ -7,13 +7,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import NoReturn
 
-from bide.cli.exits import TERMINATED, warn
+from bide.cli.exits import warn
 from bide.cli.messages import body_bytes
 from bide.cli.moments import iso, rounded
 from bide.cli.output import Output
+from bide.cli.signals import ENDING, leaving
 from bide.model.errors import LeaseLost
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
@@ -22,6 +21,9 @@ __all__ = ["Runner"]
 
 IDLE = 3600.0
 """For how long one claim of a loop waits."""
+
+PATIENCE, PAUSE = 5.0, 0.02
+"""How many seconds a command gets to end when it is stopped, and how often that is looked at."""
 
 
 class Runner:
@@ -54,7 +56,7 @@ class Runner:
             wait: how many seconds to wait for each.
         """
         handled, well = 0, True
-        with _terminable():
+        with leaving(lambda number: SystemExit(128 + number)):
             while count is None or handled < count:
                 patience = IDLE if count is None and wait is None else wait
                 found = self._queue.claim(wait=patience, lease=self._lease)
@@ -72,15 +74,19 @@ class Runner:
             body.write(body_bytes(delivery.message))
             body.seek(0)
             environment = {**os.environ, **self._about(delivery)}
-            # A session of its own would take Ctrl-C from the command, which it may want to see.
+            # In a group of its own, what the shell has started can be stopped with it.
             with _deferred() as deliver:
-                process = subprocess.Popen(self._command, shell=True, stdin=body, env=environment)
+                process = subprocess.Popen(
+                    self._command, shell=True, stdin=body, env=environment, process_group=0
+                )
             try:
                 deliver()
                 code = self._attend(process, delivery)
             except BaseException:
-                _stop(process)
-                _hand_back(delivery)
+                try:
+                    _stop(process)
+                finally:
+                    _hand_back(delivery)
                 raise
         return self._settle(delivery, code, time.monotonic() - began)
 
@@ -150,13 +156,37 @@ def _hand_back(delivery: Delivery) -> None:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a command that has not ended: ask first, and wait a little."""
-    process.terminate()
+    """End a command and all that it has started: ask, and after a while, or a second Ctrl-C, kill.
+
+    Nothing of it may go on when its message is handed back: the work would be done twice.
+    """
     try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        _signal(process, signal.SIGTERM)
+        _ended(process, PATIENCE)
+    finally:
+        if _signal(process, signal.SIGKILL):
+            _ended(process, PATIENCE)
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: int) -> bool:
+    """Send a signal to all of a command; return whether there was anybody."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # what is left of it has become somebody else's, as by sudo
+        return True
+    return True
+
+
+def _ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Wait for the end of all of a command; return whether it came in time."""
+    deadline = time.monotonic() + seconds
+    while process.poll() is None or _signal(process, 0):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(PAUSE)
+    return True
 
 
 @contextmanager
@@ -173,24 +203,11 @@ def _deferred() -> Iterator[Callable[[], None]]:
 
     before = {
         number: signal.signal(number, lambda number, frame: came.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, *ENDING)
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield deliver
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM unwind as Ctrl-C does, so that what is held is handed back."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

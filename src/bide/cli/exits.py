@@ -22,7 +22,6 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "NOT_DONE",
-    "TERMINATED",
     "WRONG_USAGE",
     "code_of",
     "drop_output",
@@ -40,7 +39,6 @@ FAILED = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """Whoever read the output has left, as `head` does. What a shell says of any other program then."""
-TERMINATED = 143
 
 _NO = (AlreadyExists, AlreadyMoving, Empty, LeaseLost)
 _WRONG = (InvalidArgument, Unsupported)

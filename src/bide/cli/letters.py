@@ -11,7 +11,7 @@ from bide.cli.options import MOMENT
 from bide.model.message import Message
 from bide.queue.sync import Queue
 
-__all__ = ["Letters", "letters_options"]
+__all__ = ["Letters", "all_option", "letters_options"]
 
 
 class Letters:
@@ -42,6 +42,22 @@ class Letters:
         """Whether nothing was given, and all are meant."""
         return not self.ids and not self.filtered
 
+    def must_choose(self, verb: str, everything: bool) -> None:
+        """Refuse what changes dead letters and does not say which.
+
+        Args:
+            verb: the command.
+            everything: whether `--all` was given.
+
+        Raises:
+            click.UsageError: nothing was given, or both ids and `--all`.
+        """
+        if (everything and self.ids) or (self.everything and not everything):
+            raise click.UsageError(
+                f"{verb} takes ids, --error, --after and --before, or --all for all dead letters",
+                click.get_current_context(),
+            )
+
     @property
     def by_time_alone(self) -> bool:
         """Whether all are meant, or all that died before a moment."""
@@ -61,6 +77,8 @@ class Letters:
             and (self.before is None or died < self.before)
         )
 
+
+all_option = click.option("--all", "everything", is_flag=True, help="All dead letters.")
 
 _TYPE = re.compile(r"[^\s:]*")
 

@@ -1,11 +1,8 @@
 """`bide move`: queues from one store to another, while they are in use."""
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
-from typing import Any, NoReturn
+from contextlib import ExitStack
+from typing import Any
 
 import click
 import msgspec
@@ -14,6 +11,7 @@ from bide.cli.exits import NOT_DONE
 from bide.cli.options import output_options
 from bide.cli.output import Output
 from bide.cli.progress import Bar
+from bide.cli.signals import leaving
 from bide.cli.store import Store
 from bide.queue.move import Moved, Mover
 
@@ -102,7 +100,7 @@ def _plan(out: Output, there: Store, here: Store, name: str, batch: int) -> Move
 
 def _move(there: Store, here: Store, name: str, batch: int) -> Moved:
     orders = there.queue(name)
-    with Bar(f"moving {name}", orders.counts().sizes.total) as bar, _terminable():
+    with Bar(f"moving {name}", orders.counts().sizes.total) as bar, leaving(KeyboardInterrupt):
         return Mover(orders, here.queue(name), batch=batch, progress=bar.advance).run()
 
 
@@ -112,7 +110,7 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
     pause = SOON
     with ExitStack() as stack:
         bar = stack.enter_context(Bar("moving what comes"))
-        stack.enter_context(_terminable())
+        stack.enter_context(leaving(KeyboardInterrupt))
         try:
             while True:
                 busy = False
@@ -129,20 +127,6 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
                 time.sleep(pause)
         except KeyboardInterrupt:
             return [mover.moved for mover in movers.values()]
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM unwind as Ctrl-C does, so that nothing is left in transit."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _report(out: Output, moved: Moved, dry_run: bool) -> None:

@@ -7,6 +7,7 @@ import click
 from bide.cli.exits import warn
 from bide.cli.options import DURATION, on_store
 from bide.cli.output import Output
+from bide.cli.signals import leaving
 from bide.cli.store import Store
 from bide.cli.top.looks import Looks, looks_at
 from bide.cli.top.screen import as_facts, picture, print_rows
@@ -33,8 +34,10 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
 
     All queues of the store, or those whose names begin with PREFIX.
 
-    Ctrl-C ends it. Elsewhere than on a terminal it looks once; with --json it prints an object for
-    each look. In a pipe a line is: "queue", name, delayed, ready, leased, dead, seconds late, the
+    Ctrl-C and SIGTERM end it. Elsewhere than on a terminal it looks once; with --json it prints an
+    object for each look.
+
+    In a pipe a line is: "queue", name, delayed, ready, leased, dead, seconds late, the
     counters of `bide counts`, and by how many seconds half of the deliveries of the last minute
     were late at most, and 99 in 100; or "worker", name, how many it holds, of which queues.
 
@@ -52,13 +55,14 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
     looks = looks_at(store, prefix, interval)
     try:
-        looks.look()
-        if once or not (out.terminal or out.as_json):
-            _show(out, looks)
-        elif out.as_json:
-            _print_all(out, looks)
-        else:
-            _watch(out, looks)
+        with leaving(KeyboardInterrupt):
+            looks.look()
+            if once or not (out.terminal or out.as_json):
+                _show(out, looks)
+            elif out.as_json:
+                _print_all(out, looks)
+            else:
+                _watch(out, looks)
     except KeyboardInterrupt:  # the way to leave
         return
     finally:
