@@ -33,7 +33,8 @@ def test_a_queue_that_is_new_by_a_slip_of_the_pen_is_told(run: Bide, orders: bid
     assert run("resume", "odrers").exit_code == 0
     result = run("resume", "orders2")
     assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr.startswith("there is no queue orders2 in sqlite:///")
+    assert result.stderr.startswith("error: there is no queue 'orders2' in sqlite:///")
+    assert result.stderr.endswith("; there are: orders, odrers\n")
     assert run("queues").stdout.count("\n") == 2
 
 

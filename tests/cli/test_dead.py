@@ -85,10 +85,14 @@ def test_an_error_is_named_with_or_without_its_module(
 
 
 @pytest.mark.process
-def test_nothing_found_says_so_on_a_terminal(terminal: Terminal, letters: bide.Queue) -> None:
+def test_nothing_found_says_so_on_a_terminal(
+    terminal: Terminal, letters: bide.Queue, url: str
+) -> None:
     screen, code = terminal("dead", "list", "orders", "--error", "KeyError")
     assert "none of the 3 dead letters in orders is like that" in screen
     assert code == 0
+    with bide.Queue("mail", url) as mail:
+        mail.put(1)
     assert "no dead letters in mail" in terminal("dead", "list", "mail")[0]
     screen, code = terminal("dead", "show", "orders", "--error", "KeyError")
     assert "none of the 3 dead letters in orders is like that" in screen

@@ -56,8 +56,17 @@ def test_what_stays_and_why_is_shown(
     assert "2 members were taken out of delayed" in screen
     assert "bad: its score -7 is no moment in Unix seconds" in screen
     screen, code = terminal("import", "orders", source, "--redis-zset", "dealyed")
-    assert code == 0
+    assert code == 1
     assert "is the key right?" in screen
+
+
+def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
+    run: Bide, source: str, theirs: "redis.Redis"
+) -> None:
+    result = run("import", "orders", source, "--redis-zset", "dealyed")
+    assert result.exit_code == 1
+    assert result.stderr == ("there is no member, or no set dealyed at all: is the key right?\n")
+    assert theirs.zcard("delayed") == 2
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ def test_exec_acks_by_the_exit_code(shell: Shell, orders: bide.Queue) -> None:
 
 
 def test_exec_as_json_and_with_nothing_to_do(shell: Shell, orders: bide.Queue) -> None:
+    orders.put(1, id="a", attempts=1, delay=3600)
     assert shell("bide claim orders --exec true").returncode == 1
-    orders.put(1, id="a", attempts=1)
+    orders.reschedule("a", delay=0)
     done = shell("bide claim orders --exec 'kill -9 $$' --json")
     found = json.loads(done.stdout)
     assert (found["id"], found["exit"], found["outcome"]) == ("a", -9, "dead")

@@ -30,14 +30,15 @@ def audit(store: Store, out: Output, queues: tuple[str, ...]) -> bool:
       bide audit orders
       bide audit --json
     """
-    names = list(queues) or store.names()
+    audited = [store.existing(name) for name in queues]
+    audited = audited or [store.queue(name) for name in store.names()]
     found = []
-    with Bar("auditing", len(names) if len(names) > 1 else None) as bar:
-        for name in names:
-            found.append(store.standing(name).audit())
+    with Bar("auditing", len(audited) if len(audited) > 1 else None) as bar:
+        for one in audited:
+            found.append(one.audit())
             bar.advance()
-    for audited in found if not out.terminal else ():
-        _print(out, audited)
+    for balance in found if not out.terminal else ():
+        _print(out, balance)
     if out.terminal:
         if len(found) == 1:
             _sheet(out, found[0])

@@ -7,7 +7,7 @@ import click
 from bide.cli.exits import warn
 from bide.cli.messages import as_json, body_bytes, body_line
 from bide.cli.moments import local, relative, rounded
-from bide.cli.options import DURATION, on_store, queue_argument
+from bide.cli.options import DURATION, on_any_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.store import Store
 from bide.cli.tables import ID, TEXT, Column, print_table
@@ -55,7 +55,7 @@ __all__ = ["claim"]
     help="With --exec: try again so long after a failure; 10s by default.",
 )
 @click.option("--loop", is_flag=True, help="With --exec: go on until interrupted.")
-@on_store
+@on_any_store
 def claim(
     store: Store,
     out: Output,
@@ -88,6 +88,8 @@ def claim(
       bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
     """  # fmt: skip
     _refuse_odd(count, ack, only_body, command, retry, loop)
+    if wait is None and not loop:  # who waits may come before the first put
+        store.must_stand()
     orders = store.queue(queue)
     if command is not None:
         from bide.cli.execute import Runner

@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from bide.cli.moments import local, now_ms, relative, rounded
-from bide.cli.options import on_store, queue_argument
+from bide.cli.options import on_store, prefix_argument, queue_argument
 from bide.cli.output import STYLES, Output
-from bide.cli.store import Store
+from bide.cli.store import NoQueue, Store
 from bide.cli.tables import ID, Column, print_table
 from bide.model.commands import Count
 from bide.model.replies import Counts
@@ -31,7 +31,7 @@ def facts_of(found: Counts) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("prefix", default="")
+@prefix_argument
 @on_store
 def queues(store: Store, out: Output, prefix: str) -> None:
     """List the queues of the store, or those whose names begin with PREFIX.
@@ -44,6 +44,8 @@ def queues(store: Store, out: Output, prefix: str) -> None:
       bide queues shop- --json
     """
     rows = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix)]
+    if prefix and not rows:
+        raise NoQueue(f"no queue begins with {prefix!r}", store, prefix)
     if out.terminal and rows:
         _table(out, rows)
     elif out.terminal:
@@ -87,7 +89,7 @@ def counts(store: Store, out: Output, queue: str) -> None:
       bide counts orders
       bide counts orders --json | jq .ready
     """
-    found = store.standing(queue).counts()
+    found = store.existing(queue).counts()
     if not out.terminal:
         facts = facts_of(found)
         out.report({"queue": queue, **facts} if out.as_json else facts)

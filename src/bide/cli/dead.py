@@ -14,20 +14,35 @@ from bide.cli.progress import Bar
 from bide.cli.steer import confirm, confirmed_purge
 from bide.cli.store import Store
 from bide.cli.tables import ID, TEXT, Column, print_table
-from bide.model.commands import Count, Purge
+from bide.model.commands import Purge
 from bide.model.message import Message
-from bide.model.replies import Counts, Outcomes
+from bide.model.replies import Outcomes
 from bide.queue.answers import in_parts
+from bide.queue.sync import Queue
 
 __all__ = ["dead", "revive"]
 
 SCREEN = 100
 
 
+OTHER_WORDS = {
+    "delete": "purge", "remove": "purge", "rm": "purge", "get": "show", "ls": "list",
+    "requeue": "revive", "retry": "revive",
+}  # fmt: skip
+"""What others call these commands."""
+
+
 class _Group(click.Group):
     """Takes `bide dead QUEUE` for `bide dead list QUEUE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if len(args) > 1 and args[0] in OTHER_WORDS and not args[1].startswith("-"):
+            meant = OTHER_WORDS[args[0]]
+            raise click.UsageError(
+                f"bide dead has no command {args[0]!r}; did you mean {meant!r}? (For dead letters "
+                f"of a queue {args[0]!r} write: bide dead list {args[0]})",
+                ctx,
+            )
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -77,8 +92,9 @@ def list_(
       bide dead list orders
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
-    queues = store.names() if queue is None else [queue]
-    found = (letter for name in queues for letter in letters.of(store.standing(name)))
+    named = [] if queue is None else [store.existing(queue)]
+    queues = named or [store.queue(name) for name in store.names()]
+    found = (letter for one in queues for letter in letters.of(one))
     if out.as_json:
         print_messages(out, islice(found, limit))
     elif not out.terminal:
@@ -94,17 +110,13 @@ def list_(
         out.text((_none(store, queues, queue, letters), "dim"))
 
 
-def _none(store: Store, queues: list[str], queue: str | None, letters: Letters) -> str:
+def _none(store: Store, queues: list[Queue], queue: str | None, letters: Letters) -> str:
     """Return what to say where none was found: that there is none, or none like these."""
     where = f"in {queue or store.shown}"
-    total = 0 if letters.everything else sum(_dead(store, name) for name in queues)
+    total = 0 if letters.everything else sum(one.counts().sizes.dead for one in queues)
     if not total:
         return f"no dead letters {where}"
     return f"none of the {_many(total)} {where} is like that"
-
-
-def _dead(store: Store, queue: str) -> int:
-    return store.ask(Counts, Count(queue)).sizes.dead
 
 
 def _table(out: Output, listed: list[Message], *, whose: bool) -> None:
@@ -150,7 +162,7 @@ def show(store: Store, out: Output, queue: str, letters: Letters) -> bool:
         raise click.UsageError(
             "show takes ids, --error, --after or --before", click.get_current_context()
         )
-    orders = store.standing(queue)
+    orders = store.existing(queue)
     shown, missing = 0, False
     for id in letters.ids:
         message = orders.get(id)
@@ -162,7 +174,7 @@ def show(store: Store, out: Output, queue: str, letters: Letters) -> bool:
         _show(out, message)
         shown += 1
     if not shown and not missing:
-        warn(_none(store, [queue], queue, letters))
+        warn(_none(store, [orders], queue, letters))
     return shown > 0 and not missing
 
 
@@ -183,7 +195,7 @@ def _revive(
     letters: Letters,
 ) -> bool:  # fmt: skip
     letters.must_choose("revive", everything)
-    orders = store.standing(queue)
+    orders = store.existing(queue)
     if letters.ids and not letters.filtered and not dry_run:
         return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
     # Read before it is changed: what is revived and dies again is not revived twice.
@@ -268,7 +280,7 @@ def purge(
     if letters.by_time_alone and not dry_run:
         confirmed_purge(store, out, queue, "dead", letters.before, yes)
         return True
-    chosen = [message.id for message in letters.of(store.standing(queue))]
+    chosen = [message.id for message in letters.of(store.existing(queue))]
     if dry_run:
         return _would(out, queue, len(chosen), "purged")
     confirm(f"Delete {_many(len(chosen))} of {queue} for good?", yes)

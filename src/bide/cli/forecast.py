@@ -62,7 +62,7 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
     Example:
       bide forecast orders --bucket 10m --horizon 6h
     """  # fmt: skip
-    found = store.standing(queue).forecast(bucket, horizon)
+    found = store.existing(queue).forecast(bucket, horizon)
     spans = [(round(moment.timestamp() * 1000), count) for moment, count in found]
     if out.as_json:
         out.json({"overdue": found.overdue})

@@ -40,7 +40,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
       bide get orders order-42
       bide get orders order-42 --body | jq .total
     """  # fmt: skip
-    orders = store.standing(queue)
+    orders = store.existing(queue)
     all_there = True
     for id in ids:
         message = orders.get(id)
@@ -81,7 +81,7 @@ def peek(store: Store, out: Output, queue: str, count: int) -> None:
     Example:
       bide peek orders -n 20
     """  # fmt: skip
-    print_messages(out, store.standing(queue).peek(count), f"nothing waits in {queue}")
+    print_messages(out, store.existing(queue).peek(count), f"nothing waits in {queue}")
 
 
 @click.command()
@@ -108,7 +108,7 @@ def scan(
       bide scan orders --state delayed --before 2026-12-01T00:00Z
       bide scan mail --group order:42 --json | jq -r .id
     """  # fmt: skip
-    found = store.standing(queue).scan(state, **rule)
+    found = store.existing(queue).scan(state, **rule)
     most = limit or (SCREEN if out.terminal else None)
     print_messages(out, islice(found, most))
     if limit is None and out.terminal and _more(found):

@@ -13,6 +13,8 @@ from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.signals import leaving
 from bide.cli.store import Store
+from bide.engines.registry import opener
+from bide.model.errors import InvalidArgument
 from bide.queue.move import Moved, Mover
 
 __all__ = ["move"]
@@ -24,9 +26,18 @@ most. What falls due meanwhile is still delivered by the source."""
 LEDGER = "bide:move"
 
 
+def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuse what is no URL of a store, by the argument's own name."""
+    try:
+        opener(value)
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error).removeprefix("url=")) from None
+    return value
+
+
 @click.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", callback=_a_store)
+@click.argument("target", callback=_a_store)
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option("--follow", is_flag=True, help="Go on moving what comes, until Ctrl-C.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
@@ -56,8 +67,11 @@ def move(
     out = Output(as_json)
     if follow and dry_run:
         raise click.UsageError("--follow moves and --dry-run does not", click.get_current_context())
-    with Store(source) as there, Store(target) as here:
+    with Store(source) as there, Store(target, makes=True) as here:
+        there.must_stand("SOURCE is the URL of a store that is there: sqlite:///bide.db")
         _must_be_shared(there, here)
+        for name in queues:
+            there.existing(name)
         if dry_run:
             results = [_plan(out, there, here, name, batch) for name in _names(there, queues)]
         elif follow:
@@ -73,7 +87,7 @@ def move(
 
 
 def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
-    names = store.names()  # also to see whether there is a store
+    names = store.names()
     return list(queues) or [name for name in names if name.rpartition("/")[2] != LEDGER]
 
 

@@ -13,6 +13,7 @@ from bide.cli.moments import now_ms
 from bide.cli.output import Output
 from bide.cli.program import DEBUG
 from bide.cli.store import Store, refuse_lone
+from bide.engines.registry import mask
 from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.message import STATES
@@ -28,8 +29,10 @@ __all__ = [
     "log_options",
     "max_body_option",
     "networks_option",
+    "on_any_store",
     "on_store",
     "output_options",
+    "prefix_argument",
     "queue_argument",
     "rule_options",
     "when_options",
@@ -111,9 +114,20 @@ def complete_queue(
         return []
 
 
+def _no_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if "://" in (value or ""):
+        raise click.BadParameter(f"{mask(value or '')} is a store; write --url before it")
+    return value
+
+
 def queue_argument(function: F) -> F:
     """Take the queue as the first argument."""
-    return click.argument("queue", shell_complete=complete_queue)(function)
+    return click.argument("queue", shell_complete=complete_queue, callback=_no_url)(function)
+
+
+def prefix_argument(function: F) -> F:
+    """Take what the names of queues begin with; all do by default."""
+    return click.argument("prefix", default="", callback=_no_url)(function)
 
 
 def when_options(function: F) -> F:
@@ -221,11 +235,19 @@ def output_options(function: F) -> F:
 
 
 def on_store(function: Callable[..., bool | None]) -> F:
-    """Have a command called with the store and the output that the user wants.
+    """Have a command called with the store, which must be there, and the output as it is wanted.
 
     The command returns whether what was asked for was done; `False` ends it with exit code 1.
     """
+    return _with_store(function, makes=False)
 
+
+def on_any_store(function: Callable[..., bool | None]) -> F:
+    """Do as `on_store` for a command that may be the first, and makes the store then."""
+    return _with_store(function, makes=True)
+
+
+def _with_store(function: Callable[..., bool | None], *, makes: bool) -> F:
     @click.option(
         "--url",
         envvar="BIDE_URL",
@@ -238,7 +260,7 @@ def on_store(function: Callable[..., bool | None]) -> F:
     @functools.wraps(function)
     def run(url: str | None, as_json: bool, **arguments: Any) -> None:
         refuse_lone(url or "")
-        with Store(url) as store:
+        with Store(url, makes=makes) as store:
             done = function(store, Output(as_json), **arguments)
         if done is False:
             click.get_current_context().exit(NOT_DONE)

@@ -8,7 +8,7 @@ from bide.cli import body as bodies
 from bide.cli.exits import warn
 from bide.cli.messages import outcome_json, state_and_due
 from bide.cli.moments import now_ms
-from bide.cli.options import DURATION, max_body_option, on_store, queue_argument, when_options
+from bide.cli.options import DURATION, max_body_option, on_any_store, queue_argument, when_options
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -83,7 +83,7 @@ def _headers(
 )
 @click.option("--lines", is_flag=True, help="Each line of stdin (or of --file) is a message.")
 @max_body_option
-@on_store
+@on_any_store
 def put(
     store: Store,
     out: Output,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["schedules"]
 
+EXAMPLE = "bide schedules shop:app"
+
 LOOK = 500
 """How many ticks of a schedule are looked at: it has one, and those that are tried again."""
 
@@ -64,6 +66,7 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
       bide schedules --json | jq 'select(.error)'
     """  # fmt: skip
     if target is None:
+        store.must_stand("name another one with --url or BIDE_URL, or name the app: " + EXAMPLE)
         found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
     else:
         found = _of_app(store, target, count)

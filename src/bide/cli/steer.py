@@ -5,7 +5,7 @@ import sys
 import click
 
 from bide.cli.exits import warn
-from bide.cli.options import MOMENT, on_store, queue_argument
+from bide.cli.options import MOMENT, on_any_store, on_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -21,7 +21,7 @@ PURGEABLE = click.Choice(["delayed", "ready", "dead", "acked", "expired"])
 
 @click.command()
 @queue_argument
-@on_store
+@on_any_store
 def pause(store: Store, out: Output, queue: str) -> None:
     """Let nobody claim from a queue, in any process, until it is resumed. Puts go on.
 
@@ -42,7 +42,7 @@ def pause(store: Store, out: Output, queue: str) -> None:
 @click.command()
 @queue_argument
 @on_store
-def resume(store: Store, out: Output, queue: str) -> bool:
+def resume(store: Store, out: Output, queue: str) -> None:
     """Let messages be claimed again.
 
     Exit code 1 when there is no such queue.
@@ -51,12 +51,8 @@ def resume(store: Store, out: Output, queue: str) -> bool:
     Example:
       bide resume orders
     """
-    if not store.has(queue):
-        warn(f"there is no queue {queue} in {store.shown}")
-        return False
-    store.queue(queue).resume()
+    store.existing(queue).resume()
     out.report({"queue": queue, "paused": False}, ("▶ ", "green"), f"{queue} goes on")
-    return True
 
 
 @click.command()
@@ -94,7 +90,7 @@ def confirmed_purge(
     store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
 ) -> None:
     """Ask, then delete a thousand messages at a time."""
-    sizes = store.standing(queue).counts()
+    sizes = store.existing(queue).counts()
     total = None if before is not None else _size(sizes, state)
     many = "all" if total is None else f"{total:,}"
     span = " from before that moment" if before is not None else ""

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import click
+
+from bide.cli.exits import NOT_DONE
 from bide.engines.port import Capabilities
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
@@ -18,9 +22,14 @@ from bide.model.replies import Names
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
-__all__ = ["Store", "refuse_lone"]
+__all__ = ["NoQueue", "Store", "refuse_lone"]
 
 R = TypeVar("R")
+
+NAMED = 8
+"""How many queues an error names, where the one that was meant is not there."""
+
+ELSEWHERE = "put something first, or name another one with --url or BIDE_URL"
 
 
 def refuse_lone(url: str) -> None:
@@ -37,15 +46,32 @@ def refuse_lone(url: str) -> None:
         )
 
 
+class NoQueue(click.ClickException):
+    """There is no such queue: a slip of the pen, or nothing was ever put into it."""
+
+    exit_code = NOT_DONE
+
+    def __init__(self, what: str, store: "Store", name: str) -> None:
+        known = store.names()
+        near = get_close_matches(name, known)
+        named = [*near, *(one for one in known if one not in near)][:NAMED]
+        rest = ", ..." if len(named) < len(known) else ""
+        there = f"; there are: {', '.join(named)}{rest}" if known else ", nor any other"
+        super().__init__(f"{what} in {store.shown}{there}")
+
+
 class Store:
     """Opens queues of one store, and closes them all in the end.
 
     Args:
         url: of the store, or `None` for the file bide.db in this folder.
+        makes: whether it may make the file of a store that is not there. Whoever looks, or changes
+            what is there, must not: the store of somebody who is in the wrong folder is elsewhere.
     """
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, *, makes: bool = False) -> None:
         self.url = url or DEFAULT_URL
+        self._makes = makes
         self._stack = ExitStack()
         self._lane: Lane | None = None
 
@@ -55,21 +81,28 @@ class Store:
         return mask(self.url)
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
-        """Open a queue."""
-        return self._stack.enter_context(Queue(name, self.url, max_body=max_body))
-
-    def standing(self, name: str) -> Queue:
-        """Open a queue to look at; looking must not make a store where there is none.
+        """Open a queue, whether or not anything was ever put into it.
 
         Raises:
             StoreUnavailable: the store is a file, and there is none.
         """
-        self._must_stand()
-        return self.queue(name)
+        self._may_open()
+        return self._stack.enter_context(Queue(name, self.url, max_body=max_body))
+
+    def existing(self, name: str) -> Queue:
+        """Open a queue that has to be there.
+
+        Raises:
+            NoQueue: there is no such queue.
+            StoreUnavailable: the store is a file, and there is none.
+        """
+        queue = self.queue(name)
+        if not self.has(name):
+            raise NoQueue(f"there is no queue {name!r}", self, name)
+        return queue
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of the queues that begin with `prefix`, without the registers."""
-        self._must_stand()
         found = self.ask(Names, Queues(prefix)).names
         return [name for name in found if not is_register(name) or name == prefix]
 
@@ -95,6 +128,7 @@ class Store:
     @property
     def lane(self) -> Lane:
         """The way to the store itself."""
+        self._may_open()
         if self._lane is None:
             self._lane = open_lane(self.url)
             self._stack.callback(close_lane, self._lane)
@@ -123,9 +157,18 @@ class Store:
         file = parts.scheme == "sqlite" and not parts.netloc and bool(parts.path)
         return path.absolute() if file and not path.exists() else None
 
-    def _must_stand(self) -> None:
+    def must_stand(self, mend: str = ELSEWHERE) -> None:
+        """Refuse a store that is not there.
+
+        Args:
+            mend: what the user might do.
+
+        Raises:
+            StoreUnavailable: the store is a file, and there is none.
+        """
         if (path := self.missing) is not None:
-            raise StoreUnavailable(
-                f"there is no store at {path} yet; put something first, or name "
-                "another one with --url or BIDE_URL"
-            )
+            raise StoreUnavailable(f"there is no store at {path} yet; {mend}")
+
+    def _may_open(self) -> None:
+        if not self._makes:
+            self.must_stand()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bide.cli.exits import NOT_DONE
-from bide.cli.options import DURATION, networks_option, on_store
+from bide.cli.options import DURATION, networks_option, on_any_store, on_store
 from bide.cli.output import Output, printable
 from bide.cli.store import Store
 from bide.cli.subscriptions import way_of
@@ -105,7 +105,7 @@ def _header(text: str) -> tuple[str, str]:
 )
 @click.option("--probe", type=DURATION, metavar="TIME", help="For how long, at first; 30s.")
 @secret_option
-@on_store
+@on_any_store
 def put(
     store: Store,
     out: Output,
@@ -140,7 +140,7 @@ def put(
     }  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     given |= {"queue": queue, "url": receiver, "headers": dict(headers)}
-    way = way_of(store, looking=False)
+    way = way_of(store)
     namespace, name = _whose(namespace, name)
     if namespace is not None:
         given["queue"] = queue.removeprefix(f"{namespace}/")

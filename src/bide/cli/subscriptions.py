@@ -83,24 +83,17 @@ def server_extra() -> None:
         )
 
 
-def way_of(store: Store, *, looking: bool = True) -> Way:
+def way_of(store: Store) -> Way:
     """Return the way to the subscriptions of a store.
-
-    Args:
-        store: which.
-        looking: whether the store has to be there already.
 
     Raises:
         InvalidArgument: something is not installed.
-        StoreUnavailable: the store has to be there, and is not.
     """
     if remote(store.url):
         behind = _Behind(store.url)
         store.at_close(behind.close)
         return behind
     server_extra()
-    if looking:
-        store.names("")
     return _Within(store)
 
 

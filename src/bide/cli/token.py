@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bide.cli.moments import iso
-from bide.cli.options import DURATION, on_store
+from bide.cli.options import DURATION, on_any_store, on_store
 from bide.cli.output import Output, printable
 from bide.cli.store import Store
 
@@ -47,7 +47,7 @@ def token() -> None:
     "--expires", type=DURATION, metavar="TIME", help="For how long it is good; for ever by default."
 )
 @click.option("--name", default="", metavar="TEXT", help="What it is used for.")
-@on_store
+@on_any_store
 def create(
     store: Store,
     out: Output,
@@ -80,7 +80,6 @@ def list_(store: Store, out: Output) -> None:
     Example:
       bide token list
     """
-    store.names("")
     for one in _tokens(store).listed():
         shown = _shown(one)
         if out.as_json:
@@ -102,7 +101,6 @@ def revoke(store: Store, out: Output, ids: tuple[str, ...]) -> bool:
     Example:
       bide token revoke 4be0643f1d98
     """
-    store.names("")
     tokens = _tokens(store)
     gone = {id: tokens.revoke(id) for id in ids}
     for id, done in gone.items():

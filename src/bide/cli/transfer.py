@@ -8,8 +8,8 @@ from typing import IO, Any
 import click
 import msgspec
 
-from bide.cli.exits import NOT_DONE
-from bide.cli.options import max_body_option, on_store, queue_argument
+from bide.cli.exits import NOT_DONE, warn
+from bide.cli.options import max_body_option, on_any_store, on_store, queue_argument
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -40,7 +40,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders -o orders.jsonl
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
-    orders = store.standing(queue)
+    orders = store.existing(queue)
     count = 0
     with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar:
         with click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file:
@@ -77,7 +77,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Of a sorted set: only say what would be put.")
 @max_body_option
-@on_store
+@on_any_store
 @click.pass_context
 def import_(
     ctx: click.Context, store: Store, out: Output, queue: str, file: str, redis_zset: str | None,
@@ -89,8 +89,8 @@ def import_(
     so an import can be repeated. Each thousand lines are a commit; a line that is none stops the
     import, and the error says which it was.
 
-    Of a sorted set each member becomes a message that is due at its score. Exit code 1 when members
-    cannot be messages; they stay, and the others are taken.
+    Of a sorted set each member becomes a message that is due at its score. Exit code 1 when there
+    is no member, or when members cannot be messages; they stay, and the others are taken.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def import_(
             id_field=id_field, remove=remove, dry_run=dry_run,
         )  # fmt: skip
         _report_set(out, loaded, queue, redis_zset, dry_run=dry_run)
-        if not loaded:
+        if not loaded or _found_nothing(loaded):
             ctx.exit(NOT_DONE)
         return
     given = (scores, body, id_field, remove, dry_run)
@@ -137,6 +137,10 @@ def _load_set(
         return load_sorted_set(queue, url, key, dry_run=dry_run, progress=bar.advance, **options)
 
 
+def _found_nothing(loaded: LoadedSet) -> bool:
+    return not (loaded.stored or loaded.kept or loaded.refused or loaded.left)
+
+
 def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run: bool) -> None:
     facts: dict[str, Any] = msgspec.structs.asdict(loaded)
     reasons = facts.pop("reasons")
@@ -147,14 +151,14 @@ def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run
     verb = "would be" if dry_run else "are"
     mark = ("✓ ", "green") if loaded.stored or loaded.kept else ("= ", "dim")
     out.report(facts, mark, f"{loaded.stored:,} messages {verb} new in {queue}{there}{moved}")
+    if _found_nothing(loaded):
+        warn(f"there is no member, or no set {key} at all: is the key right?")
     if not out.terminal:
         return
     if loaded.removed:
         out.text(f"  {loaded.removed:,} members were taken out of {key}")
     if loaded.left:
         out.text(f"  {loaded.left:,} members are in {key}")
-    elif not loaded.stored and not loaded.kept:
-        out.text(("! ", "yellow"), f"there is no member, or no set {key} at all: is the key right?")
     for member, reason in list(loaded.reasons.items())[:3]:
         out.text(("! ", "yellow"), f"{member}: {reason}")
     if loaded.refused > 3:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from bide.cli.exits import warn
-from bide.cli.options import DURATION, on_store
+from bide.cli.options import DURATION, on_store, prefix_argument
 from bide.cli.output import Output
 from bide.cli.signals import leaving
 from bide.cli.store import Store
@@ -18,7 +18,7 @@ SHORTEST = 0.1
 
 
 @click.command()
-@click.argument("prefix", default="")
+@prefix_argument
 @click.option(
     "--interval",
     type=DURATION,

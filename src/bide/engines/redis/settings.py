@@ -118,6 +118,10 @@ def read_url(parts: SplitResult) -> Settings:
         else:
             arguments |= {"host": parts.hostname or "localhost", "port": _port(parts)}
             path_db = parts.path.strip("/")
+            if "/" in path_db or path_db.endswith(".sock"):
+                raise InvalidArgument(
+                    f"db={path_db!r} must be a number; for a socket write unix://{parts.path}"
+                )
         db = db or path_db
     arguments["db"] = _count(db or "0", "db")
     return Settings(

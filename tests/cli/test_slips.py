@@ -1,0 +1,159 @@
+"""What was written by a slip of the pen, or in the wrong folder, is told, and does nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+import bide
+from tests.cli.conftest import Shell
+
+Bide = Callable[..., Result]
+
+
+@pytest.fixture
+def filled(url: str) -> None:
+    for name in ("orders", "mail"):
+        with bide.Queue(name, url) as queue:
+            queue.put(1, id="a", delay=60)
+
+
+ON_A_QUEUE = [
+    ["counts", "ordrs"],
+    ["peek", "ordrs"],
+    ["scan", "ordrs"],
+    ["get", "ordrs", "a"],
+    ["forecast", "ordrs"],
+    ["audit", "orders", "ordrs"],
+    ["export", "ordrs"],
+    ["resume", "ordrs"],
+    ["purge", "ordrs", "--state", "dead", "--yes"],
+    ["dead", "ordrs"],
+    ["dead", "list", "ordrs"],
+    ["dead", "show", "ordrs", "a"],
+    ["dead", "purge", "ordrs", "--all", "--yes"],
+    ["revive", "ordrs", "--all"],
+]
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("arguments", ON_A_QUEUE, ids=" ".join)
+def test_a_queue_that_is_not_there(run: Bide, url: str, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == f"error: there is no queue 'ordrs' in {url}; there are: orders, mail\n"
+    assert "there are: mail, orders" in run("counts", "xyz").stderr
+
+
+def test_of_many_queues_a_few_are_named(run: Bide, url: str) -> None:
+    for number in range(20):
+        with bide.Queue(f"shard-{number:02}", url) as queue:
+            queue.put(1)
+    assert run("counts", "xyz").stderr.endswith("shard-06, shard-07, ...\n")
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_prefix_of_no_queue_and_a_store_for_a_prefix(run: Bide, url: str) -> None:
+    assert run("queues", "o").stdout.startswith("orders\t")
+    result = run("queues", "x")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert "no queue begins with 'x' in" in result.stderr
+    assert "there are: mail, orders" in result.stderr
+    for arguments in (["queues", url], ["top", url], ["counts", "http://me:secret@h:1"]):
+        result = run(*arguments)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert "is a store; write --url before it" in result.stderr
+        assert "secret" not in result.stderr
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_queue_to_be_moved_is_not_there(run: Bide, url: str, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/new.db"
+    for more in ([], ["--dry-run"], ["--follow"]):
+        result = run("move", url, target, "orders", "ordrs", *more)
+        assert (result.stdout, result.exit_code) == ("", 1)
+        assert "there is no queue 'ordrs' in" in result.stderr
+    assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_another_word_for_a_command_of_dead_letters(run: Bide, url: str) -> None:
+    result = run("dead", "delete", "orders")
+    assert result.exit_code == 2
+    assert "no command 'delete'; did you mean 'purge'?" in result.stderr
+    with bide.Queue("delete", url) as queue:
+        queue.put(1)
+    assert run("dead", "delete").exit_code == run("dead", "delete", "--json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cancel orders a",
+        "cancel orders --group g",
+        "reschedule orders a --delay 1h",
+        "ack orders a 7",
+        "retry orders a 7",
+        "bury orders a 7",
+        "extend orders a 7",
+        "claim orders",
+        "claim orders --exec true",
+        "resume orders",
+        "purge orders --state dead --yes",
+        "revive orders --all",
+        "dead list",
+        "dead purge orders --all --yes",
+        "queues",
+        "counts orders",
+        "audit",
+        "audit orders",
+        "export orders",
+        "top --once",
+        "sources",
+        "schedules",
+        "token list",
+        "token revoke 4be0643f1d98",
+        "subscription list",
+        "subscription delete shop",
+    ],
+)
+def test_in_a_wrong_folder_no_store_is_made(run: Bide, tmp_path: Path, line: str) -> None:
+    result = run(*line.split())
+    assert (result.stdout, result.exit_code) == ("", 3)
+    assert f"there is no store at {tmp_path}/test.db yet" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["put orders 1", "pause orders", "claim orders --wait 1ms"])
+def test_who_may_come_first_makes_the_store(run: Bide, tmp_path: Path, line: str) -> None:
+    run(*line.split())
+    assert (tmp_path / "test.db").exists()
+
+
+@pytest.mark.process
+def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: Path) -> None:
+    done = shell("bide cancel orders order-42", BIDE_URL="")
+    assert (done.stdout, done.returncode) == ("", 3)
+    assert f"there is no store at {tmp_path}/bide.db yet" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_schedules_may_be_those_of_an_app(run: Bide) -> None:
+    assert "or name the app: bide schedules shop:app" in run("schedules").stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "told"),
+    [
+        ("bide.db", "sqlite:///x.db", "'SOURCE': 'bide.db' begins with none of"),
+        ("sqlite:///x.db", "bide.db", "'TARGET': 'bide.db' begins with none of"),
+        ("sqlite:///x.db", "redis:///tmp/r.sock", "for a socket write unix:///tmp/r.sock"),
+        ("sqlite:////none.db", "sqlite:///x.db", "SOURCE is the URL of a store that is there"),
+    ],
+)
+def test_what_is_no_store_to_move(run: Bide, source: str, target: str, told: str) -> None:
+    result = run("move", source, target)
+    assert told in result.stderr
+    assert "--url" not in result.stderr
+    assert result.exit_code == (3 if "none.db" in source else 2)
