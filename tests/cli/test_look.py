@@ -23,6 +23,27 @@ def test_get_as_a_line_and_as_json(run: Bide, orders: bide.Queue) -> None:
     }  # fmt: skip
 
 
+def test_what_bide_keeps_for_itself_is_shown_when_it_is_asked_for(
+    run: Bide, orders: bide.Queue, url: str
+) -> None:
+    orders.put(1)
+    kept = ("bide.server/tokens", "bide:move", "bide:source:orders:unpaid", "shop/bide:workers")
+    for name in kept:
+        with bide.Queue(name, url) as queue:
+            queue.put(1)
+
+    def names(*arguments: str) -> list[str]:
+        lines = run(*arguments, "--json").output.splitlines()
+        return [json.loads(line)["queue"] for line in lines]
+
+    assert names("queues") == names("audit") == ["orders"]
+    assert names("queues", "--all") == names("audit", "--all") == sorted([*kept, "orders"])
+    assert names("queues", "bide:") == list(kept[1:3])
+    assert names("queues", "bide.server/") == [kept[0]]
+    assert names("audit", "bide:move") == ["bide:move"]
+    assert [line.split("\t")[1] for line in run("top").output.splitlines()] == ["orders"]
+
+
 def test_get_what_is_not_there(run: Bide, orders: bide.Queue) -> None:
     orders.put(1, id="a")
     result = run("get", "orders", "a", "b", "--body")

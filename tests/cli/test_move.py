@@ -31,6 +31,24 @@ def test_move_moves_all_queues(run: Bide, url: str, orders: bide.Queue, tmp_path
     assert (again.exit_code, json.loads(again.output.splitlines()[0])["moved"]) == (0, 0)
 
 
+def test_move_takes_along_what_sources_and_servers_keep(
+    run: Bide, url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put(1, delay=60)
+    for name in ("bide.server/tokens", "bide:source:orders:unpaid", "bide:workers"):
+        with bide.Queue(name, url) as queue:
+            queue.put(1, delay=60)
+    target = f"sqlite:///{tmp_path}/new.db"
+    for _ in range(2):  # the first leaves its ledger in both stores
+        lines = run("move", url, target, "--json").output.splitlines()
+        assert [json.loads(line)["queue"] for line in lines] == [
+            "bide.server/tokens", "bide:source:orders:unpaid", "orders",
+        ]  # fmt: skip
+    for store in (url, target):
+        assert run("queues", "--url", store).output.split("\t")[0] == "orders"
+        assert "bide:move" in run("queues", "--url", store, "--all").output
+
+
 def test_what_stays_is_told_and_is_exit_code_1(
     terminal: Terminal, url: str, orders: bide.Queue, tmp_path: Path
 ) -> None:

@@ -187,3 +187,11 @@ def test_a_body_that_is_too_large(run: Bide, orders: bide.Queue) -> None:
     assert "102 bytes" in refused.stderr
     assert "raise the limit with --max-body" in refused.stderr
     assert run(*put, "102").exit_code == 0
+
+
+def test_what_is_bides_own_takes_no_messages(run: Bide, url: str, tmp_path: Path) -> None:
+    for queue in ("bide:move", "shop/bide:x", "bide.server/tokens"):
+        result = run("put", queue, "1")
+        assert result.exit_code == 2
+        assert f"{queue!r} is bide's own" in result.stderr
+    assert not (tmp_path / "test.db").exists()

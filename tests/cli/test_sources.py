@@ -55,7 +55,7 @@ def test_what_a_source_has_done(run: Bide, url: str) -> None:
     line = run("sources").output.rstrip("\n").split("\t")
     assert line[:3] == ["orders", "unpaid", "delayed"]
     assert line[6:] == ["3", "3", "3", "0", ""]
-    assert f"{HOME}\t1\t0\t0\t0\n" in run("queues").output
+    assert f"{HOME}\t1\t0\t0\t0\n" in run("queues", "--all").output
 
 
 def test_what_went_wrong(run: Bide, url: str, terminal: Terminal) -> None:

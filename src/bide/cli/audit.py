@@ -17,8 +17,9 @@ GONE = ("acked", "cancelled", "expired", "purged")
 
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=complete_queue)
+@click.option("--all", "own", is_flag=True, help="Those that bide keeps for itself as well.")
 @on_store
-def audit(store: Store, out: Output, queues: tuple[str, ...]) -> bool:
+def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
     """Check that every message is accounted for, on a live store: of one queue, or of all.
 
     What was put = acked + cancelled + expired + purged + delayed + ready + leased + dead, by the
@@ -31,7 +32,7 @@ def audit(store: Store, out: Output, queues: tuple[str, ...]) -> bool:
       bide audit --json
     """
     audited = [store.existing(name) for name in queues]
-    audited = audited or [store.queue(name) for name in store.names()]
+    audited = audited or [store.queue(name) for name in store.names(own=own)]
     found = []
     with Bar("auditing", len(audited) if len(audited) > 1 else None) as bar:
         for one in audited:

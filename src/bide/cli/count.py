@@ -32,8 +32,9 @@ def facts_of(found: Counts) -> dict[str, Any]:
 
 @click.command()
 @prefix_argument
+@click.option("--all", "own", is_flag=True, help="Those that bide keeps for itself as well.")
 @on_store
-def queues(store: Store, out: Output, prefix: str) -> None:
+def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
     """List the queues of the store, or those whose names begin with PREFIX.
 
     In a pipe a line is: name, delayed, ready, leased, dead, and "paused" if it is.
@@ -43,7 +44,7 @@ def queues(store: Store, out: Output, prefix: str) -> None:
       bide queues
       bide queues shop- --json
     """
-    rows = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix)]
+    rows = [(name, store.ask(Counts, Count(name))) for name in store.names(prefix, own=own)]
     if prefix and not rows:
         raise NoQueue(f"no queue begins with {prefix!r}", store, prefix)
     if out.terminal and rows:

@@ -93,7 +93,7 @@ def list_(
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """  # fmt: skip
     named = [] if queue is None else [store.existing(queue)]
-    queues = named or [store.queue(name) for name in store.names()]
+    queues = named or [store.queue(name) for name in store.names(own=True)]
     found = (letter for one in queues for letter in letters.of(one))
     if out.as_json:
         print_messages(out, islice(found, limit))

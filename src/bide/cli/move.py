@@ -16,14 +16,14 @@ from bide.cli.store import Store
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 from bide.queue.move import Moved, Mover
+from bide.queue.move.ledger import ledger_name
+from bide.telemetry.presence import is_register
 
 __all__ = ["move"]
 
 SOON, LATER = 0.1, 1.0
 """How many seconds `--follow` waits before it counts again what is in the source: at first, and at
 most. What falls due meanwhile is still delivered by the source."""
-
-LEDGER = "bide:move"
 
 
 def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -87,8 +87,9 @@ def move(
 
 
 def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
-    names = store.names()
-    return list(queues) or [name for name in names if name.rpartition("/")[2] != LEDGER]
+    names = store.names(own=True)
+    passing = {name for name in names if is_register(name) or name == ledger_name(name)}
+    return list(queues) or [name for name in names if name not in passing]
 
 
 def _must_be_shared(*stores: Store) -> None:

@@ -11,7 +11,7 @@ from bide.cli.moments import now_ms
 from bide.cli.options import DURATION, max_body_option, on_any_store, queue_argument, when_options
 from bide.cli.output import Output
 from bide.cli.progress import Bar
-from bide.cli.store import Store
+from bide.cli.store import Store, refuse_own
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
@@ -111,6 +111,7 @@ def put(
       bide put mail "good morning" --text --at 2026-12-01T09:00+01:00
       producer | bide put events --lines --delay 10s
     """  # fmt: skip
+    refuse_own(queue)
     chosen = cast("bodies.Form", form or "json")
     if lines:
         _refuse_with_lines(body, options)

@@ -42,7 +42,7 @@ def sources(store: Store, out: Output) -> None:
       bide sources
       bide sources --json | jq 'select(.error)'
     """  # fmt: skip
-    found = [facts for home in store.names() if (facts := _facts(store, home)) is not None]
+    found = [facts for home in store.names(own=True) if (facts := _facts(store, home)) is not None]
     if out.terminal and found:
         now = now_ms()
         print_table(out, COLUMNS, [_cells(one, now) for one in found])

@@ -18,11 +18,12 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.identity import OWN, RESERVED, is_own
 from bide.model.replies import Names
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
-__all__ = ["NoQueue", "Store", "refuse_lone"]
+__all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
 
 R = TypeVar("R")
 
@@ -43,6 +44,19 @@ def refuse_lone(url: str) -> None:
             f"{mask(url)} lives and dies with this command: it sees nothing that others put, and "
             "what it puts is lost; name a store that is shared with --url or BIDE_URL, such as "
             "sqlite:///bide.db"
+        )
+
+
+def refuse_own(queue: str) -> None:
+    """Refuse to put into a queue that bide keeps for itself.
+
+    Raises:
+        InvalidArgument: it is one.
+    """
+    if is_own(queue):
+        raise InvalidArgument(
+            f"{queue!r} is bide's own, as are all queues that begin with {OWN} and those in "
+            f"{RESERVED}/; take another name"
         )
 
 
@@ -101,10 +115,15 @@ class Store:
             raise NoQueue(f"there is no queue {name!r}", self, name)
         return queue
 
-    def names(self, prefix: str = "") -> list[str]:
-        """Return the names of the queues that begin with `prefix`, without the registers."""
-        found = self.ask(Names, Queues(prefix)).names
-        return [name for name in found if not is_register(name) or name == prefix]
+    def names(self, prefix: str = "", *, own: bool = False) -> list[str]:
+        """Return the names of the queues that begin with `prefix`.
+
+        Args:
+            prefix: how they begin; one that only bide's own have asks for these.
+            own: whether to return as well those that bide keeps for itself.
+        """
+        own = own or is_own(prefix)
+        return [name for name in self.ask(Names, Queues(prefix)).names if own or not is_own(name)]
 
     def has(self, queue: str) -> bool:
         """Tell whether there is such a queue; looking makes no store where there is none."""

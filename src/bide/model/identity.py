@@ -7,7 +7,13 @@ import time
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["check_name", "check_queue", "new_id", "new_ids"]
+__all__ = ["OWN", "RESERVED", "check_name", "check_queue", "is_own", "new_id", "new_ids"]
+
+OWN = "bide:"
+"""How the names begin of queues that bide keeps for itself, beside those that they are about."""
+
+RESERVED = "bide.server"
+"""The namespace in which servers keep what is their own."""
 
 _QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -29,6 +35,19 @@ def check_queue(name: str) -> str:
             "beginning with a letter or digit"
         )
     return name
+
+
+def is_own(queue: str) -> bool:
+    """Tell whether a queue is one that bide keeps for itself.
+
+    Example:
+        >>> is_own("bide:workers"), is_own("shop/bide:move"), is_own("bide.server/tokens")
+        (True, True, True)
+        >>> is_own("orders"), is_own("shop/orders")
+        (False, False)
+    """
+    namespace, _, name = queue.rpartition("/")
+    return namespace == RESERVED or name.startswith(OWN)
 
 
 def check_name(name: str, what: str = "id") -> str:

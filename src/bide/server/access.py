@@ -16,20 +16,17 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
-from bide.model.identity import check_queue
+from bide.model.identity import RESERVED, check_queue
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page
 from bide.telemetry.presence import is_register
 
-__all__ = ["OPEN", "RESERVED", "SCOPES", "Caller", "Scope", "Token", "Tokens"]
+__all__ = ["OPEN", "SCOPES", "Caller", "Scope", "Token", "Tokens"]
 
 Scope = Literal["produce", "consume", "read", "admin"]
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-
-RESERVED = "bide.server"
-"""The namespace in which servers keep what is their own."""
 
 QUEUE = f"{RESERVED}/tokens"
 

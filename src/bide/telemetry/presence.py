@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from bide.model.commands import Cancel, Purge, Put
+from bide.model.identity import OWN
 from bide.model.message import Item, Message
 from bide.telemetry.tally import Histogram
 
@@ -27,7 +28,7 @@ __all__ = [
     "together",
 ]
 
-QUEUE = "bide:workers"
+QUEUE = f"{OWN}workers"
 """The register: a queue of this name in each namespace that has workers of its own."""
 
 BEAT = 5.0

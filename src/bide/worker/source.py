@@ -13,7 +13,7 @@ from bide.model.backoff import Backoff
 from bide.model.body import MAX_BODY
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_queue
+from bide.model.identity import OWN, check_queue
 from bide.model.message import Message, NewMessage
 from bide.model.moments import to_datetime
 from bide.model.replies import Outcomes
@@ -27,7 +27,7 @@ __all__ = [
     "source_of",
 ]  # fmt: skip
 
-PREFIX = "bide:source:"
+PREFIX = f"{OWN}source:"
 """How the queues begin in which the windows of sources wait; a namespace may stand before it."""
 
 BATCH = 500

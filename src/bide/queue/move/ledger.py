@@ -8,7 +8,7 @@ target proves, when a move goes on, that this is the store to which it went.
 from contextlib import suppress
 
 from bide.model.errors import AlreadyMoving, LeaseLost, OutcomeUnknown
-from bide.model.identity import new_id
+from bide.model.identity import OWN, new_id
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.moments import LATEST
 from bide.queue.delivery import Delivery
@@ -20,7 +20,7 @@ __all__ = ["LEASE", "Ledger", "ledger_name"]
 LEASE = 15.0
 """For how many seconds the ledger is held at a time: so long a run waits after a crash."""
 
-_NAME = "bide:move"
+_NAME = f"{OWN}move"
 _ID = "ledger"
 
 

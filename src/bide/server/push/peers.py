@@ -8,10 +8,10 @@ import msgspec
 from bide.clock import Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
+from bide.model.identity import RESERVED
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
-from bide.server.access import RESERVED
 from bide.server.push.circuit import Circuit
 from bide.server.push.deliveries import Deliveries
 

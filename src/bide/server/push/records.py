@@ -14,10 +14,10 @@ from bide.clock import Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan, Where
 from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
-from bide.server.access import RESERVED
 from bide.server.push.peers import Peers
 from bide.server.push.signing import Secret, check_secret, new_secret
 from bide.server.push.subscription import Subscription, key_of

@@ -6,11 +6,10 @@ from typing import Any, TypeVar
 
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_queue
+from bide.model.identity import RESERVED, check_queue
 from bide.model.moments import milliseconds
 from bide.model.replies import Counts
 from bide.server import wire
-from bide.server.access import RESERVED
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
 from bide.server.push.circuit import Circuit
