@@ -199,6 +199,22 @@ def test_looking_moves_nothing(full: bide.Queue, new: bide.Queue) -> None:
     assert new.counts().flow.put == 1
 
 
+def test_what_is_put_while_a_run_ends_is_not_taken_for_what_stays(
+    old: bide.Queue, new: bide.Queue
+) -> None:
+    old.put(1, id="a")
+
+    def put(count: int) -> None:
+        if old.get("b") is None and new.get("b") is None:
+            old.put(2, id="b")
+
+    mover = Mover(old, new, progress=put)
+    while mover.has_work():
+        mover.run()
+    assert [message.id for message in new.scan()] == ["a", "b"]
+    assert not mover.has_work()
+
+
 def test_there_is_work_again_after_a_put(old: bide.Queue, new: bide.Queue) -> None:
     mover = Mover(old, new)
     mover.run()

@@ -112,11 +112,14 @@ class Mover:
             ledger.close()
         counts = self._source._do(Counts, Count(self._source.name))
         self.moved.ends(counts)
-        self._seen = _movable(counts)
         return self.moved
 
     def has_work(self) -> bool:
-        """Tell, by counting, whether there is something in the source that the last run left."""
+        """Tell, by counting, whether something may be in the source that the last run left.
+
+        Only a count from before a pass that found nothing says that nothing is: what is put while a
+        pass ends stands in each later count.
+        """
         return _movable(self._source._do(Counts, Count(self._source.name))) != self._seen
 
     def plan(self) -> Moved:
@@ -189,10 +192,17 @@ class Mover:
         """
         before = None
         while True:
-            total = self._source._do(Counts, Count(self._source.name)).sizes.total
-            if not total or (before is not None and total >= before):
+            counts = self._source._do(Counts, Count(self._source.name))
+            total = counts.sizes.total
+            if not total:
+                self._seen = _movable(counts)
                 return
+            if before is not None and total >= before:
+                return
+            done = self.moved.moved + self.moved.dead
             self._pass(steps, -(-total // self._batch))
+            idle = self.moved.moved + self.moved.dead == done
+            self._seen = _movable(counts) if idle else None
             before = total
 
     def _surely(
