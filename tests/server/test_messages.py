@@ -49,6 +49,20 @@ def test_any_id_goes_into_a_path(client: Client, id: str) -> None:
     assert client.send("DELETE", where).status == 200
 
 
+@pytest.mark.parametrize("more", ["", "; charset=utf-8"])
+def test_a_form_is_refused_not_stored(client: Client, more: str) -> None:
+    kind = "application/x-www-form-urlencoded"
+    for method, path in (("POST", f"{Q}/messages"), ("PUT", ONE)):
+        data = b'{"body": "hello", "delay": "1h"}'  # what curl -d makes of it
+        refused = client.send(method, path, data=data, content_type=kind + more)
+        assert refused.status == 415
+        assert "content-type: application/json (curl --json)" in refused.problem["detail"]
+    assert client.get("/v1/queues").json == {"queues": []}
+    form = base64.b64encode(b"a=1&b=2").decode()
+    assert client.put(ONE, {"bytes": form, "headers": {"content-type": kind}}).status == 201
+    assert client.get(f"{ONE}/body").headers["content-type"] == kind
+
+
 def test_bytes_keep_their_content_type(client: Client) -> None:
     data = bytes(range(256))
     path = f"{ONE}?delay=10&priority=7&group=pictures&attempts=2&expires=1h"

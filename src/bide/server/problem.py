@@ -70,6 +70,7 @@ _OWN = (
     Kind("conflict", 409, "It is too late for that"),
     Kind("precondition-failed", 412, "Somebody else was faster"),
     Kind("too-large", 413, "That is too large"),
+    Kind("unsupported-type", 415, "The content type is not taken"),
     Kind("rate-limited", 429, "Too many messages a second", None, 1),
     Kind("quota-exceeded", 507, "The namespace is full"),
     Kind("overloaded", 503, "Too much is under way", None, 1),

@@ -22,6 +22,8 @@ __all__ = ["MESSAGES"]
 Conditional = TypeVar("Conditional", Cancel, Reschedule)
 
 HEADER_TYPE = "content-type"
+
+FORM = "application/x-www-form-urlencoded"
 """The header of a message that tells what its bytes are."""
 
 
@@ -183,6 +185,13 @@ async def _item(call: Call, id: str | None) -> tuple[Item, str]:
             given.id = id
         if query != _NOTHING_SAID:
             _add(given, query)
+    elif call.content_type == FORM:
+        raise Problem(
+            "unsupported-type",
+            f"content-type is {FORM}, which is what curl -d and many libraries say of anything; "
+            f"send content-type: {JSON} (curl --json), or a form as bytes (base64) in JSON",
+            field=HEADER_TYPE,
+        )
     else:
         data = await call.bytes()
         given = wire.Given(
@@ -306,7 +315,7 @@ MESSAGES = (
             "if-match": "The etag that a GET told: replaces the message if nobody has edited or "
             "moved it since, and stores nothing new.",
         },
-        problems=(409, 412, 429, 507),
+        problems=(409, 412, 415, 429, 507),
         description="Doing so again changes nothing: 201 tells that it was stored, 200 that it was "
         "there already. A body of another content type than JSON is stored as it is; the options "
         "then stand in the query.",
@@ -314,7 +323,7 @@ MESSAGES = (
     Operation(
         "put", "POST", f"{_QUEUE}/messages", "Store a message", "produce", put_one,
         {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
-        problems=(409, 429, 507),
+        problems=(409, 415, 429, 507),
     ),
     Operation(
         "putMany", "POST", f"{_QUEUE}/put", "Store many messages at once", "produce", put_many,
