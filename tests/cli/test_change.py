@@ -49,7 +49,9 @@ def test_cancel_by_group_counts(run: Bide, orders: bide.Queue) -> None:
     orders.put_many(range(2_300), delay=60, group="g")
     orders.put(1, id="other", delay=60)
     dry = run("cancel", "orders", "--group", "g", "--dry-run")
-    assert (dry.output, dry.exit_code) == ("found\t2300\n", 0)
+    assert (dry.output, dry.exit_code) == ("would-cancel\t2300\n", 0)
+    dry = run("cancel", "orders", "--group", "g", "--dry-run", "--json")
+    assert json.loads(dry.output) == {"cancelled": 2_300, "dry_run": True}
     assert orders.counts().sizes.delayed == 2_301
     done = run("cancel", "orders", "--group", "g", "--json")
     assert (json.loads(done.output), done.exit_code) == ({"cancelled": 2_300}, 0)

@@ -112,7 +112,7 @@ def test_show(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -
 @choices
 def test_revive(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -> None:
     found = run("revive", "orders", "--dry-run", *options)
-    assert found.stdout == f"found\t{len(chosen)}\nrevived\t0\n"
+    assert found.stdout == f"would-revive\t{len(chosen)}\n"
     assert left(letters) == "abc"
     result = run("revive", "orders", *options)
     assert result.exit_code == found.exit_code == (0 if chosen else 1)
@@ -122,7 +122,7 @@ def test_revive(run: Bide, letters: bide.Queue, options: list[str], chosen: str)
 @choices
 def test_purge(run: Bide, letters: bide.Queue, options: list[str], chosen: str) -> None:
     found = run("dead", "purge", "orders", "--dry-run", *options)
-    assert found.stdout == f"found\t{len(chosen)}\npurged\t0\n"
+    assert found.stdout == f"would-purge\t{len(chosen)}\n"
     assert left(letters) == "abc"
     result = run("dead", "purge", "orders", "--yes", *options)
     assert result.stdout == f"purged\t{len(chosen)}\n"

@@ -40,8 +40,14 @@ def test_a_dry_run_makes_no_store_and_says_what_would_be(
 ) -> None:
     theirs.zadd("delayed", {"bad": -7})
     result = run("import", "new", source, "--redis-zset", "delayed", "--dry-run", "--json")
-    told = json.loads(result.output)
+    told = json.loads(result.stdout)
     assert (result.exit_code, told["stored"], told["refused"], told["left"]) == (1, 2, 1, 3)
+    line = "bad: its score -7 is no moment in Unix seconds"
+    assert result.stderr.startswith(line)
+    result = run("import", "new", source, "--redis-zset", "delayed", "--dry-run")
+    assert result.stdout.startswith("would-store\t2\nkept\t0\nwould-reschedule\t0\n")
+    assert "refused\t1\n" in result.stdout
+    assert result.stderr.startswith(line)
     assert theirs.zcard("delayed") == 3
     assert "there is no store" in run("counts", "new").output
 

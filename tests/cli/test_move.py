@@ -74,6 +74,8 @@ def test_a_dry_run_makes_and_moves_nothing(
     result = run("move", url, f"sqlite:///{target}", "--dry-run", "--json")
     assert result.exit_code == 0
     assert json.loads(result.output)["moved"] == 1
+    result = run("move", url, f"sqlite:///{target}", "--dry-run")
+    assert result.output.startswith("queue\torders\nwould-move\t1\nwould-move-dead\t0\n")
     assert not target.exists()
     with bide.Queue("orders", f"sqlite:///{target}") as new:
         new.put(1, id="a")

@@ -66,8 +66,9 @@ def cancel(
     count = _cancel_all(store, ask.cancel_where(**rule, dry_run=True), dry_run)
     verb = "would be cancelled" if dry_run else "cancelled"
     mark = ("✓ ", "green") if count else ("✗ ", "red")
-    facts = {"found": count} if dry_run else {"cancelled": count}
-    out.report(facts, mark, f"{count:,} message{'' if count == 1 else 's'} {verb}")
+    told = f"{count:,} message{'' if count == 1 else 's'} {verb}"
+    would = {"cancelled": "would-cancel"} if dry_run else None
+    out.report({"cancelled": count}, mark, told, would=would)
     return count > 0
 
 

@@ -215,7 +215,7 @@ def _revive(
 
 def _would(out: Output, queue: str, count: int, verb: str) -> bool:
     what = f"{_many(count)} of {queue} would be {verb}"
-    out.report({"found": count, verb: 0}, ("= ", "dim"), what)
+    out.report({verb: count}, ("= ", "dim"), what, would={verb: f"would-{verb[:-1]}"})
     return count > 0
 
 

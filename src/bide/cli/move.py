@@ -21,6 +21,8 @@ from bide.telemetry.presence import is_register
 
 __all__ = ["move"]
 
+WOULD = {"moved": "would-move", "dead": "would-move-dead"}
+
 SOON, LATER = 0.1, 1.0
 """How many seconds `--follow` waits before it counts again what is in the source: at first, and at
 most. What falls due meanwhile is still delivered by the source."""
@@ -153,7 +155,8 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     dead = f" and {_many(moved.dead, 'dead letter')}" if moved.dead else ""
     went = moved.moved + moved.dead
     mark = ("✓ ", "green") if went else ("= ", "dim")
-    out.report(facts, mark, f"{moved.queue}: {_many(moved.moved, 'message')}{dead} {will}")
+    out.report(facts, mark, f"{moved.queue}: {_many(moved.moved, 'message')}{dead} {will}",
+               would=WOULD if dry_run else None)  # fmt: skip
     if not out.terminal:
         return
     if moved.finished:

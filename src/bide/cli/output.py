@@ -1,6 +1,7 @@
 """What is printed where: tables for people, lines of text for pipes, JSON for programs."""
 
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +56,27 @@ class Output:
 
         self.console.print(Text.assemble(*parts), soft_wrap=True)
 
-    def report(self, facts: dict[str, Any], *sentence: str | tuple[str, str]) -> None:
-        """Print facts as JSON, as a line `name<tab>value` each, or for people as a sentence."""
+    def report(
+        self,
+        facts: dict[str, Any],
+        *sentence: str | tuple[str, str],
+        would: Mapping[str, str] | None = None,
+    ) -> None:
+        """Print facts as JSON, as a line `name<tab>value` each, or for people as a sentence.
+
+        Args:
+            facts: names and values.
+            sentence: the same for people.
+            would: of a dry run, what facts are called in a pipe that were only counted; JSON has
+                the names of what is done, and says that it was a dry run.
+        """
         if self.as_json:
-            self.json(facts)
+            self.json(facts if would is None else {**facts, "dry_run": True})
         elif self.terminal:
             self.text(*sentence)
         else:
             for name, value in facts.items():
+                name = name if would is None else would.get(name, name)
                 self.row(name, str(value).lower() if isinstance(value, bool) else value)
 
     def flush(self) -> None:

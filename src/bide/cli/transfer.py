@@ -10,13 +10,15 @@ import msgspec
 
 from bide.cli.exits import NOT_DONE, warn
 from bide.cli.options import max_body_option, on_any_store, on_store, queue_argument
-from bide.cli.output import Output
+from bide.cli.output import Output, printable
 from bide.cli.progress import Bar
 from bide.cli.store import Store
 from bide.queue.sorted_set import Bodies, LoadedSet, Scores, load_sorted_set
 from bide.queue.sync import Queue
 
 __all__ = ["export", "import_"]
+
+WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
 
 @click.command()
@@ -150,19 +152,18 @@ def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run
     moved = f", {loaded.rescheduled:,} of these at another moment" if loaded.rescheduled else ""
     verb = "would be" if dry_run else "are"
     mark = ("✓ ", "green") if loaded.stored or loaded.kept else ("= ", "dim")
-    out.report(facts, mark, f"{loaded.stored:,} messages {verb} new in {queue}{there}{moved}")
+    out.report(facts, mark, f"{loaded.stored:,} messages {verb} new in {queue}{there}{moved}",
+               would=WOULD if dry_run else None)  # fmt: skip
     if _found_nothing(loaded):
         warn(f"there is no member, or no set {key} at all: is the key right?")
-    if not out.terminal:
-        return
-    if loaded.removed:
+    if out.terminal and loaded.removed:
         out.text(f"  {loaded.removed:,} members were taken out of {key}")
-    if loaded.left:
+    if out.terminal and loaded.left:
         out.text(f"  {loaded.left:,} members are in {key}")
-    for member, reason in list(loaded.reasons.items())[:3]:
-        out.text(("! ", "yellow"), f"{member}: {reason}")
-    if loaded.refused > 3:
-        out.text(("! ", "yellow"), f"{loaded.refused:,} members in all cannot be messages")
+    for member, reason in reasons.items():
+        warn(printable(f"{member}: {reason}"))
+    if loaded.refused > len(reasons):
+        warn(f"{loaded.refused:,} members in all cannot be messages")
 
 
 def _size(file: IO[bytes]) -> int | None:
