@@ -4,6 +4,8 @@ import io
 import re
 import sys
 from collections.abc import Callable
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -64,11 +66,33 @@ def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.
     assert re.fullmatch(r"✓ a delayed, due [-:0-9 ]+ \(in 1h\)\n", plain(screen))
     screen, _ = terminal("put", "orders", "1", "--id", "a")
     assert plain(screen).startswith("= kept what was there: a is delayed")
+    here = terminal("put", "orders", "1", "--id", "a", TZ="Asia/Kolkata")[0]
+    told = orders.get("a")
+    assert told is not None
+    due = datetime.fromtimestamp(told.due / 1000, ZoneInfo("Asia/Kolkata"))
+    assert f"a is delayed, due {due:%H:%M:%S}" in here or f"due {due:%Y-%m-%d %H:%M}" in here
+    assert "UTC" not in here
     screen, code = terminal("cancel", "orders", "b")
     assert (code, plain(screen).startswith("✗ b not cancelled: there is no such message")) == (
         1,
         True,
     )
+
+
+@pytest.mark.process
+def test_tokens_are_a_table(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1)
+    assert "no tokens in sqlite:" in terminal("token", "list")[0]
+    made = ("--namespace", "shop", "--scope", "produce", "--scope", "read")
+    terminal("token", "create", *made, "--expires", "90d", "--name", "the shop")
+    terminal("token", "create", "--scope", "admin")
+    screen = plain(terminal("token", "list")[0])
+    assert re.search(r"id +namespace +scopes +made +good until +name", screen)
+    assert re.search(r"[0-9a-f]{12}  shop +produce,read +.* in 90d  the shop", screen)
+    assert re.search(r"whole store +admin +.* for ever", screen)
+    narrow = plain(terminal("token", "list", COLUMNS="60")[0])
+    assert re.search(r"[0-9a-f]{12}  shop +produce,read", narrow)
+    assert all(len(line) <= 60 for line in narrow.splitlines())
 
 
 @pytest.mark.process

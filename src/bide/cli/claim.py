@@ -5,7 +5,7 @@ import sys
 import click
 
 from bide.cli.exits import warn
-from bide.cli.messages import as_json, body_bytes, body_line
+from bide.cli.messages import as_json, body_bytes, body_line, standing
 from bide.cli.moments import local, relative, rounded
 from bide.cli.options import DURATION, on_any_store, queue_argument
 from bide.cli.output import Output
@@ -104,7 +104,7 @@ def claim(
         return False
     _print(out, deliveries, only_body, ack)
     out.flush()
-    return _ack(orders, deliveries) if ack else True
+    return _ack(orders, out, deliveries) if ack else True
 
 
 def _refuse_odd(
@@ -163,8 +163,9 @@ def _table(out: Output, deliveries: list[Delivery], ack: bool) -> None:
         out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)
 
 
-def _ack(orders: Queue, deliveries: list[Delivery]) -> bool:
+def _ack(orders: Queue, out: Output, deliveries: list[Delivery]) -> bool:
     lost = [outcome for outcome in orders.ack(deliveries) if not outcome]
     for outcome in lost:
-        warn(f"not acked, the lease was over: {outcome}")
+        told = standing(outcome, outcome.id) if out.terminal else str(outcome)
+        warn(f"not acked, the lease was over: {told}")
     return not lost

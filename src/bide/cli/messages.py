@@ -20,6 +20,7 @@ __all__ = [
     "print_outcomes",
     "print_sheet",
     "row",
+    "standing",
     "state_and_due",
 ]
 
@@ -187,12 +188,12 @@ def print_outcomes(out: Output, outcomes: Iterable[Outcome], verb: str) -> bool:
         if out.as_json:
             out.json(outcome_json(outcome))
         elif not out.terminal:
-            where = "" if outcome.done else _where(outcome)
+            where = "" if outcome.done else standing(outcome)
             out.row(outcome.id, verb if outcome.done else "no", outcome.state or "gone", where)
         elif outcome.done:
             out.text(("✓ ", "green"), f"{outcome.id} {verb}", *_then(outcome))
         else:
-            out.text(("✗ ", "red"), f"{outcome.id} not {verb}: {_where(outcome)}")
+            out.text(("✗ ", "red"), f"{outcome.id} not {verb}: {standing(outcome)}")
     return all_done
 
 
@@ -206,13 +207,19 @@ def _then(outcome: Outcome) -> list[tuple[str, str]]:
     return [(": ", ""), *state_and_due(outcome.state, outcome.due, now)]
 
 
-def _where(outcome: Outcome) -> str:
+def standing(outcome: Outcome, name: str = "it") -> str:
+    """Return where a message stands, for people, with moments in their own zone.
+
+    Args:
+        outcome: what is known of it.
+        name: what it is called.
+    """
     now = now_ms()
     if outcome.state is None:
         return "there is no such message in the queue (it never was, or is gone)"
     if outcome.state == "leased" and outcome.until is not None:
         left = rounded(max(0, outcome.until - now))
-        return f"{outcome.holder} holds it until {local(outcome.until, now)} ({left} left)"
+        return f"{outcome.holder} holds {name} until {local(outcome.until, now)} ({left} left)"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
-        return f"it is {outcome.state}, due {local(outcome.due, now)}"
-    return f"it is {outcome.state}"
+        return f"{name} is {outcome.state}, due {local(outcome.due, now)}"
+    return f"{name} is {outcome.state}"

@@ -6,7 +6,7 @@ import click
 
 from bide.cli import body as bodies
 from bide.cli.exits import warn
-from bide.cli.messages import outcome_json, state_and_due
+from bide.cli.messages import outcome_json, standing, state_and_due
 from bide.cli.moments import now_ms
 from bide.cli.options import DURATION, max_body_option, on_any_store, queue_argument, when_options
 from bide.cli.output import Output
@@ -135,9 +135,9 @@ def _print(out: Output, outcome: Outcome, on_conflict: str) -> None:
         told = state_and_due(outcome.state, outcome.due, now_ms())
         out.text(("✓ ", "green"), (outcome.id, "bold"), " ", *told)
     elif on_conflict == "keep":
-        out.text(("= ", "yellow"), f"kept what was there: {outcome}")
+        out.text(("= ", "yellow"), f"kept what was there: {standing(outcome, outcome.id)}")
     else:
-        out.text(("✗ ", "red"), f"not replaced: {outcome}")
+        out.text(("✗ ", "red"), f"not replaced: {standing(outcome, outcome.id)}")
 
 
 def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:

@@ -4,15 +4,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bide.cli.moments import iso
+from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import DURATION, on_any_store, on_store
 from bide.cli.output import Output, printable
 from bide.cli.store import Store
+from bide.cli.tables import TEXT, Column, print_table
 
 if TYPE_CHECKING:
     from bide.server.access import Token, Tokens
 
 __all__ = ["token"]
+
+COLUMNS = (
+    Column("id"), Column("namespace"), Column("scopes"), Column("made", falls=2),
+    Column("good until", falls=3), Column("", falls=1, right=True),
+    Column("name", least=TEXT, falls=4),
+)  # fmt: skip
 
 
 @click.group()
@@ -76,19 +83,42 @@ def create(
 def list_(store: Store, out: Output) -> None:
     """List the tokens: who they are for and what they allow, not the tokens themselves.
 
+    In a pipe a line is: id, namespace, scopes, made, good until, name.
+
     \b
     Example:
       bide token list
     """
-    for one in _tokens(store).listed():
-        shown = _shown(one)
+    found = _tokens(store).listed()
+    if out.terminal and found:
+        _table(out, found)
+    elif out.terminal:
+        out.text((f"no tokens in {store.shown}", "dim"))
+    for one in found if not out.terminal else ():
         if out.as_json:
-            out.json(shown)
+            out.json(_shown(one))
         else:
             out.row(
                 one.id, one.namespace or "-", ",".join(one.scopes), iso(one.created),
                 iso(one.expires) if one.expires is not None else "-", printable(one.name),
             )  # fmt: skip
+
+
+def _table(out: Output, found: "list[Token]") -> None:
+    from rich.text import Text
+
+    now = now_ms()
+    rows = []
+    for one in found:
+        good = [Text("for ever", "dim"), Text("")]
+        if one.expires is not None:
+            style = "red" if one.expires <= now else ""
+            good = [Text(local(one.expires, now), style), Text(relative(one.expires, now), "dim")]
+        namespace = Text("whole store", "dim") if one.namespace is None else Text(one.namespace)
+        scopes, made = Text(",".join(one.scopes)), Text(local(one.created, now))
+        name = Text(printable(one.name))
+        rows.append([Text(one.id, "bold"), namespace, scopes, made, *good, name])
+    print_table(out, COLUMNS, rows)
 
 
 @token.command()
