@@ -84,8 +84,12 @@ def test_a_body_from_a_file(run: Bide, orders: bide.Queue, tmp_path: Path) -> No
 def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide.Queue) -> None:
     result = run("put", "orders", "hello")
     assert result.exit_code == 2
-    assert "no JSON" in result.stderr
-    assert "--text" in result.stderr
+    assert "the body is no JSON: 'hello'; put it as a string with --text" in result.stderr
+    assert "object keys must be strings" in run("put", "orders", "{hello").stderr
+    for line in ([""], [" "], ["-"]):
+        result = run("put", "orders", *line, stdin="")
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert "the body is empty; JSON has at least a null" in result.stderr
     assert orders.counts().flow.put == 0
 
 
@@ -96,8 +100,8 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "1", "--file", __file__], "needs one body"),
         (["orders", "1", "--delay", "soon"], "1h30m"),
         (["orders", "1", "--delay", "soon"], "'soon' is no length of time; write 250ms, 30s"),
-        (["orders", "1", "--delay=-5"], "'-5' is negative\n"),
-        (["orders", "1", "--delay", "-5m"], "'-5m' is negative\n"),
+        (["orders", "1", "--delay=-5"], "'-5' is negative; for 'now' give 0"),
+        (["orders", "1", "--delay", "-5m"], "'-5m' is negative; for 'now' give 0"),
         (["orders", "1", "--delay", "nan"], "'nan' is not a finite number of seconds"),
         (["orders", "1", "--delay", "99999d"], "'99999d' is longer than 130 years"),
         (["orders", "1", "--delay", "30000d"], "'30000d' from now is past the year 2100"),
@@ -169,6 +173,13 @@ def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue)
     result = run("put", "orders", "--lines", stdin='"a"\n\n{oops\n')
     assert result.exit_code == 2
     assert "line 3 is no JSON" in result.stderr
+    assert "; nothing was put" in result.stderr
+    assert orders.counts().flow.put == 0
+    lines = "1\n" * 1_500 + "{oops\n"
+    result = run("put", "orders", "--lines", stdin=lines)
+    assert "line 1501 is no JSON" in result.stderr
+    assert "; what stands before line 1001 was put, and nothing from there on" in result.stderr
+    assert orders.counts().flow.put == 1_000
 
 
 def test_lines_of_text_from_a_file_with_dos_ends(

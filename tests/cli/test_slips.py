@@ -7,6 +7,8 @@ import pytest
 from click.testing import Result
 
 import bide
+from bide.cli import dead
+from bide.cli.program import OTHER_WORDS, SECTIONS
 from tests.cli.conftest import Shell
 
 Bide = Callable[..., Result]
@@ -137,6 +139,35 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
     assert (done.stdout, done.returncode) == ("", 3)
     assert f"there is no store at {tmp_path}/bide.db yet" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("ls", "there is no command 'ls'; did you mean 'queues'?"),
+        ("rm orders a", "there is no command 'rm'; did you mean 'cancel'?"),
+        ("enqueue orders 1", "there is no command 'enqueue'; did you mean 'put'?"),
+        ("help", "there is no command 'help'; bide --help lists those that there are"),
+        ("--url sqlite:///x.db queues", "bide itself has no option '--url'; options go after the"),
+        ("put orders 1 --delay=-5", "'-5' is negative; for 'now' give 0, for a moment in the past "
+         "use --at"),
+        ("ack orders a abc", "'abc' is no token; it is the number that claim prints second"),
+        ("ack orders a 0", "'0' is no token; it is the number that claim prints second"),
+        ("worker shop:app --concurrency 4", "@app.handler(..., concurrency=N); --processes says"),
+    ],
+)  # fmt: skip
+def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str) -> None:
+    result = run(*line.split())
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert told in result.stderr
+
+
+def test_other_words_lead_to_commands_that_there_are() -> None:
+    names = {entry.name for section in SECTIONS.values() for entry in section}
+    assert set(OTHER_WORDS.values()) <= names
+    assert not OTHER_WORDS.keys() & names
+    assert set(dead.OTHER_WORDS.values()) <= dead.dead.commands.keys()
+    assert not dead.OTHER_WORDS.keys() & dead.dead.commands.keys()
 
 
 def test_schedules_may_be_those_of_an_app(run: Bide) -> None:

@@ -32,7 +32,10 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"at": math.nan}, "at=nan is not a finite number"),
     ({"at": START}, "looks like milliseconds, give seconds"),
     ({"at": -1}, "not between 1970 and 2100"),
-    ({"at": "tomorrow"}, "at cannot be a str; give an aware datetime or Unix seconds"),
+    (
+        {"at": "tomorrow"},
+        "at cannot be a str; give an aware datetime or Unix seconds; datetime.fromisoformat",
+    ),
     ({"delay": -1}, "delay=-1 is negative; for 'now' give 0.*at="),
     ({"delay": timedelta(days=-1)}, "is negative"),
     ({"delay": math.nan}, "delay=nan is not a finite number"),

@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,8 @@ app.handler("q")(lambda body: None)
          "jobs imports 'cronsim.nosuch', which is not installed (jobs.py, line 2); "
          "pip install 'bide[schedules]', for "),
         ("1 / 0", (), 2, "jobs cannot be imported: ZeroDivisionError"),
+        ("import bide; bide.Queue('a b', 'memory://')", (), 2,
+         "jobs cannot be imported (jobs.py, line 1): queue='a b' cannot be the name of a queue"),
         ("", (), 2, "jobs has no 'app'; make one there with: app = bide.App()"),
         ("app = 3", (), 2, "jobs has something else than a bide.App as 'app'"),
         ("import bide; work = bide.App()", (), 2, "jobs has no 'app'; it has: jobs:work"),
@@ -64,6 +68,33 @@ def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
     expected = f"error: {hint}" if hint else "before it was ready"
     assert expected in log(tmp_path)
     assert "has died" not in log(tmp_path)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_what_is_refused_when_it_is_registered_is_told_in_a_line(
+    tmp_path: Path, level: str
+) -> None:
+    source = "import bide\napp = bide.App()\napp.schedule('q', cron='61 * * * *')(print)\n"
+    with worker(tmp_path, source, "--log-level", level) as process:
+        assert process.wait(15) == 2
+    told = log(tmp_path)
+    where = "error: jobs cannot be imported (jobs.py, line 3): cron='61 * * * *' cannot be"
+    assert where in told
+    assert ("Traceback" in told) == (level == "debug")
+    assert level == "debug" or told.count("\n") == 1
+
+
+@pytest.mark.process
+def test_an_app_that_is_written_as_a_module_is_found(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import bide\nwork = bide.App('memory://')\n")
+    for target in ("shop.work", "shop.app"):
+        done = subprocess.run(
+            [sys.executable, "-m", "bide", "worker", target],
+            cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert f"there is no module '{target}'; shop has an app: write shop:work" in done.stderr
 
 
 @pytest.mark.process

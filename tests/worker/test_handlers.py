@@ -242,7 +242,7 @@ def test_other_signatures_are_refused_when_they_are_registered(function: Any, hi
         ({"concurrency": 0}, "concurrency=0 must be"),
         ({"concurrency": True}, "concurrency=True must be"),
         ({"timeout": 0}, "timeout must be longer than 0"),
-        ({"retry": 3}, "retry=3 must be a bide.Backoff"),
+        ({"retry": 3}, r"retry=3 must be a bide.Backoff: bide.Backoff\(attempts=3\)"),
         ({"still_wanted": lambda body: True}, "still_wanted of .* must be async"),
     ],
 )

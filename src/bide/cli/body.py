@@ -15,6 +15,9 @@ Form = Literal["json", "text", "bytes"]
 _CHUNK = 1 << 20
 _BURST = 1_000
 
+_OPENING = (b"{", b"[", b'"')
+"""How JSON begins that is more than a word."""
+
 
 def read(body: str | None, file: str | None) -> bytes:
     """Return the bytes that were meant, wherever they are.
@@ -43,6 +46,11 @@ def decode(data: bytes, form: Form, where: str = "the body") -> Any:
     """
     if form == "bytes":
         return data
+    if form == "json" and not data.strip():
+        raise click.UsageError(
+            f"{where} is empty; JSON has at least a null, and --text takes it as an empty string",
+            click.get_current_context(),
+        )
     try:
         return data.decode() if form == "text" else msgspec.json.decode(data)
     except UnicodeDecodeError as error:
@@ -52,8 +60,10 @@ def decode(data: bytes, form: Form, where: str = "the body") -> Any:
         ) from error
     except msgspec.DecodeError as error:
         shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
+        # Of a bare word the parser says nothing that would help.
+        why = f" ({error})" if data.lstrip().startswith(_OPENING) else ""
         raise click.UsageError(
-            f"{where} is no JSON ({error}): {shown!r}; put it as a string with --text",
+            f"{where} is no JSON{why}: {shown!r}; put it as a string with --text",
             click.get_current_context(),
         ) from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from bide.cli.exits import NOT_DONE
+from bide.cli.exits import NOT_DONE, in_options
 from bide.cli.moments import now_ms
 from bide.cli.output import Output
 from bide.cli.program import DEBUG
@@ -45,11 +45,24 @@ def read_duration(value: str | float) -> float:
     Raises:
         click.BadParameter: it is neither, or one that nobody can mean.
     """
+    return _read_duration(value, "time")
+
+
+def read_delay(value: str | float) -> float:
+    """Read how long from now a message is due, where `--at` could say it as well.
+
+    Raises:
+        click.BadParameter: it is no length of time, or one that nobody can mean.
+    """
+    return _read_duration(value, "delay")
+
+
+def _read_duration(value: str | float, what: str) -> float:
     number = _number(value)
     try:
-        ms = milliseconds(number, "time")
+        ms = milliseconds(number, what)
     except InvalidArgument as error:
-        why = str(error).removeprefix(f"time={number!r} ")
+        why = in_options(str(error).removeprefix(f"{what}={number!r} "))
         if why.startswith("is no duration"):
             why = (
                 "is no length of time; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number of "
@@ -138,7 +151,7 @@ def when_options(function: F) -> F:
         "seconds. In the past means at once.",
     )(function)  # fmt: skip
     return click.option(
-        "--delay", type=DURATION, metavar="TIME",
+        "--delay", type=read_delay, metavar="TIME",
         help="How long from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
     )(function)  # fmt: skip
 

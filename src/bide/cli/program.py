@@ -83,6 +83,15 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
 _ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
 
 
+OTHER_WORDS = {
+    "add": "put", "consume": "claim", "delete": "cancel", "enqueue": "put", "list": "queues",
+    "ls": "queues", "pop": "claim", "publish": "put", "receive": "claim", "remove": "cancel",
+    "revoke": "cancel", "rm": "cancel", "run": "worker", "send": "put", "show": "get",
+    "start": "worker", "stats": "counts", "status": "queues", "unpause": "resume",
+}  # fmt: skip
+"""What others call these commands."""
+
+
 class Program(click.Group):
     """The group of all commands. A command's file is imported when the command is called."""
 
@@ -98,17 +107,24 @@ class Program(click.Group):
         command: click.Command = getattr(import_module(f"bide.cli.{module}"), name)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options that stand before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(
+                f"bide itself has no option {error.option_name!r}; options go after the command, "
+                "as in: bide queues --url sqlite:///bide.db",
+                ctx,
+            ) from error
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that was called, or say which one may have been meant."""
         name = args[0]
         if name not in _ENTRIES and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, _ENTRIES, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+            raise click.UsageError(f"there is no command {name!r}{_meant(name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -163,6 +179,13 @@ class Program(click.Group):
         except click.Abort:
             code = exits.INTERRUPTED
         sys.exit(code if isinstance(code, int) else exits.DONE)
+
+
+def _meant(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = [OTHER_WORDS[name]] if name in OTHER_WORDS else get_close_matches(name, _ENTRIES, 1)
+    return f"; did you mean {near[0]!r}?" if near else "; bide --help lists those that there are"
 
 
 class _NotDone(click.ClickException):

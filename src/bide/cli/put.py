@@ -152,15 +152,26 @@ def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
         raise click.UsageError("--on-conflict raise and --lines do not go together", context)
 
 
+def _values(burst: list[tuple[int, bytes]], form: bodies.Form, *, begun: bool) -> list[Any]:
+    """Return the bodies of lines that are put together, or not at all."""
+    try:
+        return [bodies.decode(line, form, f"line {number}") for number, line in burst]
+    except click.UsageError as error:
+        before = f"what stands before line {burst[0][0]} was put, and nothing from there on"
+        told = before if begun else "nothing was put"
+        raise click.UsageError(f"{error.message}; {told}", error.ctx) from error
+
+
 def _put_lines(
     queue: Queue, out: Output, form: bodies.Form, file: str | None, options: dict[str, Any]
 ) -> None:
     shared = {name: value for name, value in options.items() if name not in ("id", "headers")}
-    stored = 0
+    stored, begun = 0, False
     with Bar(f"putting into {queue.name}") as bar:
         with click.open_file(file or "-", "rb") as stream:
             for burst in bodies.lines_in_bursts(stream):
-                values = [bodies.decode(line, form, f"line {n}") for n, line in burst]
+                values = _values(burst, form, begun=begun)
+                begun = True
                 stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
                 bar.advance(len(burst))
     out.report({"stored": stored}, ("✓ ", "green"), f"put {stored:,} messages into {queue.name}")

@@ -19,8 +19,14 @@ from bide.queue.arguments import Arguments
 __all__ = ["ack", "bury", "extend", "retry"]
 
 
+def _token(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise click.BadParameter(f"{text!r} is no token; it is the number that claim prints second")
+    return int(text)
+
+
 def _lease_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    function = click.argument("token", required=False, type=click.IntRange(1))(function)
+    function = click.argument("token", required=False, type=_token)(function)
     return queue_argument(click.argument("id")(function))
 
 

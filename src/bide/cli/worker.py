@@ -18,6 +18,15 @@ def _address(text: str) -> tuple[str, int]:
     raise click.BadParameter(f"{text!r} names no port; write 9464 or 127.0.0.1:9464")
 
 
+def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            "how many messages a handler has at a time is said where it is registered: "
+            "@app.handler(..., concurrency=N); --processes says how many processes there are",
+            ctx,
+        )
+
+
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @click.option(
@@ -38,6 +47,7 @@ def _address(text: str) -> tuple[str, int]:
     metavar="NAMES",
     help="Only these, with commas between them; by default all that have a handler.",
 )
+@click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
 @grace_option("handlers")
 @click.option("--reload", is_flag=True, help="Start anew when Python files in this folder change.")
 @click.option(

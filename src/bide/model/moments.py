@@ -101,8 +101,10 @@ def unix(moment: Moment, what: str = "at") -> int:
             raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
         ms = round(moment * 1000)
     else:
+        hint = "; datetime.fromisoformat(...) reads one" if isinstance(moment, str) else ""
         raise InvalidArgument(
             f"{what} cannot be a {type(moment).__name__}; give an aware datetime or Unix seconds"
+            + hint
         )
     if not 0 <= ms <= LATEST:
         looks = ms > LATEST and not isinstance(moment, datetime)

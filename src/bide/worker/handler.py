@@ -214,7 +214,8 @@ def checked_retry(retry: Backoff | None) -> Backoff | None:
         InvalidArgument: it is something else.
     """
     if retry is not None and not isinstance(retry, Backoff):
-        raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff")
+        mend = f": bide.Backoff(attempts={retry})" if type(retry) is int and retry > 0 else ""
+        raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff{mend}")
     return retry
 
 

@@ -1,11 +1,12 @@
 """From `module:app` on a command line to the `App`."""
 
 import importlib
+import logging
 import os
 import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
@@ -21,6 +22,7 @@ EXTRAS = {
 that of `yaml` is PyYAML."""
 
 HERE = str(Path(__file__).parent)
+PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def lives_alone(url: str) -> bool:
@@ -51,26 +53,34 @@ def load(target: str, url: str | None = None) -> App:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     module = _import(module_name)
-    found = module
+    found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if isinstance(found, App):
         found._url = url or found._url
         return found
-    apps = [key for key, value in vars(module).items() if isinstance(value, App)]
-    if apps:
-        hint = f"; it has: {', '.join(f'{module_name}:{app}' for app in apps)}"
-    else:
-        hint = "; make one there with: app = bide.App()"
+    apps = _apps(module)
+    hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
     what = "has no" if found is None else "has something else than a bide.App as"
     raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
 
 
-def _import(name: str) -> object:
+def _apps(module: ModuleType) -> list[str]:
+    """Return the apps in a module, as they are named on a command line."""
+    found = [key for key, value in vars(module).items() if isinstance(value, App)]
+    return [f"{module.__name__}:{key}" for key in found]
+
+
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
+        owner = sys.modules.get(name.rpartition(".")[0])
+        if name == missing and owner is not None and (apps := _apps(owner)):
+            raise InvalidArgument(
+                f"there is no module {name!r}; {owner.__name__} has an app: write {apps[0]}"
+            ) from error
         if name == missing or name.startswith(missing + "."):
             raise InvalidArgument(
                 f"there is no module {missing!r} in {Path.cwd()} or among the installed "
@@ -81,6 +91,12 @@ def _import(name: str) -> object:
         raise InvalidArgument(
             f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
             f"{mend}, for {sys.executable}"
+        ) from error
+    except InvalidArgument as error:  # it says all that there is to say
+        if logging.getLogger("bide").isEnabledFor(logging.DEBUG):
+            sys.stderr.writelines(_told(error).format())
+        raise InvalidArgument(
+            f"{name} cannot be imported{_place(error.__traceback__)}: {error}"
         ) from error
     except Exception as error:
         sys.stderr.writelines(_told(error).format())
@@ -96,7 +112,10 @@ def _is_ours(filename: str) -> bool:
 
 def _place(trace: TracebackType | None) -> str:
     """Return where the user's code has raised, if it did."""
-    frames = [frame for frame in traceback.extract_tb(trace) if not _is_ours(frame.filename)]
+    frames = [
+        frame for frame in traceback.extract_tb(trace)
+        if not _is_ours(frame.filename) and not frame.filename.startswith(PACKAGE)
+    ]  # fmt: skip
     if not frames:
         return ""
     return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"
