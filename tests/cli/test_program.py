@@ -173,3 +173,10 @@ def test_completion_of_commands_queues_and_options(url: str) -> None:
     assert complete("claim o", url) == ["orders"]
     assert "--priority" in complete("put orders --pri", url)
     assert complete("scan orders --state de", url) == ["delayed", "dead"]
+
+
+@pytest.mark.parametrize("family", ["dead", "subscription", "token"])
+def test_the_help_of_a_family_cuts_nothing(run: Bide, family: str) -> None:
+    listed = run(family, "--help").output.partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed

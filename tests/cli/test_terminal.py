@@ -146,7 +146,7 @@ def test_the_other_screens(terminal: Terminal, orders: bide.Queue) -> None:
     for arguments, words in (
         (["counts", "orders"], ["dead", "1", "the oldest that waits"]),
         (["queues"], ["orders", "late by"]),
-        (["dead", "orders"], ["a bad", "1/10"]),
+        (["dead", "orders"], ["a bad", " 1  a bad"]),
         (["dead", "show", "orders", "a"], ["k: v", "day", "dead since", "expires"]),
         (["get", "orders", "b"], ["ready", "0 of 10"]),
         (["scan", "orders", "--limit", "1"], ["a"]),

@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
+from bide.model.errors import InvalidArgument
 from bide.telemetry.metrics import MetricsServer, counts_of, registry_of
 from bide.telemetry.tally import Tally
 from bide.testing import FakeClock
@@ -164,7 +165,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         server = MetricsServer(CollectorRegistry(), port, "127.0.0.1")
         expected = f"metrics cannot be served at 127.0.0.1:{port}: Address already in use"
-        with pytest.raises(OSError, match=expected):
+        with pytest.raises(InvalidArgument, match=expected):
             server.open()
 
 

@@ -5,6 +5,7 @@ from itertools import islice
 import click
 
 from bide.cli.exits import warn
+from bide.cli.families import Family
 from bide.cli.letters import Letters, all_option, letters_options
 from bide.cli.messages import as_json, print_messages, print_outcomes, print_sheet
 from bide.cli.moments import iso, local, now_ms, relative
@@ -32,7 +33,7 @@ OTHER_WORDS = {
 """What others call these commands."""
 
 
-class _Group(click.Group):
+class _Group(Family):
     """Takes `bide dead QUEUE` for `bide dead list QUEUE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -133,7 +134,7 @@ def _table(out: Output, listed: list[Message], *, whose: bool) -> None:
         died = message.ended or message.due
         queue = [Text(message.queue)] * whose
         away = Text(relative(died, now), "dim")
-        attempts = Text(f"{message.attempt}/{message.attempts}")
+        attempts = Text(str(message.attempt))
         error = Text(_first_line(message), "red")
         rows.append([Text(message.id), *queue, Text(local(died, now)), away, attempts, error])
     print_table(out, columns, rows)

@@ -122,12 +122,21 @@ def _print_table(out: Output, messages: Sequence[Message], now: int) -> None:
             "due": Text(local(message.due, now)),
             "": Text(relative(message.due, now), "dim"),
             "prio": Text(str(message.priority)),
-            "attempt": Text(f"{message.attempt}/{message.attempts}"),
+            "attempt": Text(_attempts(message, "/")),
             "group": Text(message.group or ""),
             "body": Text(body_line(message)[:500]),
         }
         rows.append([cells[column.name] for column in columns])
     print_table(out, columns, rows)
+
+
+def _attempts(message: Message, of: str) -> str:
+    """Return how often a message was handed out, and of how many times at most.
+
+    Of a dead one the first alone: its handler, or its subscription, may have allowed fewer.
+    """
+    made = str(message.attempt)
+    return made if message.state == "dead" else f"{made}{of}{message.attempts}"
 
 
 def print_sheet(out: Output, message: Message) -> None:
@@ -149,7 +158,7 @@ def print_sheet(out: Output, message: Message) -> None:
     if message.expires is not None:
         sheet.add_row("expires", moment(message.due + message.expires))
     sheet.add_row("priority", str(message.priority))
-    sheet.add_row("attempt", f"{message.attempt} of {message.attempts}")
+    sheet.add_row("attempt", _attempts(message, " of "))
     if message.group is not None:
         sheet.add_row("group", Text(message.group))
     if message.holder is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bide.cli.exits import NOT_DONE
+from bide.cli.families import Family
 from bide.cli.options import DURATION, networks_option, on_any_store, on_store
 from bide.cli.output import Output, printable
 from bide.cli.store import Store
@@ -33,7 +34,7 @@ class _Unknown(click.ClickException):
 STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
 
 
-@click.group()
+@click.group(cls=Family)
 def subscription() -> None:
     """Say which queues are pushed to which URLs.
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bide.cli.families import Family
 from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import DURATION, on_any_store, on_store
 from bide.cli.output import Output, printable
@@ -22,7 +23,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Family)
 def token() -> None:
     """Make, list or revoke the service's tokens.
 

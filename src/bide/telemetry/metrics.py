@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
 from bide.model.replies import Counts, Names, Reply
+from bide.telemetry.ports import unlistenable
 from bide.telemetry.presence import is_register
 from bide.telemetry.tally import OUTCOMES, Histogram, Tally
 
@@ -273,7 +274,7 @@ class MetricsServer:
         """Begin to answer.
 
         Raises:
-            OSError: the port is taken, or the address is not of this machine.
+            InvalidArgument: the port is taken, or the address is not of this machine.
         """
         from prometheus_client import start_http_server
 
@@ -281,8 +282,7 @@ class MetricsServer:
             self._running = start_http_server(self.port, self._host or "0.0.0.0", self._registry)
         except OSError as error:
             where = f"{self._host or '*'}:{self.port}"
-            why = f"metrics cannot be served at {where}: {error.strerror}"
-            raise OSError(error.errno, why) from error
+            raise unlistenable(f"metrics cannot be served at {where}", error) from error
         self.port = self._running[0].server_port
 
     def close(self) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from bide.model.errors import InvalidArgument
+from bide.telemetry.ports import unlistenable
 
 __all__ = ["HealthFile", "HealthPort"]
 
@@ -58,14 +58,13 @@ class HealthPort:
         """Begin to answer.
 
         Raises:
-            OSError: the port is taken, or may not be used.
+            InvalidArgument: the port is taken, or may not be used.
         """
         try:
             self._server = await asyncio.start_server(self._answer, self._host, self.port)
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            text = f"health_port={self.port} cannot be listened on: {why}"
-            raise OSError(error.errno, text) from error
+            what = f"health_port={self.port} cannot be listened on"
+            raise unlistenable(what, error) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
