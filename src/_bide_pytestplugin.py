@@ -23,6 +23,25 @@ if TYPE_CHECKING:
 __all__ = ["bide_async_worker", "bide_clock", "bide_store", "bide_url", "bide_worker"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer the options of pytest's configuration file."""
+    parser.addini("bide_always", "give every test bide_store, also where none asks for it", "bool")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have every test in a store of its own, if the project wants that."""
+    if config.getini("bide_always"):
+        config.pluginmanager.register(Always())
+
+
+class Always:
+    """What is there with `bide_always = true`."""
+
+    @pytest.fixture(autouse=True)
+    def bide_always(self, bide_store: "ScratchStore") -> None:
+        """Each test has a store of its own, whether or not it asks for bide_store."""
+
+
 @pytest.fixture
 def bide_clock() -> "FakeClock":
     """A clock that stands still until the test moves it."""

@@ -55,6 +55,49 @@ def test_the_fixtures_explain_themselves(pytester: pytest.Pytester) -> None:
         result.stdout.re_match_lines([rf"{name} -- .*", "    .+"])
 
 
+FORGETS = """
+    import shop
+    import pytest
+
+    def test_that_forgets_the_store():
+        shop.place(42)
+
+    def test_beside_it(bide_store):
+        assert bide_store.pending("orders") == []
+        shop.place(43)
+        bide_store.assert_put("orders", {"order": 43})
+"""
+
+
+def test_every_test_has_a_store_of_its_own_where_a_project_says_so(
+    project: pytest.Pytester,
+) -> None:
+    project.makepyfile(FORGETS)
+    result = project.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*there is no directory*"])
+    project.makepyprojecttoml("[tool.pytest.ini_options]\nbide_always = true\n")
+    project.runpytest_subprocess().assert_outcomes(passed=2)
+
+
+def test_a_worker_says_that_it_was_given_the_module(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import shop
+        import bide
+        import pytest
+
+        def test_the_module(bide_worker, bide_async_worker):
+            for make in bide_worker, bide_async_worker:
+                with pytest.raises(bide.InvalidArgument, match="give it shop.app or shop.later"):
+                    make(shop)
+                with pytest.raises(bide.InvalidArgument, match="takes a bide.App, not a str"):
+                    make("shop:app")
+        """
+    )
+    project.runpytest_subprocess().assert_outcomes(passed=1)
+
+
 def test_a_program_with_queues_of_its_own_is_tested(project: pytest.Pytester) -> None:
     project.makepyfile(
         """

@@ -13,6 +13,7 @@ from bide.worker.access import Access
 from bide.worker.app import App
 from bide.worker.duty import chained
 from bide.worker.lifespan import lifespan
+from bide.worker.loading import check_app
 from bide.worker.runner import chosen
 
 __all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
@@ -51,7 +52,7 @@ class AsyncManualWorker:
     ) -> None:
         if errors not in ("raise", "collect"):
             raise InvalidArgument(f'errors={errors!r} must be "raise" or "collect"')
-        self.app = app
+        self.app = check_app(app)
         self.store = store
         self.handled: list[Handled] = []
         """Every delivery so far, in order."""

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from bide.model.errors import InvalidArgument
 from bide.worker.app import App
 
-__all__ = ["lives_alone", "load"]
+__all__ = ["check_app", "lives_alone", "load"]
 
 EXTRAS = {
     "aiohttp": "server", "cronsim": "schedules", "opentelemetry": "otel",
@@ -63,6 +63,21 @@ def load(target: str, url: str | None = None) -> App:
     hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
     what = "has no" if found is None else "has something else than a bide.App as"
     raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
+
+
+def check_app(given: object) -> App:
+    """Return what was given if it is an app.
+
+    Raises:
+        InvalidArgument: it is something else, such as the module in which the app is.
+    """
+    if isinstance(given, App):
+        return given
+    if not isinstance(given, ModuleType):
+        raise InvalidArgument(f"a worker takes a bide.App, not a {type(given).__name__}")
+    apps = [app.rpartition(".")[2].replace(":", ".") for app in _apps(given)]
+    hint = f"give it {' or '.join(apps)}" if apps else "it has none"
+    raise InvalidArgument(f"a worker takes a bide.App, not the module {given.__name__!r}; {hint}")
 
 
 def _apps(module: ModuleType) -> list[str]:
