@@ -151,6 +151,7 @@ def test_an_interrupted_exec_ends_and_hands_its_message_back(
         [sys.executable, "-m", "bide", "claim", "orders", "--loop",
          "--exec", f"sh {script}; echo finished"],
         env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has it ignored
     )  # fmt: skip
     until(mark.exists)
     process.send_signal(number)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -66,6 +65,8 @@ class NoQueue(click.ClickException):
     exit_code = NOT_DONE
 
     def __init__(self, what: str, store: "Store", name: str) -> None:
+        from difflib import get_close_matches
+
         known = store.names()
         near = get_close_matches(name, known)
         named = [*near, *(one for one in known if one not in near)][:NAMED]
