@@ -36,7 +36,9 @@ def worker(target: str, folder: Path) -> Iterator[None]:
     with log.open("w") as output:
         process = subprocess.Popen(command, stderr=output, stdout=output)
     try:
-        wait_until(ready.exists)
+        wait_until(lambda: ready.exists() or process.poll() is not None)
+        if process.poll() is not None:
+            sys.exit(f"bide worker {target} has ended before it was at work; its log is above")
         yield
     except BaseException:
         sys.stderr.write(log.read_text())

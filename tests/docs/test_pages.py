@@ -151,6 +151,12 @@ def test_every_block_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_is_installed_is_there(name: str) -> None:
+    """As long as bide is on no package index, it is installed from the clone."""
+    assert not re.search(r"pip install '?bide\b", (ROOT / name).read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_commands_exist(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     makefile = (ROOT / "Makefile").read_text()
