@@ -110,7 +110,8 @@ def test_ping_tells_why_nothing_was_heard(run: Bide) -> None:
     run("subscription", "put", "shop", "orders", "http://127.0.0.1:9/")
     result = run("subscription", "ping", "shop")
     assert result.exit_code == 1
-    assert "not public" in result.stdout
+    assert "not public; this command sends it, whatever a server may do" in result.stdout
+    assert "--allow-network, or have a server send it with --url http://..." in result.stdout
     assert run("subscription", "ping", "shop", "--allow-network", "127.0.0.1").exit_code == 1
 
 

@@ -150,10 +150,16 @@ class _Within:
         return None if rotated is None else rotated[1]
 
     def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
+        from bide.server.push.addresses import Gate
         from bide.server.push.pusher import Pusher
 
+        mend = (
+            "this command sends it, whatever a server may do: name the network with "
+            "--allow-network, or have a server send it with --url http://..."
+        )
+
         async def ask() -> Pinged | None:
-            pusher = Pusher(self._store.lane, networks=networks)
+            pusher = Pusher(self._store.lane, gate=Gate(networks, mend))
             known = await pusher.records.get(namespace, name)
             if known is None:
                 return None

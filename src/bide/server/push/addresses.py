@@ -34,14 +34,22 @@ _NOT_PUBLIC_6 = tuple(
 )  # fmt: skip
 
 
-class NotPublic(OSError):
-    """The address is not to be connected to."""
+SERVERS = "whoever runs the server may allow its network (--allow-network)"
+"""What mends it where a server sends."""
 
-    def __init__(self) -> None:
+
+class NotPublic(OSError):
+    """The address is not to be connected to.
+
+    Args:
+        mend: what mends it.
+    """
+
+    def __init__(self, mend: str = SERVERS) -> None:
         # Which one it is tells a stranger what the names of this network lead to.
         super().__init__(
             "the host leads to an address that is private, of this machine, or otherwise not "
-            "public; whoever runs the server may allow its network (--allow-network)"
+            f"public; {mend}"
         )
 
 
@@ -57,6 +65,7 @@ class Gate:
 
     Args:
         allowed: networks that may be reached though they are not public, such as "10.1.0.0/16".
+        mend: what mends it that an address is not among them.
 
     Example:
         >>> gate = Gate(["10.1.0.0/16"])
@@ -64,7 +73,8 @@ class Gate:
         (True, False, False)
     """
 
-    def __init__(self, allowed: Iterable[str] = ()) -> None:
+    def __init__(self, allowed: Iterable[str] = (), mend: str = SERVERS) -> None:
+        self._mend = mend
         self._allowed: list[_Network] = [ipaddress.ip_network(network) for network in allowed]
 
     def lets(self, address: str) -> bool:
@@ -100,7 +110,7 @@ class Gate:
         """
         family, kind, protocol, _, address = info
         if not self.lets(address[0]):
-            raise NotPublic
+            raise NotPublic(self._mend)
         return socket.socket(family, kind, protocol)
 
 
