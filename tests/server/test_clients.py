@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import bide
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
@@ -33,6 +34,12 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_tls_where_none_is_spoken_is_told(client: Client) -> None:
+    with bide.Queue("orders", f"https://localhost:{client.port}") as queue:
+        with pytest.raises(bide.StoreUnavailable, match="speaks no TLS; write http://"):
+            queue.put(1)
 
 
 def test_two_hundred_that_vanish_in_mid_claim_lose_nothing(client: Client) -> None:

@@ -218,6 +218,7 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
         (["--config", "quota.toml"], "'rte' in quotas is not known; did you mean rate?"),
         (["--config", "kind.toml"], "kind.toml has a setting that cannot be: workers: Expected"),
         (["--config", "span.toml"], "grace='soon' is no duration"),
+        (["--config", "choice.toml"], "auth: Invalid enum value 'requird'; there are auto, off, required"),
         (["--host", "192.0.2.1", "--auth", "required"], "must be an address of this machine"),
         (["--socket", "nowhere/x.sock"], "needs a folder that is there"),
         (["--socket", f"/tmp/{'x' * 120}.sock"], "take a shorter --socket"),
@@ -230,6 +231,7 @@ def test_check_says_what_cannot_work(tmp_path: Path, arguments: list[str], text:
     (tmp_path / "bad.toml").write_text("prot = 1\n")
     (tmp_path / "quota.toml").write_text("quotas.shop.rte = 5\n")
     (tmp_path / "kind.toml").write_text('workers = "two"\n')
+    (tmp_path / "choice.toml").write_text('auth = "requird"\n')
     (tmp_path / "span.toml").write_text('grace = "soon"\n')
     (tmp_path / "strange.toml").write_text('push_networks = ["10.0.0.1/8"]\n')
     done = run(tmp_path, "serve", "--check", "--port", "0", *arguments)

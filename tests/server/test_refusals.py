@@ -60,6 +60,33 @@ def test_a_body_that_cannot_be_is_refused(
     assert reply.problem["detail"]
 
 
+@pytest.mark.parametrize(
+    ("path", "content", "mend"),
+    [
+        ("messages", {"body": 1, "dely": "1m"}, "did you mean delay?"),
+        ("messages", {"body": 1, "colour": 1}, "there are body, bytes, id, delay, at, "),
+        ("put", {"messages": [{"body": 1, "prio": 1}]}, "did you mean priority?"),
+        ("put", {"messages": [], "on_conflict": "merge"}, "there are keep, replace"),
+        ("messages", {"body": 1, "at": "2030-01-01T00:00"}, "2030-01-01T09:00:00Z or 2030-01-01T"),
+        ("messages?on_conflict=merge", {"body": 1}, "there are keep, raise, replace"),
+    ],
+)
+def test_a_slip_is_told_with_what_there_is(
+    client: Client, path: str, content: Any, mend: str
+) -> None:
+    refused = client.post(f"{Q}/{path}", content)
+    assert refused.status == 400
+    assert mend in refused.problem["detail"]
+    assert "datetime" not in refused.problem["detail"]
+
+
+def test_a_state_that_there_is_none_of_is_told_with_those_there_are(client: Client) -> None:
+    refused = client.get(f"{Q}/messages?state=pending")
+    assert (refused.status, refused.problem["field"]) == (400, "state")
+    assert "there are " in refused.problem["detail"]
+    assert "delayed" in refused.problem["detail"]
+
+
 @every_taking
 def test_a_body_of_another_kind_is_refused_where_bytes_cannot_be(
     client: Client, operation: Operation

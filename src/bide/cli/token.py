@@ -1,6 +1,7 @@
 """`bide token`: who may use the service."""
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -10,6 +11,7 @@ from bide.cli.options import DURATION, on_any_store, on_store
 from bide.cli.output import Output, printable
 from bide.cli.store import Store
 from bide.cli.tables import TEXT, Column, print_table
+from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from bide.server.access import Token, Tokens
@@ -21,6 +23,16 @@ COLUMNS = (
     Column("good until", falls=3), Column("", falls=1, right=True),
     Column("name", least=TEXT, falls=4),
 )  # fmt: skip
+
+
+class _Scopes(click.Choice[str]):
+    """A scope; who writes several in one is told how to name them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        parts = [part.strip() for part in str(value).split(",")]
+        if len(parts) > 1 and all(part in self.choices for part in parts):
+            self.fail(f"write {' '.join(f'--scope {part}' for part in parts)}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.group(cls=Family)
@@ -48,7 +60,7 @@ def token() -> None:
     "scopes",
     multiple=True,
     required=True,
-    type=click.Choice(["produce", "consume", "read", "admin"]),
+    type=_Scopes(["produce", "consume", "read", "admin"]),
     help="What it allows; may be given several times. admin allows everything.",
 )
 @click.option(
@@ -145,6 +157,11 @@ def revoke(store: Store, out: Output, ids: tuple[str, ...]) -> bool:
 def _tokens(store: Store) -> "Tokens":
     from bide.server.access import Tokens
 
+    if urlsplit(store.url).scheme in ("http", "https"):
+        raise InvalidArgument(
+            f"{store.shown} is a server, which gives nobody its tokens; make tokens with the URL "
+            "of the store that it serves, such as --url sqlite:///bide.db"
+        )
     return Tokens(store.lane)
 
 

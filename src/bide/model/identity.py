@@ -7,7 +7,10 @@ import time
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["OWN", "RESERVED", "check_name", "check_queue", "is_own", "new_id", "new_ids"]
+__all__ = [
+    "OWN", "RESERVED", "check_name", "check_namespace", "check_queue", "is_own", "new_id",
+    "new_ids",
+]  # fmt: skip
 
 OWN = "bide:"
 """How the names begin of queues that bide keeps for itself, beside those that they are about."""
@@ -33,6 +36,20 @@ def check_queue(name: str) -> str:
         raise InvalidArgument(
             f"queue={name!r} cannot be the name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
             "beginning with a letter or digit"
+        )
+    return name
+
+
+def check_namespace(name: str) -> str:
+    """Return the name of a namespace if it keeps the rule, which is that for queues.
+
+    Raises:
+        InvalidArgument: when it does not.
+    """
+    if "/" in name or not _QUEUE.fullmatch(name):
+        raise InvalidArgument(
+            f"namespace={name!r} cannot be the name of a namespace: 1 to 128 of A-Z a-z 0-9 _ . : "
+            "-, beginning with a letter or digit"
         )
     return name
 

@@ -16,7 +16,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
-from bide.model.identity import RESERVED, check_queue
+from bide.model.identity import RESERVED, check_namespace
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page
@@ -120,7 +120,7 @@ class Tokens:
             InvalidArgument: the namespace or a scope cannot be.
         """
         if namespace is not None:
-            check_queue(f"{namespace}/q")
+            check_namespace(namespace)
             if namespace == RESERVED:
                 raise InvalidArgument(f"namespace={namespace!r} is bide's own; take another name")
         wrong = [scope for scope in scopes if scope not in SCOPES]

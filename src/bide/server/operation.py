@@ -226,7 +226,7 @@ class Call:
         try:
             return msgspec.convert(dict(pairs), kind, strict=False)
         except msgspec.ValidationError as error:
-            raise of_validation(error, "The query") from None
+            raise of_validation(error, kind, "The query") from None
 
     async def begin_stream(self, kind: str) -> None:
         """Send the beginning of an answer that goes on for as long as there is something to say."""
@@ -264,7 +264,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise of_validation(error) from None
+        raise of_validation(error, kind) from None
     except UnicodeDecodeError as error:
         raise Problem("malformed", f"The body is no UTF-8: {error}") from None
     except RecursionError:

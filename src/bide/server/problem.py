@@ -9,6 +9,7 @@ import msgspec
 from bide.model import errors
 from bide.model.errors import BideError
 from bide.model.replies import Outcome
+from bide.server.fitting import would_fit
 
 __all__ = ["KINDS", "Kind", "Problem", "ProblemDocument", "of_bide", "of_validation"]
 
@@ -153,8 +154,8 @@ def of_bide(error: BideError) -> Problem:
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 
 
-def of_validation(error: msgspec.DecodeError, what: str = "The body") -> Problem:
-    """Return what msgspec did not like about a request as a problem."""
+def of_validation(error: msgspec.DecodeError, kind: Any, what: str = "The body") -> Problem:
+    """Return what msgspec did not like about a request, which was to be a `kind`, as a problem."""
     text = str(error)
     if isinstance(error, msgspec.ValidationError):
         place = _PLACE.search(text)
@@ -163,7 +164,9 @@ def of_validation(error: msgspec.DecodeError, what: str = "The body") -> Problem
         named = unknown or missing
         parts = [place[1] if place else "", named[1] if named else ""]
         field = ".".join(part for part in parts if part) or None
-        return Problem("invalid-argument", f"{what} does not fit: {text}", field=field)
+        mend = would_fit(kind, text)
+        detail = f"{what} does not fit: {text}{'; ' if mend else ''}{mend}"
+        return Problem("invalid-argument", detail, field=field)
     return Problem("malformed", f"{what} is no JSON: {text}")
 
 

@@ -3,7 +3,6 @@
 import ipaddress
 import re
 import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +11,9 @@ import msgspec
 from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_queue
+from bide.model.identity import check_namespace
 from bide.model.moments import LATEST, milliseconds
+from bide.server.fitting import would_fit
 
 __all__ = ["Quota", "Settings", "read_file"]
 
@@ -108,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         for name, quota in self.quotas.items():
             if name != "*":
-                check_queue(f"{name}/q")
+                check_namespace(name)
             _ = quota.longest_ms
         for network in self.push_networks:
             try:
@@ -182,14 +182,13 @@ def _between(name: str, value: float, least: float, most: float) -> None:
 
 def _in_words(error: str) -> str:
     """Return what a validation says in the words of a settings file."""
+    hint = would_fit(Settings, error)
     if unknown := re.search(r"unknown field `(.*?)`(?: - at `\$\.(\w+))?", error):
         name, table = unknown[1], unknown[2]
-        known = (Quota if table else Settings).__struct_fields__
-        like = get_close_matches(name, known, 1)
-        hint = f"did you mean {like[0]}?" if like else f"there are {', '.join(sorted(known))}"
         return f"{name!r}{f' in {table}' if table else ''} is not known; {hint}"
     what, _, place = error.partition(" - at `$.")
-    return f"{place.rstrip('`')}: {what}" if place else what
+    told = f"{what}; {hint}" if hint else what
+    return f"{place.rstrip('`')}: {told}" if place else told
 
 
 def read_file(path: Path) -> dict[str, Any]:

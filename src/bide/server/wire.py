@@ -298,12 +298,18 @@ def moment(value: str | float | None, name: str) -> Moment | None:
     except ValueError:
         pass  # then it is ISO 8601
     try:
-        return datetime.fromisoformat(value)
+        found = datetime.fromisoformat(value)
     except ValueError:
         raise InvalidArgument(
             f"{name}={value!r} is no moment; write ISO 8601 with a zone, as 2030-01-01T09:00:00Z, "
             "or Unix seconds"
         ) from None
+    if found.utcoffset() is None:
+        raise InvalidArgument(
+            f"{name}={value!r} has no time zone, so it names no moment; add one at its end, as in "
+            "2030-01-01T09:00:00Z or 2030-01-01T09:00:00+08:00"
+        )
+    return found
 
 
 def span(value: str | float) -> str | float:

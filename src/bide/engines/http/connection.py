@@ -8,6 +8,9 @@ from bide.model.errors import OutcomeUnknown, StoreUnavailable
 
 __all__ = ["Address", "Connection"]
 
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""What OpenSSL calls an answer that is no TLS, in one version or another."""
+
 
 class Address(NamedTuple):
     """Where a server is, and what it asks for."""
@@ -100,9 +103,11 @@ class Connection:
             self._http.request(method, self._address.path + path, data, headers)
         except (OSError, HTTPException) as error:
             self.close()
+            mend = "is bide serve running there?"
+            if getattr(error, "reason", None) in NO_TLS:
+                mend = "what answers there speaks no TLS; write http://"
             raise StoreUnavailable(
-                f"{self._address.shown} cannot be reached: {_words(error)}; is bide serve running "
-                "there?"
+                f"{self._address.shown} cannot be reached: {_words(error)}; {mend}"
             ) from error
 
 

@@ -101,7 +101,7 @@ async def _unpacked(call: Call) -> Batch:
     try:
         return _from_msgpack(await call.bytes())
     except msgspec.DecodeError as error:
-        raise of_validation(error) from None
+        raise of_validation(error, Batch) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise Problem("malformed", f"The body cannot be read: {error}") from None
 

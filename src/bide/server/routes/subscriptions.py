@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument
-from bide.model.identity import RESERVED, check_queue
+from bide.model.identity import RESERVED, check_namespace
 from bide.model.moments import milliseconds
 from bide.model.replies import Counts
 from bide.server import wire
@@ -152,7 +152,7 @@ def _identity(call: Call) -> tuple[str | None, str]:
     namespace, slash, name = given.rpartition("/") if mine is None else (mine, "", given)
     try:
         if slash or namespace:
-            check_queue(f"{namespace}/q")
+            check_namespace(namespace)
         if not NAME.fullmatch(name) or namespace == RESERVED:
             raise InvalidArgument(given)
     except InvalidArgument:

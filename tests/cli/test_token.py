@@ -1,0 +1,30 @@
+"""Tokens at a shell: what cannot be, and what helps."""
+
+import pytest
+
+from tests.cli.conftest import Bide
+
+
+def test_a_namespace_that_cannot_be_is_named_as_it_was_given(run: Bide) -> None:
+    for name in ("my shop", "a/b", "", "-x"):
+        refused = run("token", "create", f"--namespace={name}", "--scope", "read")
+        assert refused.exit_code == 2
+        assert f"namespace={name!r} cannot be the name of a namespace" in refused.stderr
+        assert "/q" not in refused.stderr
+
+
+def test_several_scopes_in_one_are_told_apart(run: Bide) -> None:
+    refused = run("token", "create", "--scope", "produce, read")
+    assert refused.exit_code == 2
+    assert "write --scope produce --scope read" in refused.stderr
+    assert "is not one of" in run("token", "create", "--scope", "produce,write").stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("revoke", "4be0643f1d98"), ("create", "--scope", "read")]
+)
+def test_tokens_are_not_made_at_a_server(run: Bide, words: tuple[str, ...]) -> None:
+    refused = run("token", *words, "--url", "http://:secret@127.0.0.1:1")
+    assert refused.exit_code == 2
+    assert "make tokens with the URL of the store that it serves" in refused.stderr
+    assert "secret" not in refused.output
