@@ -71,6 +71,14 @@ def test_it_tells_the_same_as_of_the_store_itself(
     held.ack()
 
 
+def test_what_bide_keeps_for_itself_is_left_out(top: Top, orders: bide.Queue, url: str) -> None:
+    orders.put(1)
+    with bide.Queue("bide:move", url) as ledger:
+        ledger.put(1)
+    assert [line.split("\t")[1] for line in top().output.splitlines()] == ["orders"]
+    assert [line.split("\t")[1] for line in top("bide:").output.splitlines()] == ["bide:move"]
+
+
 def test_only_queues_of_a_prefix(top: Top, orders: bide.Queue, url: str) -> None:
     orders.put(1)
     with bide.Queue("mail", url) as mail:

@@ -22,7 +22,7 @@ from bide.model.replies import Names
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
-__all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
+__all__ = ["NoQueue", "Store", "is_listed", "refuse_lone", "refuse_own"]
 
 R = TypeVar("R")
 
@@ -44,6 +44,11 @@ def refuse_lone(url: str) -> None:
             "what it puts is lost; name a store that is shared with --url or BIDE_URL, such as "
             "sqlite:///bide.db"
         )
+
+
+def is_listed(queue: str, prefix: str) -> bool:
+    """Tell whether a queue is listed: bide's own are where only theirs begin with the prefix."""
+    return is_own(prefix) or not is_own(queue)
 
 
 def refuse_own(queue: str) -> None:
@@ -123,8 +128,8 @@ class Store:
             prefix: how they begin; one that only bide's own have asks for these.
             own: whether to return as well those that bide keeps for itself.
         """
-        own = own or is_own(prefix)
-        return [name for name in self.ask(Names, Queues(prefix)).names if own or not is_own(name)]
+        found = self.ask(Names, Queues(prefix)).names
+        return [name for name in found if own or is_listed(name, prefix)]
 
     def has(self, queue: str) -> bool:
         """Tell whether there is such a queue; looking makes no store where there is none."""

@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from bide.cli.moments import now_ms
-from bide.cli.store import Store
+from bide.cli.store import Store, is_listed
 from bide.cli.top.sample import Workers
 from bide.model.errors import BideError, StoreError
 from bide.model.replies import Counts
@@ -151,7 +151,8 @@ class HeardLooks(Looks):
             match kind:
                 case "counts":
                     told = msgspec.json.decode(data, type=_CountsOf)
-                    self._queues[told.queue] = told.counts
+                    if is_listed(told.queue, self.prefix):
+                        self._queues[told.queue] = told.counts
                 case "workers":
                     self._at_work = msgspec.json.decode(data, type=_AtWork)
                 case "problem":
