@@ -132,7 +132,10 @@ class Call:
     @property
     def token(self) -> str | None:
         """The bearer token, if there is one."""
-        kind, _, text = (self.header("authorization") or "").partition(" ")
+        value = self._headers.get(b"authorization")
+        if value is None:
+            return None
+        kind, _, text = value.decode("latin-1").partition(" ")
         return text.strip() if kind.lower() == "bearer" else None
 
     def part(self, name: str) -> str:
