@@ -25,7 +25,9 @@ class Inbox:
     def __init__(self, guard: threading.RLock, limit: int) -> None:
         self._limit = limit
         self._tickets: deque[Ticket] = deque()
+        self._guard = guard
         self._space = threading.Condition(guard)
+        self._turns: set[asyncio.AbstractEventLoop] = set()
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
@@ -42,6 +44,21 @@ class Inbox:
     def add(self, ticket: Ticket) -> None:
         """Add a command, however many there are already."""
         self._tickets.append(ticket)
+
+    def at_end_of_turn(self, loop: asyncio.AbstractEventLoop, notify: Callable[[], object]) -> None:
+        """Have the lane's thread hear of commands once the loop has run all that is due.
+
+        What tasks hand in until then makes one batch. A thread that woke up at the first would
+        fight with them for the interpreter, command by command.
+        """
+        if loop not in self._turns:
+            self._turns.add(loop)
+            loop.call_soon(self._end_turn, loop, notify)
+
+    def _end_turn(self, loop: asyncio.AbstractEventLoop, notify: Callable[[], object]) -> None:
+        with self._guard:
+            self._turns.discard(loop)
+            notify()
 
     def extend(self, tickets: Iterable[Ticket]) -> None:
         """Add commands, however many there are already: those of the lane itself never wait."""

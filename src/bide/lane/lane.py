@@ -100,7 +100,8 @@ class Lane:
                 self._tell(command.queue, reply.wake)
             if not wait or not isinstance(reply, Claimed) or reply.messages:
                 return reply
-        ticket = BlockingTicket(command, owner, self._deadline(wait))
+        deadline = None if wait is None else self._clock.monotonic() + wait
+        ticket = BlockingTicket(command, owner, deadline)
         with self._changed:
             while self._inbox.full and not self._closing:
                 self._inbox.wait()
@@ -128,7 +129,8 @@ class Lane:
                 await asyncio.to_thread(self._reader)  # it opens a file
             if self._reads not in (None, self):
                 return await self._reads.acall(command, owner)
-        ticket = AsyncTicket(command, owner, self._deadline(wait))
+        deadline = None if wait is None else self._clock.monotonic() + wait
+        ticket = AsyncTicket(command, owner, deadline)
         while (room := self._hand_in_or_room(ticket)) is not None:
             try:
                 await room
@@ -177,8 +179,6 @@ class Lane:
             reads.close()
         self._executor.close()
 
-    # Handing in.
-
     def _hand_in(self, ticket: Ticket) -> None:
         """Add a caller's command; the caller of this holds the lock."""
         if self._closing:
@@ -201,7 +201,10 @@ class Lane:
         if ticket.waits:
             self._parked.enter(ticket)
         self._inbox.add(ticket)
-        self._changed.notify()
+        if isinstance(ticket, AsyncTicket):
+            self._inbox.at_end_of_turn(ticket.loop, self._changed.notify)
+        else:
+            self._changed.notify()
 
     def _await(self, ticket: BlockingTicket) -> Reply:
         try:
@@ -221,9 +224,6 @@ class Lane:
         """Let a claim wait no longer, since its caller does not."""
         with self._changed:
             self._parked.withdraw(ticket, self._clock.monotonic())
-
-    def _deadline(self, wait: float | None) -> float | None:
-        return None if wait is None else self._clock.monotonic() + wait
 
     def _reader(self) -> "Lane | None":
         """Return the lane beside this one on which reads do not wait for writers."""

@@ -33,9 +33,6 @@ MOST_UNDER_WAY = 5_000
 """How many commands of batches may be under way. The lane takes twice as many without making any
 of them wait, so those of one batch stay in their order."""
 
-FEW = 100
-"""How many messages a command may be about that the event loop carries out by itself."""
-
 
 class SettableClock(Clock, Protocol):
     """A clock that a test moves through requests of its own."""
@@ -84,9 +81,6 @@ class Service:
         self.waiting = 0
         """How many claims wait."""
         self.claimers = Claimers()
-        self._at_hand = False
-        """Whether the store is in this process: it has done a command before a thread could begin
-        with it."""
         self._under_way = 0
         self._ended = False
 
@@ -97,16 +91,12 @@ class Service:
             StoreError: the store cannot be opened.
             InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
         """
-        capabilities = await asyncio.to_thread(lambda: self.lane.capabilities)
-        self._at_hand = not capabilities.durable and not capabilities.shared
+        await asyncio.to_thread(lambda: self.lane.capabilities)
         await self.admission.begin()
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Have a command carried out, and return its reply."""
-        if self._at_hand and command.weight <= FEW and not command.only_reads:
-            reply = self.lane.call(command, self)
-        else:
-            reply = await self.lane.acall(command, self)
+        reply = await self.lane.acall(command, self)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
