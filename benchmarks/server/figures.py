@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from benchmarks.figure import Figure
 __all__ = ["run"]
 
 SECONDS = 4.0
+RUNS = 3
 IDLE_SECONDS = 8.0
 
 
@@ -31,7 +33,7 @@ def singles() -> Iterator[Figure]:
     """Put one message a request, over 64 connections."""
     for store, least in ((None, 6_000), ("memory://", 10_000)):
         with served(store) as (port, _):
-            rate = load(port, "singles", SECONDS)["rate"]
+            rate = statistics.median(load(port, "singles", SECONDS)["rate"] for _ in range(RUNS))
         name = f"single puts, 64 connections, {'memory' if store else 'SQLite with fsync'}"
         yield Figure(name, rate, "/s", goal=f"{least:,} /s", met=rate >= least)
 
@@ -39,7 +41,7 @@ def singles() -> Iterator[Figure]:
 def batches() -> Iterator[Figure]:
     """Put 500 messages a request."""
     with served(None) as (port, _):
-        rate = load(port, "batches", SECONDS)["rate"]
+        rate = statistics.median(load(port, "batches", SECONDS)["rate"] for _ in range(RUNS))
     yield Figure("puts of 500 messages, SQLite", rate, "/s", goal="80,000 /s", met=rate >= 80_000)
 
 
