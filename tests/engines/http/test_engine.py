@@ -1,5 +1,6 @@
 """What the engine makes of answers that a good server does not give."""
 
+import select
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 import bide
+from bide.engines.http.engine import HttpEngine
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
 from bide.model.commands import Count, Put
@@ -129,6 +131,15 @@ def test_no_answer_is_an_unknown_outcome(script: Script, engine: Engine) -> None
     assert engine.execute([], 5) == []
 
 
+def has_heard_the_end(engine: Engine) -> bool:
+    """Wait until the end of the connection has come to this side of it."""
+    assert isinstance(engine, HttpEngine)
+    assert engine._connection is not None
+    poll = select.poll()
+    poll.register(engine._connection._http.sock, select.POLLIN)
+    return bool(poll.poll(20_000))
+
+
 def test_a_connection_that_the_server_closed_is_opened_again(
     script: Script, engine: Engine
 ) -> None:
@@ -137,7 +148,22 @@ def test_a_connection_that_the_server_closed_is_opened_again(
         script.then(200, {"replies": [], "now": 5})
         assert engine.execute([], 5) == []
         assert script.hung_up.acquire(timeout=20)
+        assert has_heard_the_end(engine)
     assert script.connections >= 3
+
+
+def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
+    script: Script, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.engines.http.connection._has_ended", lambda descriptor: False)
+    script.hang_up = True
+    script.then(200, {"replies": [], "now": 5})
+    assert engine.execute([], 5) == []
+    assert script.hung_up.acquire(timeout=20)
+    reply = {"type": "settings", "paused": False, "keep": 0, "wake": None}
+    script.then(200, {"replies": [reply], "now": 5})
+    large = Put("q", [Item("a", b"x" * (8 << 20))])  # more than is sent before the end is noticed
+    assert isinstance(engine.execute([large], 5)[0], Settings)
 
 
 def test_moments_are_told_by_this_machines_clock(script: Script, engine: Engine) -> None:

@@ -97,12 +97,17 @@ class Connection:
             headers["authorization"] = f"Bearer {self._address.token}"
         if self._http.sock is not None and _has_ended(self._http.sock.fileno()):
             self.close()  # the server has closed it meanwhile: nothing is lost by another one
+        kept = self._http.sock is not None
         try:
             if self._http.sock is None:
                 self._http.connect()
             self._http.request(method, self._address.path + path, data, headers)
         except (OSError, HTTPException) as error:
             self.close()
+            if kept and isinstance(error, ConnectionError):
+                # It was closed in this very moment, and who has half a request does nothing.
+                self._send(method, path, data, kind)
+                return
             mend = "is bide serve running there?"
             if getattr(error, "reason", None) in NO_TLS:
                 mend = "what answers there speaks no TLS; write http://"
