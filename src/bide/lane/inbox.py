@@ -27,7 +27,7 @@ class Inbox:
         self._tickets: deque[Ticket] = deque()
         self._guard = guard
         self._space = threading.Condition(guard)
-        self._turns: set[asyncio.AbstractEventLoop] = set()
+        self._turns: set[asyncio.AbstractEventLoop] = set()  # that are to end with `_end_turn`
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
@@ -74,6 +74,8 @@ class Inbox:
             batch.append(ticket)
         if batch:
             self.let_in()
+        if self._turns:  # a loop that was closed within its turn never ends it
+            self._turns = {loop for loop in self._turns if not loop.is_closed()}
         return batch
 
     def wait(self) -> None:
