@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.model.body import MAX_BODY, MAX_DEPTH, decode, encode
+from bide.model.body import MAX_BODY, MAX_DEPTH, decode, encode, encode_all
 from bide.model.errors import InvalidArgument
 
 values = st.recursive(
@@ -170,3 +170,75 @@ def test_a_large_integer_is_json_too() -> None:
         assert decode(*encode(number)) == number
     with pytest.raises(InvalidArgument, match=r"body is .*int"):
         encode(10**5_000)
+
+
+def one_by_one(bodies: list[Any], limit: int = MAX_BODY) -> object:
+    try:
+        return [encode(body, limit) for body in bodies]
+    except InvalidArgument as error:
+        return str(error)
+
+
+def at_once(bodies: list[Any], limit: int = MAX_BODY) -> object:
+    try:
+        return encode_all(bodies, limit)
+    except InvalidArgument as error:
+        return str(error)
+
+
+raw: st.SearchStrategy[Any] = st.binary().flatmap(
+    lambda data: st.sampled_from([data, bytearray(data), memoryview(data)])
+)
+
+
+@given(st.lists(values | raw | st.floats() | st.characters(categories=["Cs"])))
+def test_many_bodies_are_encoded_as_one_is(bodies: list[Any]) -> None:
+    assert at_once(bodies) == one_by_one(bodies)
+
+
+@given(st.lists(values | raw), st.integers(0, 30))
+def test_a_limit_is_the_same_for_many(bodies: list[Any], limit: int) -> None:
+    assert at_once(bodies, limit) == one_by_one(bodies, limit)
+
+
+NESTED = json.loads("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (math.nan, "body is nan"),
+        ({"a": [None, math.inf]}, r"body\['a'\]\[1\] is inf"),
+        (Order(1, notes={"x": math.nan}), r"body\.notes\['x'\] is nan"),
+        (object(), "body is of type object"),
+        ({"a": [object()]}, r"body\['a'\]\[0\] is of type object"),
+        ({(1, 2): 3}, r"body has the key \(1, 2\)"),
+        ({"a": "\ud800"}, r"body\['a'\] is of type str"),
+        (10**5_000, "body is of type int"),
+        (NESTED, "nested too deeply: 501 levels"),
+        ("x" * MAX_BODY, "takes 1,048,578 bytes"),
+        (b"x" * (MAX_BODY + 1), "takes 1,048,577 bytes"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) and len(value) < 50 else "",
+)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([], []), ([1, None, "null"], [2]), ([b"bytes"], [{"b": bytearray(b"more")}])],
+    ids=["alone", "among JSON", "among bytes"],
+)
+def test_what_is_wrong_with_one_of_many_is_told_as_of_one(
+    body: Any, cause: str, before: list[Any], after: list[Any]
+) -> None:
+    with pytest.raises(InvalidArgument, match=cause) as found:
+        encode_all([*before, body, *after])
+    assert str(found.value) == one_by_one([*before, body, *after])
+
+
+def test_bytes_among_many_stay_bytes() -> None:
+    for form in (b"[1]", bytearray(b"[1]"), memoryview(b"[1]")):
+        assert encode_all([1, form, "2"]) == [(b"1", True), (b"[1]", False), (b'"2"', True)]
+
+
+def test_long_bodies_may_stand_beside_short_ones() -> None:
+    long = {"text": "x" * 5_000, "none": None}
+    assert encode_all([1, long, [2]]) == one_by_one([1, long, [2]])

@@ -22,6 +22,8 @@ _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
+_RAW = (bytes, bytearray, memoryview)
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -40,7 +42,7 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
         InvalidArgument: when a part of it cannot be JSON (the error tells which), when it is nested
             too deeply, or too large.
     """
-    if isinstance(body, (bytes, bytearray, memoryview)):
+    if isinstance(body, _RAW):
         data, is_json = bytes(body), False
     else:
         try:
@@ -71,8 +73,9 @@ def encode_all(bodies: Sequence[Any], limit: int = MAX_BODY) -> list[tuple[bytes
         InvalidArgument: as `encode`.
     """
     short = min(limit, 2 * MAX_DEPTH)
+    raw = any(issubclass(kind, _RAW) for kind in set(map(type, bodies)))
     try:
-        texts = [] if bytes in map(type, bodies) else list(map(_encode, bodies))
+        texts = [] if raw else list(map(_encode, bodies))
     except Exception:  # noqa: BLE001  (the careful way tells what is wrong, and where)
         texts = []
     if not texts or len(max(texts, key=len)) > short or any(b"null" in text for text in texts):
