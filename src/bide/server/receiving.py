@@ -1,8 +1,7 @@
 """Receiving a request: no more of it than is allowed, and not for ever."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from bide.server.problem import Problem
@@ -27,63 +26,26 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
     """
     if length is not None and length.isdecimal() and int(length) > limit:
         raise too_large(limit)
-    message = await _next(receive, seconds)
-    data: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        if len(data) > limit:
-            raise too_large(limit)
-        return data
-    parts, size = [data], len(data)
-    deadline = asyncio.get_running_loop().time() + seconds
-    while message.get("more_body"):
-        if size > limit:
-            raise too_large(limit)
-        message = await _next(receive, deadline - asyncio.get_running_loop().time())
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-    if size > limit:
-        raise too_large(limit)
-    return b"".join(parts)
-
-
-async def _next(receive: Receive, seconds: float) -> dict[str, Any]:
-    """Return the next message. One that is there already, as most are, needs no timer."""
-    receiving = receive()
-    try:
-        waits_for = receiving.send(None)
-    except StopIteration as there:
-        message: dict[str, Any] = there.value
-    else:
-        message = await _in_time(_begun(receiving, waits_for), seconds)
-    if message["type"] == "http.disconnect":
-        raise Gone
-    return message
-
-
-async def _in_time(receiving: Awaitable[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    parts: list[bytes] = []
+    size, more = 0, True
     try:
         async with asyncio.timeout(seconds):
-            return await receiving
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > limit:
+                    raise too_large(limit)
+                more = message.get("more_body", False)
     except TimeoutError:
         raise Problem(
             "timeout",
             "the body did not arrive in time; send all that content-length announces",
             headers={"connection": "close"},
         ) from None
-
-
-@coroutine
-def _begun(
-    receiving: Coroutine[Any, Any, dict[str, Any]], waits_for: Any
-) -> Generator[Any, Any, dict[str, Any]]:
-    """Go on with a coroutine that was run until it had to wait."""
-    try:
-        yield waits_for
-    except BaseException:  # it is told so, and may let go of what it waits for
-        receiving.close()
-        raise
-    message: dict[str, Any] = yield from receiving
-    return message
+    return b"".join(parts)
 
 
 def too_large(limit: int) -> Problem:
