@@ -40,6 +40,7 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}
+        self._exactly = 0.0  # the moment of the batch, to fractions of a millisecond
         self._verbs: dict[type, Callable[[Any, int], Reply]] = {
             cmd.Put: self._put,
             cmd.Cancel: self._cancel,
@@ -61,8 +62,8 @@ class MemoryEngine:
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in order. What cannot be is refused before anything is done."""
-        self._exact = time.time_ns() / 1e6 if now is None else now
-        moment = int(self._exact)
+        self._exactly = time.time_ns() / 1e6 if now is None else now
+        moment = int(self._exactly)
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)
@@ -187,7 +188,7 @@ class MemoryEngine:
         shelf.collect_lapsed(now, reach)
         taken = shelf.take(command.count, now, reach)
         if not taken:
-            return Claimed([], 0, now, shelf.next_claim(self._exact))
+            return Claimed([], 0, now, shelf.next_claim(self._exactly))
         shelf.token += 1
         for record in taken:
             shelf.lease(record, shelf.token, command.holder, now + command.lease)
