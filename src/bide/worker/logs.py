@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import sys
+from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,15 +27,15 @@ MOMENT = 0.05
 """For how many seconds a line may wait for others."""
 
 
-class ReadyRecord(logging.LogRecord):
+class ReadyRecord(logging.LogRecord, ABC):
     """A record that makes its own line of JSON: for what is logged so often that it must be quick.
 
     The line has the fields that `JsonFormatter` gives others, in their order.
     """
 
+    @abstractmethod
     def line(self) -> str:
         """Return the record as a line of JSON."""
-        raise NotImplementedError
 
 
 class JsonFormatter(logging.Formatter):
