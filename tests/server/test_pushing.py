@@ -1,13 +1,10 @@
-"""Push as a part of the service: in one process, in several, when they stop and when they die."""
+"""Push as a part of the service: what it sends, and what it tells of it."""
 
 import asyncio
 import json
-import os
-import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,62 +18,10 @@ from bide.model.message import Item
 from bide.model.moments import LATEST
 from tests.server.client import Client
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.push.receiver import Got, Receiver, answer, receiver
+from tests.server.push.asking import ONE, Asking, Q, play
+from tests.server.push.receiver import Receiver, answer
 from tests.server.push.stage import LOOPBACK, PATIENCE, until
 from tests.servers import RedisServer
-
-ONE = "/v1/subscriptions/shop"
-Q = "/v1/queues/orders"
-
-
-def play(story: Callable[[Receiver], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with receiver() as it:
-            await asyncio.wait_for(story(it), 50)
-
-    asyncio.run(whole())
-
-
-class Asking:
-    """Asks a server without holding up the receiver, which lives on the same loop."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    async def __call__(self, method: str, path: str, content: Any = None) -> Any:
-        def ask() -> Any:
-            with Client(self._port, None) as client:  # type: ignore[arg-type]
-                reply = client.send(method, path, content)
-                assert reply.status < 500 or path == "/readyz", reply
-                return json.loads(reply.data) if reply.data[:1] == b"{" else reply.data.decode()
-
-        return await asyncio.to_thread(ask)
-
-    async def subscribe(self, it: Receiver, **fields: Any) -> str:
-        made = await self("PUT", ONE, {"queue": "orders", "url": it.url, **fields})
-        return str(made.get("secret", ""))
-
-    async def put(self, *ids: str) -> None:
-        messages = [{"body": {"order": id}, "id": id} for id in ids]
-        await self("POST", f"{Q}/put", {"messages": messages})
-
-    async def flow(self, name: str) -> int:
-        return int((await self("GET", Q))["flow"][name])
-
-    async def sizes(self) -> dict[str, int]:
-        return dict((await self("GET", Q))["sizes"])
-
-    async def acked(self, count: int) -> None:
-        await self.until(Q, lambda told: told["flow"]["acked"] >= count)
-
-    async def until(self, path: str, condition: Callable[[Any], bool]) -> Any:
-        """Ask again and again until the answer is of some kind, and return it."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition(told := await self("GET", path)):
-            assert time.monotonic() < deadline, told
-            await asyncio.sleep(0.02)
-        return told
 
 
 def test_what_is_due_is_sent_and_signed(serve: Serve) -> None:
@@ -275,137 +220,3 @@ def test_readiness_tells_when_nothing_can_be_pushed(serve: Serve, tmp_path: Path
 
     play(story)
     close_lane(lane)
-
-
-# Processes.
-
-
-def settings(folder: Path, **more: Any) -> tuple[str, str]:
-    """Write a file of settings, and return the arguments that name it."""
-    told = {"push_networks": list(LOOPBACK), "push_lease": 5, **more}
-    path = folder / "serve.toml"
-    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items()))
-    return "--config", str(path)
-
-
-@pytest.mark.process
-def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: Path) -> None:
-    options = settings(tmp_path)
-    with ServerProcess(tmp_path, *options) as one, ServerProcess(tmp_path, *options) as two:
-
-        async def story(it: Receiver) -> None:
-            ask = Asking(two.port)
-            secret = await ask.subscribe(it, concurrency=6, timeout="2m")
-            await ask.put(*[f"a{number}" for number in range(300)])
-            await ask.acked(300)
-            assert len({got.id for got in it.got}) == len(it.got) == 300
-            # As soon as they know of each other, each sends its share of six.
-            count, by = 300, Counter[str]()
-            deadline = time.monotonic() + PATIENCE
-            while sorted(by.values()) != [3, 3]:
-                assert time.monotonic() < deadline, by
-                it.answers(answer(200))
-                await ask.acked(count)
-                gate = asyncio.Event()
-
-                async def hold(got: Got, _: object, gate: asyncio.Event = gate) -> bytes:
-                    await gate.wait()
-                    return answer(200)
-
-                it.script = hold
-                await ask.put(*[f"{count}-{number}" for number in range(20)])
-                await until(lambda: it.under_way >= 6)
-                held = await ask("GET", f"{Q}/messages?state=leased")
-                by = Counter(message["holder"] for message in held["messages"])
-                if sorted(by.values()) != [3, 3]:
-                    gate.set()
-                    count += 20
-            one.kill()
-            gate.set()
-            await ask.acked(count + 20)
-            attempts = Counter(got.headers["bide-attempt"] for got in it.got)
-            assert attempts["1"] == count + 20
-            assert attempts["2"] == await ask.flow("lapsed") >= 3
-            assert (await ask("GET", f"{Q}/audit"))["balanced"]
-            for log in (one.text, two.text):
-                assert "Traceback" not in log
-                assert secret not in log
-
-        play(story)
-
-
-@pytest.mark.process
-def test_several_processes_of_a_server_share_the_work(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, *settings(tmp_path), "--workers", "2") as server:
-
-        async def story(it: Receiver) -> None:
-            ask = Asking(server.port)
-            await ask.subscribe(it, concurrency=4)
-            for batch in range(10):
-                await ask.put(*[f"{batch}-{number}" for number in range(20)])
-                os.kill(server.workers()[0], signal.SIGKILL) if batch == 5 else None
-            await ask.acked(200)
-            assert len({got.id for got in it.got}) == 200
-            assert (await ask("GET", f"{Q}/audit"))["balanced"]
-
-        play(story)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("grace", [20, 0.2])
-def test_a_stop_finishes_what_is_under_way_or_hands_it_back(tmp_path: Path, grace: float) -> None:
-    options = settings(tmp_path, grace=grace)
-
-    async def story(it: Receiver) -> None:
-        gate = asyncio.Event()
-
-        async def hold(got: Got, _: object) -> bytes:
-            await gate.wait()
-            return answer(200)
-
-        with ServerProcess(tmp_path, *options) as server:
-            ask = Asking(server.port)
-            it.script = hold
-            await ask.subscribe(it, concurrency=2)
-            await ask.put("a", "b", "c")
-            await until(lambda: it.under_way == 2)
-            server.process.send_signal(signal.SIGTERM)
-            if grace > 1:
-                await until(lambda: "s to finish" in server.text)
-                gate.set()
-            assert await asyncio.to_thread(server.process.wait, 30) == 0
-            assert "Traceback" not in server.text
-        it.answers(answer(200))
-        with ServerProcess(tmp_path, *options) as server:
-            ask = Asking(server.port)
-            await ask.acked(3)
-            again = [got.headers["bide-attempt"] for got in it.got]
-            assert again == ["1"] * (3 if grace > 1 else 5)  # untouched: no attempt was lost
-            assert await ask.flow("lapsed") == 0
-
-    play(story)
-
-
-@pytest.mark.process
-def test_a_second_signal_hands_back_at_once(tmp_path: Path) -> None:
-    async def story(it: Receiver) -> None:
-        async def hang(got: Got, _: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
-        it.script = hang
-        with ServerProcess(tmp_path, *settings(tmp_path, grace=40)) as server:
-            ask = Asking(server.port)
-            await ask.subscribe(it, concurrency=1)
-            await ask.put("a")
-            await until(lambda: it.under_way == 1)
-            server.process.send_signal(signal.SIGTERM)
-            await until(lambda: "s to finish" in server.text)
-            server.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(server.process.wait, 30) == 0
-        with ServerProcess(tmp_path, *settings(tmp_path, push=False)) as server:
-            ask = Asking(server.port)
-            found = await ask("GET", f"{Q}/messages/a")
-            assert (found["state"], found["attempt"]) == ("ready", 0)
-
-    play(story)
