@@ -8,25 +8,7 @@ from typing import Any
 import pytest
 
 import bide
-from tests.worker.scene import Scene
-
-Handle = Callable[[Any], None]
-
-
-def register(scene: Scene, is_async: bool, handle: Handle, **options: Any) -> None:
-    """Let a function handle queue q, from a task or from a thread."""
-    if is_async:
-
-        async def on_loop(body: Any) -> None:
-            handle(body)
-
-        scene.app.handler("q", **options)(on_loop)
-    else:
-        scene.app.handler("q", **options)(handle)
-
-
-both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-
+from tests.worker.scene import Scene, both, register
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
 

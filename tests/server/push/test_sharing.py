@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,30 +33,38 @@ def another(stage: Stage) -> Iterator[Lane]:
         lane.close()
 
 
+@asynccontextmanager
+async def joined_by(stage: Stage, one: Pusher) -> AsyncIterator[Pusher]:
+    """Let another server be at work on the store; both know of each other."""
+    with another(stage) as lane:
+        other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
+        task = asyncio.create_task(other.run(0.0))
+        try:
+            await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
+            yield other
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
 def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
     async def story() -> None:
         async with receiver() as it:
             await stage.subscribe(it.url, concurrency=8)
-            with another(stage) as lane:
-                other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
-                task = asyncio.create_task(other.run(0.0))
-                async with stage.pushing(holder="one") as one:
-                    await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
-                    await until(lambda: one.outlets["/shop"]._share == 4)
-                    gate = asyncio.Event()
+            async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
+                await until(lambda: one.outlets["/shop"]._share == 4)
+                gate = asyncio.Event()
 
-                    async def hold(got: Got, _: object) -> bytes:
-                        await gate.wait()
-                        return answer(200)
+                async def hold(got: Got, _: object) -> bytes:
+                    await gate.wait()
+                    return answer(200)
 
-                    it.script = hold
-                    await stage.put(*range(300))
-                    await until(lambda: it.under_way == 8)  # all together, and no more
-                    gate.set()
-                    await stage.acked(300)
-                    tallies = [pusher.outlets["/shop"].station.tally for pusher in (one, other)]
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                it.script = hold
+                await stage.put(*range(300))
+                await until(lambda: it.under_way == 8)  # all together, and no more
+                gate.set()
+                await stage.acked(300)
+                tallies = [pusher.outlets["/shop"].station.tally for pusher in (one, other)]
             assert it.most == 8
             assert len(Counter(got.id for got in it.got)) == len(it.got) == 300
             assert min(tally.claimed for tally in tallies) > 0
@@ -68,19 +76,14 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
 def test_the_rate_is_that_of_all_servers_together(stage: Stage) -> None:
     async def story() -> None:
         await stage.subscribe("https://example.org/", rate=10, concurrency=5)
-        with another(stage) as lane:
-            other = Pusher(lane, stage.clock, holder="other")
-            task = asyncio.create_task(other.run(0.0))
-            async with stage.pushing(holder="one") as one:
-                await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
+        async with stage.pushing(holder="one") as one:
+            async with joined_by(stage, one) as other:
                 outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
                 await stage.pass_time(lambda: all(o._pace.rate == 5 for o in outlets))
                 assert sorted(outlet._share for outlet in outlets) == [2, 3]
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                # The one that stays gets it all.
-                await stage.pass_time(lambda: outlets[0]._pace.rate == 10)
-                assert outlets[0]._share == 5
+            # The one that stays gets it all.
+            await stage.pass_time(lambda: outlets[0]._pace.rate == 10)
+            assert outlets[0]._share == 5
 
     stage.play(story())
 
@@ -105,23 +108,17 @@ def test_what_one_server_finds_out_about_a_receiver_counts_for_all(stage: Stage)
         async with receiver() as it:
             it.answers(answer(503))
             await stage.subscribe(it.url, failures=1, concurrency=2)
-            with another(stage) as lane:
-                other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
-                task = asyncio.create_task(other.run(0.0))
-                async with stage.pushing(holder="one") as one:
-                    await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
-                    await stage.put(1)
-                    outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
-                    await stage.pass_time(
-                        lambda: all(outlet.circuit.since is not None for outlet in outlets)
-                    )
-                    it.answers(answer(200))
-                    await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
-                    await stage.pass_time(
-                        lambda: all(outlet.circuit.since is None for outlet in outlets)
-                    )
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
+                await stage.put(1)
+                outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
+                await stage.pass_time(
+                    lambda: all(outlet.circuit.since is not None for outlet in outlets)
+                )
+                it.answers(answer(200))
+                await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
+                await stage.pass_time(
+                    lambda: all(outlet.circuit.since is None for outlet in outlets)
+                )
 
     stage.play(story())
 
@@ -131,35 +128,29 @@ def test_one_server_of_all_sends_the_one_message_to_a_receiver_that_was_dead(sta
         async with receiver() as it:
             it.answers(answer(503))
             await stage.subscribe(it.url, failures=1, probe=60_000, timeout=300_000)
-            with another(stage) as lane:
-                other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
-                task = asyncio.create_task(other.run(0.0))
-                async with stage.pushing(holder="one") as one:
-                    pushers = (one, other)
-                    await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
-                    await stage.put(1)
-                    outlets = [pusher.outlets["/shop"] for pusher in pushers]
-                    await stage.pass_time(
-                        lambda: all(outlet.circuit.since is not None for outlet in outlets)
-                    )
-                    await stage.put(*range(20))
-                    sent, gate = len(it.got), asyncio.Event()
+            async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
+                pushers = (one, other)
+                await stage.put(1)
+                outlets = [pusher.outlets["/shop"] for pusher in pushers]
+                await stage.pass_time(
+                    lambda: all(outlet.circuit.since is not None for outlet in outlets)
+                )
+                await stage.put(*range(20))
+                sent, gate = len(it.got), asyncio.Event()
 
-                    async def hold(got: Got, _: object) -> bytes:
-                        await gate.wait()
-                        return answer(200)
+                async def hold(got: Got, _: object) -> bytes:
+                    await gate.wait()
+                    return answer(200)
 
-                    it.script = hold
-                    await stage.pass_time(lambda: it.under_way, step=1)
-                    looked = [pusher.looked for pusher in pushers]
-                    await stage.pass_time(
-                        lambda: all(p.looked > n + 2 for p, n in zip(pushers, looked, strict=True))
-                    )
-                    assert len(it.got) == sent + 1
-                    gate.set()
-                    await stage.pass_time(lambda: stage.counts().flow.acked == 20)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                it.script = hold
+                await stage.pass_time(lambda: it.under_way, step=1)
+                looked = [pusher.looked for pusher in pushers]
+                await stage.pass_time(
+                    lambda: all(p.looked > n + 2 for p, n in zip(pushers, looked, strict=True))
+                )
+                assert len(it.got) == sent + 1
+                gate.set()
+                await stage.pass_time(lambda: stage.counts().flow.acked == 20)
 
     stage.play(story())
 
@@ -169,20 +160,14 @@ def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) 
         async with receiver() as it:
             it.answers(answer(503))
             await stage.subscribe(it.url, failures=1, probe=1_000, concurrency=1)
-            with another(stage) as lane:
-                other = Pusher(lane, stage.clock, networks=LOOPBACK, holder="other")
-                task = asyncio.create_task(other.run(0.0))
-                async with stage.pushing(holder="one") as one:
-                    await stage.pass_time(lambda: one._there == other._there == ["one", "other"])
-                    await stage.put(1)
-                    outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
-                    await stage.pass_time(
-                        lambda: all(outlet.deliveries.answers for outlet in outlets), step=5
-                    )
-                    it.answers(answer(200))
-                    await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
+                await stage.put(1)
+                outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
+                await stage.pass_time(
+                    lambda: all(outlet.deliveries.answers for outlet in outlets), step=5
+                )
+                it.answers(answer(200))
+                await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
 
     stage.play(story())
 
