@@ -71,9 +71,9 @@ class RedisCluster:
         """Return by what a node is known to the others."""
         return str(ask(server, "CLUSTER", "MYID").decode())
 
-    def owner(self, slot: int) -> RedisServer:
-        """Return the master of a slot, as a living node sees it."""
-        living = next(server for server in self.servers if server.process is not None)
+    def owner(self, slot: int, *, besides: RedisServer | None = None) -> RedisServer:
+        """Return the master of a slot, as a living node sees it that is not `besides`."""
+        living = next(server for server in self.servers if server.process and server is not besides)
         for first, last, master, *_ in ask(living, "CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(server for server in self.servers if server.port == master[1])

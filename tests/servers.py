@@ -1,17 +1,21 @@
 """Real Redis servers for tests, each on sockets and in a folder of its own."""
 
 import importlib.metadata
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import redis
 
 PATIENCE = 20.0
+
+_chance = random.SystemRandom()  # tests set the seed of the others
 
 
 class RedisServer:
@@ -86,8 +90,9 @@ def valkey_program() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on, nor is given to connections that go out meanwhile."""
+    while True:
+        port = _chance.randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
 from bide.engines.redis.batch import Batch, MadeOtherwise
@@ -46,11 +47,11 @@ class RedisEngine:
         self._closed = False
         if settings.cluster is None:
             self._sender: Sender | ClusterSender = Sender(settings, self._lane)
-            registers: Sequence[bytes] = (QUEUES,)
+            self._register = Register(self._sender.plain, (QUEUES,))
         else:
-            self._sender = ClusterSender(settings, self._lane)
-            registers = copies(QUEUES)
-        self._register = Register(self._sender.plain, registers)
+            self._sender = sender = ClusterSender(settings, self._lane)
+            quick = partial(sender.plain, hurried=True)
+            self._register = Register(sender.plain, copies(QUEUES), quick)
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Carry out the commands in order, as few pipelines as they allow."""

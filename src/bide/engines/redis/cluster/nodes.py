@@ -63,7 +63,8 @@ class Nodes:
 
         Args:
             address: where it is.
-            hurried: not to wait for long for one that was lost.
+            hurried: not to wait for long for one that was lost. Others wait a little longer each
+                time, in case it is slow.
 
         Raises:
             StoreError: it does not answer; one that did not a moment ago is not asked again.
@@ -76,10 +77,11 @@ class Nodes:
             raise away.error
         settings = self._settings.of_node(address)
         begin = time.monotonic()
-        hurried = hurried and (away is not None or address in self._doubted)
+        doubtful = away is not None or address in self._doubted
+        patience = QUICK if hurried or away is None else max(QUICK, away.rest)
         try:
-            link = Link(settings.hurried(QUICK) if hurried else settings)
-            if hurried:  # it answers: from now on it may take its time
+            link = Link(settings.hurried(patience) if doubtful else settings)
+            if doubtful:  # it answers: from now on it may take its time
                 link.close()
                 link = Link(settings)
         except StoreError as error:

@@ -1,5 +1,6 @@
 """Calls of scripts to a cluster: each to the node that has its shard, wherever that goes to."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -91,19 +92,18 @@ class ClusterSender:
                 )
             time.sleep(0.02)
         trouble: StoreError | None = None
-        for key in copies(VERSION):
+        for hurried, key in itertools.product((True, False), copies(VERSION)):
             try:
-                version = self.plain("GET", key)
+                version = self.plain("GET", key, hurried=hurried)
                 if version is None:
-                    self.plain("SET", key, LAYOUT, "NX")
+                    self.plain("SET", key, LAYOUT, "NX", hurried=hurried)
             except StoreUnavailable as error:  # the other copies tell the same
                 trouble = error
                 continue
             refuse_newer(version, self._settings.shown)
-            trouble = None
-            break
-        if trouble is not None:
-            raise trouble
+            return
+        assert trouble is not None
+        raise trouble
 
     def close(self) -> None:
         """Close all connections."""
@@ -116,15 +116,19 @@ class ClusterSender:
     def leave(self) -> None:
         """Do nothing: the map of the cluster says where to go."""
 
-    def plain(self, *command: Any) -> Any:
+    def plain(self, *command: Any, hurried: bool = False) -> Any:
         """Send a command about one key that may be sent twice, and return what comes back.
+
+        Args:
+            command: the key is its second word.
+            hurried: not to wait for a node that is away.
 
         Raises:
             StoreError: the node that has the key cannot be reached, or refuses it.
         """
         packed = pack(*command)
         key = command[1] if isinstance(command[1], bytes) else str(command[1]).encode()
-        sent = _Sent(slot_of(key), lambda _: packed, False, False, b"")
+        sent = _Sent(slot_of(key), lambda _: packed, False, hurried, b"")
         self._carry([sent])
         if isinstance(sent.answer, StoreError):
             raise sent.answer
