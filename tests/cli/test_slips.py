@@ -36,6 +36,15 @@ ON_A_QUEUE = [
     ["dead", "show", "ordrs", "a"],
     ["dead", "purge", "ordrs", "--all", "--yes"],
     ["revive", "ordrs", "--all"],
+    ["cancel", "ordrs", "a"],
+    ["cancel", "ordrs", "a", "b", "--if-due", "1"],
+    ["cancel", "ordrs", "--group", "g"],
+    ["cancel", "ordrs", "--group", "g", "--dry-run"],
+    ["reschedule", "ordrs", "a", "--delay", "1h"],
+    ["ack", "ordrs", "a", "7"],
+    ["retry", "ordrs", "a", "7"],
+    ["bury", "ordrs", "a", "7"],
+    ["extend", "ordrs", "a", "7"],
 ]
 
 

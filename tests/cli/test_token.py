@@ -2,7 +2,12 @@
 
 import pytest
 
+import bide
+from bide.server.access import Tokens
+from bide.server.app import App
+from bide.server.settings import Settings
 from tests.cli.conftest import Bide
+from tests.server.conftest import running
 
 
 def test_a_namespace_that_cannot_be_is_named_as_it_was_given(run: Bide) -> None:
@@ -28,3 +33,15 @@ def test_tokens_are_not_made_at_a_server(run: Bide, words: tuple[str, ...]) -> N
     assert refused.exit_code == 2
     assert "make tokens with the URL of the store that it serves" in refused.stderr
     assert "secret" not in refused.output
+
+
+def test_a_token_that_may_not_look_hears_of_the_message_that_is_not_there(
+    run: Bide, url: str, orders: bide.Queue
+) -> None:
+    orders.put(1)
+    token = Tokens(orders._lane).create(None, ["produce"])[0]
+    with running(App(Settings(store=url))) as port:
+        for queue in ("orders", "ordrs"):
+            done = run("cancel", queue, "b", "--url", f"http://:{token}@127.0.0.1:{port}")
+            assert (done.stdout.split("\t")[:3], done.exit_code) == (["b", "no", "gone"], 1)
+            assert done.stderr == ""

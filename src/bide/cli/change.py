@@ -59,11 +59,14 @@ def cancel(
     if ids:
         orders = store.queue(queue)
         if if_due is None:
-            return print_outcomes(out, orders.cancel_many(ids), "cancelled")
-        outcomes = [orders.cancel(id, if_due=if_due) for id in ids]
-        return print_outcomes(out, outcomes, "cancelled")
+            outcomes = orders.cancel_many(ids)
+        else:
+            outcomes = [orders.cancel(id, if_due=if_due) for id in ids]
+        return print_outcomes(out, store.told(queue, outcomes), "cancelled")
     ask = Arguments(queue, bodies.MAX_BODY)
     count = _cancel_all(store, ask.cancel_where(**rule, dry_run=True), dry_run)
+    if not count:
+        store.must_have(queue)
     verb = "would be cancelled" if dry_run else "cancelled"
     mark = ("✓ ", "green") if count else ("✗ ", "red")
     told = f"{count:,} message{'' if count == 1 else 's'} {verb}"
@@ -120,4 +123,4 @@ def reschedule(
             "reschedule needs the new moment: --delay or --at", click.get_current_context()
         )
     outcome = store.queue(queue).reschedule(id, delay=delay, at=at, if_due=if_due)
-    return print_outcomes(out, [outcome], "moved")
+    return print_outcomes(out, store.told(queue, [outcome]), "moved")

@@ -63,7 +63,8 @@ def _settle(
 ) -> bool:  # fmt: skip
     def outcomes() -> Iterator[Any]:
         for start in range(0, len(leases), 1_000):
-            yield from store.ask(Outcomes, command(leases[start : start + 1_000])).outcomes
+            asked = command(leases[start : start + 1_000])
+            yield from store.told(asked.queue, store.ask(Outcomes, asked).outcomes)
 
     return print_outcomes(out, outcomes(), verb)
 

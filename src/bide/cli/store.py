@@ -1,7 +1,7 @@
 """The store that a command works on."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,9 +16,9 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Queues
-from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, is_own
-from bide.model.replies import Names
+from bide.model.replies import Names, Outcome
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
@@ -120,6 +120,32 @@ class Store:
         if not self.has(name):
             raise NoQueue(f"there is no queue {name!r}", self, name)
         return queue
+
+    def told(self, queue: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Pass on what became of messages; of the first that is not there, look at the queue.
+
+        So nobody pays for a look who has named a queue that is there.
+
+        Raises:
+            NoQueue: there is no such queue.
+        """
+        looked = False
+        for outcome in outcomes:
+            if not (looked or outcome.done or outcome.state):
+                self.must_have(queue)
+                looked = True
+            yield outcome
+
+    def must_have(self, queue: str) -> None:
+        """Look why nothing was found in a queue.
+
+        Raises:
+            NoQueue: there is no such queue.
+        """
+        # Whoever may not look, as with a token to produce alone, is told of the messages.
+        with suppress(StoreError):
+            if not self.has(queue):
+                raise NoQueue(f"there is no queue {queue!r}", self, queue)
 
     def names(self, prefix: str = "", *, own: bool = False) -> list[str]:
         """Return the names of the queues that begin with `prefix`.
