@@ -4,6 +4,7 @@ import base64
 import threading
 import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -243,6 +244,17 @@ def test_dead_letters_are_listed_revived_and_purged(client: Client) -> None:
     assert client.post(f"{Q}/revive", {"ids": ["m0"]}).json["outcomes"][0]["state"] == "ready"
     assert client.post(f"{Q}/purge", {"state": "dead"}).json["count"] == 2
     assert client.post(f"{Q}/revive").json["outcomes"] == []
+
+
+def test_queues_that_bide_keeps_for_itself_are_listed_if_asked_for(client: Client) -> None:
+    for queue in ("orders", "bide:move", "shop/bide:move"):
+        client.post(f"/v1/queues/{quote(queue, '')}/messages", {"body": 1})
+    assert client.get("/v1/queues").json == {"queues": ["orders"]}
+    assert client.get("/v1/queues?prefix=bide").json == {"queues": []}
+    assert client.get("/v1/queues?prefix=bide:").json == {"queues": ["bide:move"]}
+    told = client.get("/metrics").data.decode()
+    assert 'queue="orders"' in told
+    assert "bide:move" not in told
 
 
 def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:

@@ -143,7 +143,10 @@ def test_making_a_registry_touches_no_store() -> None:
 
 def test_queues_may_be_named(shop: Shop) -> None:
     assert list(counts_of(shop.lane, ["mail"])) == ["mail"]
+    with bide.Queue("bide:move", shop.url, clock=shop.clock) as ledger:
+        ledger.put(1)
     assert list(counts_of(shop.lane)) == ["mail", "orders"]
+    assert list(counts_of(shop.lane, ["bide:move"])) == ["bide:move"]
 
 
 def test_it_is_served_until_it_is_closed(shop: Shop) -> None:

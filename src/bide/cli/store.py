@@ -17,12 +17,12 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
-from bide.model.identity import OWN, RESERVED, is_own
+from bide.model.identity import OWN, RESERVED, is_listed, is_own
 from bide.model.replies import Names, Outcome
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
-__all__ = ["NoQueue", "Store", "is_listed", "refuse_lone", "refuse_own"]
+__all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
 
 R = TypeVar("R")
 
@@ -44,11 +44,6 @@ def refuse_lone(url: str) -> None:
             "what it puts is lost; name a store that is shared with --url or BIDE_URL, such as "
             "sqlite:///bide.db"
         )
-
-
-def is_listed(queue: str, prefix: str) -> bool:
-    """Tell whether a queue is listed: bide's own are where only theirs begin with the prefix."""
-    return is_own(prefix) or not is_own(queue)
 
 
 def refuse_own(queue: str) -> None:

@@ -8,8 +8,8 @@ import time
 from bide.model.errors import InvalidArgument
 
 __all__ = [
-    "OWN", "RESERVED", "check_name", "check_namespace", "check_queue", "is_own", "new_id",
-    "new_ids",
+    "OWN", "RESERVED", "check_name", "check_namespace", "check_queue", "is_listed", "is_own",
+    "new_id", "new_ids",
 ]  # fmt: skip
 
 OWN = "bide:"
@@ -65,6 +65,18 @@ def is_own(queue: str) -> bool:
     """
     namespace, _, name = queue.rpartition("/")
     return namespace == RESERVED or name.startswith(OWN)
+
+
+def is_listed(queue: str, prefix: str = "") -> bool:
+    """Tell whether a queue is listed among those that begin with a prefix.
+
+    Those that bide keeps for itself are only where all that begin so are its own.
+
+    Example:
+        >>> is_listed("orders"), is_listed("bide:move"), is_listed("bide:move", "bide:")
+        (True, False, True)
+    """
+    return is_own(prefix) or not is_own(queue)
 
 
 def check_name(name: str, what: str = "id") -> str:

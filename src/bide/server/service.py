@@ -11,6 +11,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Claim, Command, Queues
 from bide.model.errors import BideError
+from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Names, Reply
 from bide.server.access import Caller, Tokens
 from bide.server.admission import Admission
@@ -138,9 +139,12 @@ class Service:
                 tally.lateness.observe(max(0, reply.now - message.due) / 1000)
 
     async def names(self, caller: Caller, prefix: str = "") -> list[str]:
-        """Return the names of a caller's queues, as they are in their namespace."""
+        """Return the names of a caller's queues, as they are in their namespace.
+
+        Without those that bide keeps for itself, unless the prefix asks for them.
+        """
         found = await self.ask(Names, Queues(caller.full(prefix)))
-        return own_names(caller, found.names)
+        return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
 
     async def ready(self) -> str | None:
         """Return why the service cannot work, `None` if it can."""

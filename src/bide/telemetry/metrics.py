@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
+from bide.model.identity import is_listed
 from bide.model.replies import Counts, Names, Reply
 from bide.telemetry.ports import unlistenable
-from bide.telemetry.presence import is_register
 from bide.telemetry.tally import OUTCOMES, Histogram, Tally
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Cou
 
     Args:
         lane: the way to the store.
-        queues: which; all that there are by default, but those of bide's own workers.
+        queues: which; all that there are by default, but those that bide keeps for itself.
 
     Raises:
         StoreError: the store cannot be read.
@@ -77,7 +77,7 @@ def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Cou
     if queues is None:
         names = lane.call(Queues(""))
         assert isinstance(names, Names)
-        queues = [name for name in names.names if not is_register(name)]
+        queues = [name for name in names.names if is_listed(name)]
     found: dict[str, Counts] = {}
     for queue in queues:
         reply = lane.call(Count(queue))

@@ -8,9 +8,10 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from bide.cli.moments import now_ms
-from bide.cli.store import Store, is_listed
+from bide.cli.store import Store
 from bide.cli.top.sample import Workers
 from bide.model.errors import BideError, StoreError
+from bide.model.identity import is_listed
 from bide.model.replies import Counts
 from bide.telemetry.sample import Lateness, Sample, Worker, answered, look
 

@@ -135,6 +135,8 @@ QUEUES = (
     Operation(
         "listQueues", "GET", "/v1/queues", "List the queues", "read", list_queues,
         {200: QueueNames}, query=PrefixQuery, tag="queues",
+        description="Those that bide keeps for itself, such as `bide:move`, only where the prefix "
+        "asks for them: `bide:`.",
     ),
     Operation(
         "counts", "GET", _QUEUE, "Count the messages in each state", "read", counts,
