@@ -1,6 +1,8 @@
 """A connection to a server that is kept, and what goes wrong with it."""
 
 import select
+import socket
+import ssl
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import NamedTuple
 
@@ -10,6 +12,10 @@ __all__ = ["Address", "Connection"]
 
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """What OpenSSL calls an answer that is no TLS, in one version or another."""
+
+
+PATIENCE = 5.0
+"""For how many seconds at most it is tried whether somebody speaks TLS."""
 
 
 class Address(NamedTuple):
@@ -39,13 +45,15 @@ class Connection:
     Args:
         address: of the server.
         timeout: seconds to wait for a connection, and for each piece of an answer.
+        known: whether a server has answered there before.
     """
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: Address, timeout: float, *, known: bool = False) -> None:
         kind = HTTPSConnection if address.tls else HTTPConnection
         self._http = kind(address.host, address.port, timeout=timeout)
         self._address = address
         self._timeout = timeout
+        self._known = known or address.tls
 
     def ask(self, method: str, path: str, data: bytes | None, kind: str) -> tuple[int, bytes]:
         """Send a request; return the status and the body of the answer.
@@ -57,9 +65,15 @@ class Connection:
         self._send(method, path, data, kind)
         try:
             answer = self._http.getresponse()
-            return answer.status, answer.read()
+            data = answer.read()
+            if answer.status == 400 and not data.startswith(b"{"):
+                self._refuse_tls()  # some say so in plain words to whoever speaks none
+            self._known = True
+            return answer.status, data
         except (OSError, HTTPException) as error:
             self.close()
+            if not isinstance(error, TimeoutError):
+                self._refuse_tls()
             why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
             raise OutcomeUnknown(
                 f"{self._address.shown} did not answer ({why}); it may have done what was asked"
@@ -76,6 +90,8 @@ class Connection:
             return self._http.getresponse()
         except (OSError, HTTPException) as error:
             self.close()
+            if not isinstance(error, TimeoutError):
+                self._refuse_tls()
             raise StoreUnavailable(f"{self._address.shown}: {_words(error)}") from error
 
     def shutdown(self) -> None:
@@ -90,6 +106,13 @@ class Connection:
     def close(self) -> None:
         """Close it; the next request opens another."""
         self._http.close()
+
+    def _refuse_tls(self) -> None:
+        """Look whether an answer that is none was TLS, where nobody has answered before."""
+        if not self._known and _speaks_tls(self._address, min(self._timeout, PATIENCE)):
+            self.close()
+            mend = self._address._replace(tls=True).shown
+            raise StoreUnavailable(f"{self._address.shown} speaks TLS: use {mend}")
 
     def _send(self, method: str, path: str, data: bytes | None, kind: str) -> None:
         headers = {"accept": kind, "content-type": kind}
@@ -114,6 +137,22 @@ class Connection:
             raise StoreUnavailable(
                 f"{self._address.shown} cannot be reached: {_words(error)}; {mend}"
             ) from error
+
+
+def _speaks_tls(address: Address, timeout: float) -> bool:
+    """Try whether TLS is spoken there, whoever it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((address.host, address.port or 80), timeout) as plain,
+            context.wrap_socket(plain, server_hostname=address.host),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it refuses us in the words of TLS
+    except (OSError, ValueError):
+        return False
 
 
 def _has_ended(descriptor: int) -> bool:

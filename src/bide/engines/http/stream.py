@@ -33,7 +33,7 @@ class EventStream:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._lines: HTTPResponse | None = None
-        self._closed = False
+        self._closed = self._known = False
 
     def next(self) -> tuple[str, bytes]:
         """Wait for an event; return its name and its data.
@@ -75,12 +75,13 @@ class EventStream:
                 self._connection.shutdown()
 
     def _open(self) -> None:
-        connection = Connection(self._address, self._silence)
+        connection = Connection(self._address, self._silence, known=self._known)
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("this stream was closed")
             self._connection = connection
         lines = connection.stream(self._path, "text/event-stream")
+        self._known = True
         if lines.status != 200:
             error = refusal(self._address, lines.status, lines.read())
             self.drop()
