@@ -69,8 +69,11 @@ def test_cancel_a_span_of_time(run: Bide, orders: bide.Queue) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "1"]],
-)
+    [
+        [], ["a", "--group", "g"], ["a", "--dry-run"], ["--group", "g", "--if-due", "1"],
+        ["--group", "g", "--if-version", "0123456789abcdef"],
+    ],
+)  # fmt: skip
 def test_cancel_takes_ids_or_a_rule(run: Bide, arguments: list[str]) -> None:
     result = run("cancel", "orders", *arguments)
     assert result.exit_code == 2
@@ -92,3 +95,45 @@ def test_reschedule_needs_a_moment(run: Bide) -> None:
     result = run("reschedule", "orders", "a")
     assert result.exit_code == 2
     assert "--delay or --at" in result.stderr
+
+
+def version(run: Bide, id: str) -> str:
+    return str(json.loads(run("get", "orders", id, "--json").output)["version"])
+
+
+def test_change_only_what_is_still_as_it_was_seen(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a", at=4_000_000_000)
+    seen = version(run, "a")
+    assert seen == orders.scan().__next__().version
+    orders.put(2, id="a", at=4_000_000_000, on_conflict="replace")
+    for line in ("cancel orders a", "reschedule orders a --delay 1h"):
+        refused = run(*line.split(), "--if-version", seen)
+        assert refused.exit_code == 1
+        assert refused.output.startswith("a\tno\tdelayed\tit is delayed, due ")
+        assert refused.output.endswith(", and no longer as you saw it\n")
+    moved = run("reschedule", "orders", "a", "--delay", "1h", "--if-version", version(run, "a"))
+    assert (moved.output, moved.exit_code) == ("a\tmoved\tdelayed\t\n", 0)
+    done = run("cancel", "orders", "a", "--if-version", version(run, "a"))
+    assert (done.output, done.exit_code) == ("a\tcancelled\tgone\t\n", 0)
+
+
+def test_a_message_that_is_held_may_be_as_it_was_seen(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    seen = version(run, "a")
+    orders.claim()
+    refused = run("cancel", "orders", "a", "--if-version", seen)
+    assert " holds it until " in refused.output
+    assert "as you saw it" not in refused.output
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("cancel orders a --if-version 7", "'7' is no version; 'bide get' tells the version"),
+        ("reschedule orders a --delay 1 --if-version x", "'x' is no version; 'bide get' tells"),
+        ("cancel orders a b --if-version 0123456789abcdef", "--if-version is of one message"),
+    ],
+)
+def test_a_version_that_cannot_be(run: Bide, line: str, told: str) -> None:
+    refused = run(*line.split())
+    assert (told in refused.stderr, refused.exit_code) == (True, 2), refused.stderr

@@ -17,7 +17,10 @@ def test_get_as_a_line_and_as_json(run: Bide, orders: bide.Queue) -> None:
     orders.put({"n": 1}, id="a", at=4_000_000_000, group="g")
     line = run("get", "orders", "a").output
     assert line == 'a\tdelayed\t2096-10-02T07:06:40.000Z\t0\t0/10\tg\t{"n":1}\n'
-    assert json.loads(run("get", "orders", "a", "--json").output) == {
+    found = json.loads(run("get", "orders", "a", "--json").output)
+    (message,) = orders.scan()
+    assert found.pop("version") == message.version
+    assert found == {
         "id": "a", "queue": "orders", "state": "delayed", "due": 4_000_000_000_000, "priority": 0,
         "attempt": 0, "attempts": 10, "group": "g", "body": {"n": 1},
     }  # fmt: skip

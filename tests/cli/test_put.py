@@ -118,6 +118,8 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "-", "--lines", "--id", "x"], "ids are made up"),
         (["orders", "1", "--lines"], "stdin or --file"),
         (["orders", "\udcff", "--text"], "no UTF-8 text"),
+        (["orders", "1", "--if-version", "7"], "'7' is no version; 'bide get' tells"),
+        (["orders", "-", "--lines", "--if-version", "0" * 16], "--lines do not go together"),
     ],
 )
 def test_wrong_usage_says_why(run: Bide, arguments: list[str], word: str) -> None:
@@ -159,6 +161,46 @@ def test_replacing_what_a_worker_holds_is_not_done(run: Bide, orders: bide.Queue
     orders.put(1, id="a")
     orders.claim()
     assert run("put", "orders", "2", "--id", "a", "--on-conflict", "replace").exit_code == 1
+
+
+def test_replacing_only_what_is_still_as_it_was_seen(run: Bide, orders: bide.Queue) -> None:
+    first = orders.put(1, id="a", delay="1h")
+    (seen,) = orders.scan()
+    orders.put(2, id="a", at=first.due_at, on_conflict="replace")
+    put = ("put", "orders", "3", "--id", "a", "--on-conflict", "replace", "--if-version")
+    refused = run(*put, seen.version)
+    assert (refused.stdout, refused.exit_code) == ("a\n", 1)
+    assert refused.stderr.startswith("not replaced: a is delayed, due ")
+    assert refused.stderr.endswith(", and no longer as you saw it\n")
+    (now,) = orders.scan()
+    assert (now.body, run(*put, now.version).exit_code) == (2, 0)
+    assert [message.body for message in orders.scan()] == [3]
+    orders.cancel("a")
+    gone = run(*put, now.version)
+    assert (gone.stderr, gone.exit_code) == ("not replaced: a is not in the queue\n", 1)
+    assert list(orders.scan()) == []
+
+
+def test_replacing_what_was_seen_makes_no_queue_and_no_store(
+    run: Bide, orders: bide.Queue, tmp_path: Path
+) -> None:
+    put = ("put", "ordrs", "3", "--id", "a", "--on-conflict", "replace", "--if-version", "0" * 16)
+    absent = run(*put)
+    assert (absent.stdout, absent.exit_code) == ("", 3)
+    assert list(tmp_path.iterdir()) == []
+    orders.put(1)
+    absent = run(*put)
+    assert (absent.stdout, absent.exit_code) == ("", 1)
+    assert "there is no queue 'ordrs'" in absent.stderr
+    assert "there are: orders\n" in absent.stderr
+
+
+def test_what_was_seen_has_an_id_and_is_replaced(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    for more in ([], ["--id", "a"], ["--on-conflict", "replace"]):
+        refused = run("put", "orders", "1", *more, "--if-version", "0" * 16)
+        assert refused.exit_code == 2
+        assert "add its id and --on-conflict" in refused.stderr
 
 
 def test_lines_put_a_message_each(run: Bide, orders: bide.Queue) -> None:

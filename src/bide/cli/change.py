@@ -5,7 +5,14 @@ from typing import Any
 import click
 
 from bide.cli.messages import print_outcomes
-from bide.cli.options import MOMENT, on_store, queue_argument, rule_options, when_options
+from bide.cli.options import (
+    MOMENT,
+    on_store,
+    queue_argument,
+    rule_options,
+    version_option,
+    when_options,
+)
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -27,6 +34,7 @@ __all__ = ["cancel", "reschedule"]
     metavar="MOMENT",
     help="Only if it is still due then, so that you cancel what you saw.",
 )
+@version_option("One message only: only if")
 @click.option("--dry-run", is_flag=True, help="With a rule: only count.")
 @on_store
 def cancel(
@@ -35,6 +43,7 @@ def cancel(
     queue: str,
     ids: tuple[str, ...],
     if_due: float | None,
+    if_version: str | None,
     dry_run: bool,
     **rule: Any,
 ) -> bool:
@@ -50,28 +59,34 @@ def cancel(
       bide cancel mail --after 2026-12-24T00:00Z --before 2026-12-27T00:00Z --dry-run
     """  # fmt: skip
     ruled = any(value is not None for value in rule.values())
-    if ruled == bool(ids) or (ids and dry_run) or (ruled and if_due is not None):
+    as_seen = if_due is not None or if_version is not None
+    if ruled == bool(ids) or (ids and dry_run) or (ruled and as_seen):
         raise click.UsageError(
-            "cancel takes ids (with --if-due), or a rule of --group, --after and --before (with "
-            "--dry-run)",
+            "cancel takes ids (with --if-due or --if-version), or a rule of --group, --after and "
+            "--before (with --dry-run)",
             click.get_current_context(),
+        )
+    if if_version is not None and len(ids) > 1:
+        raise click.UsageError(
+            "--if-version is of one message; cancel them one by one", click.get_current_context()
         )
     if ids:
         orders = store.queue(queue)
-        if if_due is None:
-            outcomes = orders.cancel_many(ids)
+        if as_seen:
+            outcomes = [orders.cancel(id, if_due=if_due, if_version=if_version) for id in ids]
         else:
-            outcomes = [orders.cancel(id, if_due=if_due) for id in ids]
-        return print_outcomes(out, store.told(queue, outcomes), "cancelled")
+            outcomes = orders.cancel_many(ids)
+        told = store.told(queue, outcomes)
+        return print_outcomes(out, told, "cancelled", as_seen=as_seen)
     ask = Arguments(queue, bodies.MAX_BODY)
     count = _cancel_all(store, ask.cancel_where(**rule, dry_run=True), dry_run)
     if not count:
         store.must_have(queue)
     verb = "would be cancelled" if dry_run else "cancelled"
     mark = ("✓ ", "green") if count else ("✗ ", "red")
-    told = f"{count:,} message{'' if count == 1 else 's'} {verb}"
+    sentence = f"{count:,} message{'' if count == 1 else 's'} {verb}"
     would = {"cancelled": "would-cancel"} if dry_run else None
-    out.report({"cancelled": count}, mark, told, would=would)
+    out.report({"cancelled": count}, mark, sentence, would=would)
     return count > 0
 
 
@@ -99,6 +114,7 @@ def _cancel_all(store: Store, dry: Cancel, dry_run: bool) -> int:
     metavar="MOMENT",
     help="Only if it is still due then, so that you move what you saw.",
 )
+@version_option("Only if")
 @on_store
 def reschedule(
     store: Store,
@@ -108,6 +124,7 @@ def reschedule(
     delay: float | None,
     at: float | None,
     if_due: float | None,
+    if_version: str | None,
 ) -> bool:
     """Move a message that nobody holds to another moment.
 
@@ -122,5 +139,8 @@ def reschedule(
         raise click.UsageError(
             "reschedule needs the new moment: --delay or --at", click.get_current_context()
         )
-    outcome = store.queue(queue).reschedule(id, delay=delay, at=at, if_due=if_due)
-    return print_outcomes(out, store.told(queue, [outcome]), "moved")
+    outcome = store.queue(queue).reschedule(
+        id, delay=delay, at=at, if_due=if_due, if_version=if_version
+    )
+    as_seen = if_due is not None or if_version is not None
+    return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)

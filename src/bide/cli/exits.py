@@ -53,7 +53,7 @@ def code_of(error: BideError) -> int:
 
 _ARGUMENT = re.compile(
     r"(?<![?&])\b(after|at|attempts|before|bucket|ceiling|concurrency|delay|expires|failures|first|group|"
-    r"health_port|horizon|if_due|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
+    r"health_port|horizon|if_due|if_version|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
 )
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "as_json",
     "body_bytes",
     "body_line",
+    "changed",
     "outcome_json",
     "print_messages",
     "print_outcomes",
@@ -35,6 +36,7 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
         "priority": message.priority,
         "attempt": message.attempt,
         "attempts": message.attempts,
+        "version": message.version,
         **more,
     }
     for name in ("expires", "group", "headers", "holder", "until", "ended"):
@@ -159,6 +161,7 @@ def print_sheet(out: Output, message: Message) -> None:
         sheet.add_row("expires", moment(message.due + message.expires))
     sheet.add_row("priority", str(message.priority))
     sheet.add_row("attempt", _attempts(message, " of "))
+    sheet.add_row("version", message.version)
     if message.group is not None:
         sheet.add_row("group", Text(message.group))
     if message.holder is not None:
@@ -186,10 +189,18 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def print_outcomes(out: Output, outcomes: Iterable[Outcome], verb: str) -> bool:
+def print_outcomes(
+    out: Output, outcomes: Iterable[Outcome], verb: str, *, as_seen: bool = False
+) -> bool:
     """Print what became of messages; return whether all was done.
 
     In a pipe a line is: id, the verb or "no", the state it is in, and what that means.
+
+    Args:
+        out: where.
+        outcomes: what became of them.
+        verb: what was to become of them.
+        as_seen: whether that was only if they still are as somebody saw them.
     """
     all_done = True
     for outcome in outcomes:
@@ -197,12 +208,14 @@ def print_outcomes(out: Output, outcomes: Iterable[Outcome], verb: str) -> bool:
         if out.as_json:
             out.json(outcome_json(outcome))
         elif not out.terminal:
-            where = "" if outcome.done else standing(outcome)
+            where = "" if outcome.done else standing(outcome, as_seen=as_seen)
             out.row(outcome.id, verb if outcome.done else "no", outcome.state or "gone", where)
         elif outcome.done:
             out.text(("✓ ", "green"), f"{outcome.id} {verb}", *_then(outcome))
         else:
-            out.text(("✗ ", "red"), f"{outcome.id} not {verb}: {standing(outcome)}")
+            out.text(
+                ("✗ ", "red"), f"{outcome.id} not {verb}: {standing(outcome, as_seen=as_seen)}"
+            )
     return all_done
 
 
@@ -216,12 +229,13 @@ def _then(outcome: Outcome) -> list[tuple[str, str]]:
     return [(": ", ""), *state_and_due(outcome.state, outcome.due, now)]
 
 
-def standing(outcome: Outcome, name: str = "it") -> str:
+def standing(outcome: Outcome, name: str = "it", *, as_seen: bool = False) -> str:
     """Return where a message stands, for people, with moments in their own zone.
 
     Args:
         outcome: what is known of it.
         name: what it is called.
+        as_seen: whether it was to be changed only if it still is as somebody saw it.
     """
     now = now_ms()
     if outcome.state is None:
@@ -230,5 +244,11 @@ def standing(outcome: Outcome, name: str = "it") -> str:
         left = rounded(max(0, outcome.until - now))
         return f"{outcome.holder} holds {name} until {local(outcome.until, now)} ({left} left)"
     if outcome.state in ("delayed", "ready") and outcome.due is not None:
-        return f"{name} is {outcome.state}, due {local(outcome.due, now)}"
+        other = changed(outcome) if as_seen else ""
+        return f"{name} is {outcome.state}, due {local(outcome.due, now)}{other}"
     return f"{name} is {outcome.state}"
+
+
+def changed(outcome: Outcome) -> str:
+    """Return why a message that nobody holds is as it was, where it had to be as it was seen."""
+    return ", and no longer as you saw it" if outcome.state in ("delayed", "ready") else ""

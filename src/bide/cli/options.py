@@ -18,6 +18,7 @@ from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.message import STATES
 from bide.model.moments import LATEST, milliseconds, unix
+from bide.queue.values import checked_version
 
 __all__ = [
     "DURATION",
@@ -35,6 +36,7 @@ __all__ = [
     "prefix_argument",
     "queue_argument",
     "rule_options",
+    "version_option",
     "when_options",
 ]
 
@@ -166,6 +168,29 @@ def rule_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            checked_version(value)
+        except InvalidArgument:
+            raise click.BadParameter(
+                f"{value!r} is no version; 'bide get' tells the version of a message as it is"
+            ) from None
+    return value
+
+
+def version_option(what: str) -> Callable[[F], F]:
+    """Take how the message was when it was seen: `--if-version`.
+
+    Args:
+        what: what is done only then.
+    """
+    return click.option(
+        "--if-version", metavar="VERSION", callback=_version,
+        help=f"{what} it is still as you saw it, by the version that 'bide get' tells.",
+    )  # fmt: skip
 
 
 def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:

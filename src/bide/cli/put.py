@@ -6,9 +6,16 @@ import click
 
 from bide.cli import body as bodies
 from bide.cli.exits import warn
-from bide.cli.messages import outcome_json, standing, state_and_due
+from bide.cli.messages import changed, outcome_json, standing, state_and_due
 from bide.cli.moments import now_ms
-from bide.cli.options import DURATION, max_body_option, on_any_store, queue_argument, when_options
+from bide.cli.options import (
+    DURATION,
+    max_body_option,
+    on_any_store,
+    queue_argument,
+    version_option,
+    when_options,
+)
 from bide.cli.output import Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store, refuse_own
@@ -17,6 +24,9 @@ from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
 __all__ = ["put"]
+
+APART = ("id", "headers", "if_version")
+"""What each of many messages would need for itself."""
 
 
 def _headers(
@@ -73,6 +83,7 @@ def _headers(
     show_default=True,
     help="What to do when the id is there already.",
 )
+@version_option("With --on-conflict replace: only if")
 @click.option("--text", "form", flag_value="text", help="The body is text, not JSON.")
 @click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, stored as they are.")
 @click.option(
@@ -103,7 +114,8 @@ def put(
 
     An id that is there already is kept as it is, which is no failure: a put can be repeated. With
     "replace" it takes the new body and moment unless a worker holds it, with "raise" it stays; both
-    end with exit code 1 when nothing was stored.
+    end with exit code 1 when nothing was stored. With --if-version it is replaced only while it is
+    as you saw it, and nothing new is stored.
 
     \b
     Example:
@@ -118,26 +130,29 @@ def put(
         _put_lines(store.queue(queue, max_body), out, chosen, file, options)
         return True
     value = bodies.decode(bodies.read(body, file), chosen)
+    if as_seen := options["if_version"] is not None:
+        store.must_stand()  # as was what somebody saw; a put would make the queue
+        store.must_have(queue)
     outcome = store.queue(queue, max_body).put(value, **options)
-    _print(out, outcome, options["on_conflict"])
+    _print(out, outcome, options["on_conflict"], as_seen=as_seen)
     return outcome.done or options["on_conflict"] == "keep"
 
 
-def _print(out: Output, outcome: Outcome, on_conflict: str) -> None:
+def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) -> None:
     if out.as_json:
         out.json(outcome_json(outcome))
     elif not out.terminal:
         out.row(outcome.id)
         if not outcome.done:
             verb = "kept what was there" if on_conflict == "keep" else "not replaced"
-            warn(f"{verb}: {outcome}")
+            warn(f"{verb}: {outcome}{changed(outcome) if as_seen else ''}")
     elif outcome.done and outcome.state is not None and outcome.due is not None:
         told = state_and_due(outcome.state, outcome.due, now_ms())
         out.text(("✓ ", "green"), (outcome.id, "bold"), " ", *told)
     elif on_conflict == "keep":
         out.text(("= ", "yellow"), f"kept what was there: {standing(outcome, outcome.id)}")
     else:
-        out.text(("✗ ", "red"), f"not replaced: {standing(outcome, outcome.id)}")
+        out.text(("✗ ", "red"), f"not replaced: {standing(outcome, outcome.id, as_seen=as_seen)}")
 
 
 def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
@@ -148,6 +163,8 @@ def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
         raise click.UsageError("--id names one message; with --lines ids are made up", context)
     if options["headers"] is not None:
         raise click.UsageError("--header and --lines do not go together", context)
+    if options["if_version"] is not None:
+        raise click.UsageError("--if-version and --lines do not go together", context)
     if options["on_conflict"] == "raise":
         raise click.UsageError("--on-conflict raise and --lines do not go together", context)
 
@@ -165,7 +182,7 @@ def _values(burst: list[tuple[int, bytes]], form: bodies.Form, *, begun: bool) -
 def _put_lines(
     queue: Queue, out: Output, form: bodies.Form, file: str | None, options: dict[str, Any]
 ) -> None:
-    shared = {name: value for name, value in options.items() if name not in ("id", "headers")}
+    shared = {name: value for name, value in options.items() if name not in APART}
     stored, begun = 0, False
     with Bar(f"putting into {queue.name}") as bar:
         with click.open_file(file or "-", "rb") as stream:

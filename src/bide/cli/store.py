@@ -132,7 +132,7 @@ class Store:
             yield outcome
 
     def must_have(self, queue: str) -> None:
-        """Look why nothing was found in a queue.
+        """See that there is a queue, as far as one may look.
 
         Raises:
             NoQueue: there is no such queue.
