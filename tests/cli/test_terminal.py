@@ -180,6 +180,31 @@ def test_a_bar_shows_itself_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
         assert ("counting sheep" in screen.getvalue()) is terminal
 
 
+def test_a_bar_hears_later_how_much_there_is_and_bears_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    seen = []
+    with Bar("counting sheep", patience=0) as bar:
+        assert bar._timer is not None
+        bar._timer.join()
+        assert bar._progress is not None
+        bar.expect(3)
+        for step in (0, 1, 4):
+            bar.advance(step)
+            task = bar._progress.tasks[0]
+            seen.append((task.completed, task.total))
+            bar._progress.refresh()
+    assert seen == [(0, 3), (1, 3), (5, 5)]
+    assert "1/3" in screen.getvalue()
+    assert "5/5" in screen.getvalue()
+
+
 def test_blocks_of_a_bar() -> None:
     assert bar(0, 8, 10) == ""
     assert bar(8, 8, 10) == "█" * 10

@@ -126,6 +126,30 @@ def test_many_members_of_few_moments_go_in_batches(
     assert theirs.zrange(KEY, 0, -1) == [b"no moment"]
 
 
+def test_how_many_there_are_is_told_first_however_many_come_and_go(
+    theirs: "redis.Redis", url: str, orders: bide.Queue
+) -> None:
+    theirs.zadd(KEY, {f"m{n}": MOMENT + n for n in range(10)})
+    told: list[tuple[str, int]] = []
+
+    def progress(count: int) -> None:
+        if len(told) == 1:
+            theirs.zrem(KEY, "m9")
+            theirs.zadd(KEY, {f"late{n}": MOMENT + n for n in range(5, 9)})
+        told.append(("gone through", count))
+
+    bide.load_sorted_set(
+        orders, url, KEY, batch=5, remove=True,
+        found=lambda count: told.append(("there", count)), progress=progress,
+    )  # fmt: skip
+    assert told[0] == ("there", 10)
+    assert sum(count for what, count in told if what == "gone through") == 13
+    assert not theirs.exists(KEY)
+    told.clear()
+    bide.load_sorted_set(orders, url, KEY, found=lambda count: told.append(("there", count)))
+    assert told == [("there", 0)]
+
+
 def test_a_score_that_has_changed_moves_the_message(
     theirs: "redis.Redis", url: str, orders: bide.Queue
 ) -> None:

@@ -22,7 +22,7 @@ class Bar:
 
     Args:
         doing: what is going on: "exporting orders".
-        total: how much there is to do; `None` when nobody knows.
+        total: how much there is to do; `None` when nobody knows (yet: see `expect`).
         patience: seconds without a bar.
     """
 
@@ -38,11 +38,19 @@ class Bar:
             self._timer = threading.Timer(patience, self._show)
             self._timer.daemon = True
 
+    def expect(self, total: int) -> None:
+        """Say how much there is to do."""
+        self._total = total
+        self.advance(0)
+
     def advance(self, by: int = 1) -> None:
-        """Say that so much more is done."""
+        """Say that so much more is done; more than was expected is what there is, then."""
         self._done += by
+        if self._total is not None:
+            self._total = max(self._total, self._done)
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=self._done)
+            task = self._progress.task_ids[0]
+            self._progress.update(task, completed=self._done, total=self._total)
 
     def over(self, things: Iterable[T]) -> Iterator[T]:
         """Pass things through, and count them."""

@@ -136,7 +136,9 @@ def _load_set(
         else:
             queue = store.queue(name, max_body)
         bar = stack.enter_context(Bar(f"importing {key}"))
-        return load_sorted_set(queue, url, key, dry_run=dry_run, progress=bar.advance, **options)
+        return load_sorted_set(
+            queue, url, key, dry_run=dry_run, found=bar.expect, progress=bar.advance, **options
+        )
 
 
 def _found_nothing(loaded: LoadedSet) -> bool:

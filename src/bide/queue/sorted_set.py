@@ -79,6 +79,7 @@ def load_sorted_set(
     remove: bool = False,
     dry_run: bool = False,
     batch: int = 500,
+    found: Callable[[int], object] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> LoadedSet:
     """Put a message for each member of a sorted set in Redis, due at the moment of its score.
@@ -101,6 +102,7 @@ def load_sorted_set(
             has changed in between.
         dry_run: only count.
         batch: how many members go at a time.
+        found: called with how many members there are, before the first is gone through.
         progress: called with how many members were gone through since the last call.
 
     Raises:
@@ -118,6 +120,8 @@ def load_sorted_set(
     _check(scores, body, batch)
     read = _Reader(key, scores, body, id_field, queue._ask.max_body)
     with _opened(url, key) as source:
+        if found is not None:
+            found(source.size())
         run = _Run(queue, source, read, remove=remove, dry_run=dry_run)
         low, skip = b"-inf", 0
         while page := source.page(low, skip, batch):
