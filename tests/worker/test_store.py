@@ -149,6 +149,7 @@ def test_a_store_that_was_deleted_is_made_anew(
 
     scene.play(story())
     assert "its lease was over: q-0 is not in the queue" in caplog.text
+    assert caplog.text.count(f"{scene.path} was deleted, moved away or replaced") == 1
 
 
 JOBS = """

@@ -190,13 +190,20 @@ def vigilant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("vigilant")
-def test_a_file_that_was_deleted_is_made_anew(engine: SqliteEngine, path: Path) -> None:
+def test_a_file_that_was_deleted_is_made_anew(
+    engine: SqliteEngine, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     desk = Desk(engine, watched=False)
     desk.put("a")
     for file in path.parent.glob("bide.db*"):
         file.unlink()
+    assert caplog.messages == []
     assert desk.find("a") == [None]
     desk.put("b")
+    assert caplog.messages == [
+        f"{path} was deleted, moved away or replaced while it was in use; from now on the file of "
+        "that name is the store, a new and empty one"
+    ]
     other = SqliteEngine(path)
     assert Desk(other).scan() == ["b"]
     other.close()
@@ -204,7 +211,7 @@ def test_a_file_that_was_deleted_is_made_anew(engine: SqliteEngine, path: Path) 
 
 @pytest.mark.usefixtures("vigilant")
 def test_a_file_that_was_put_back_from_a_backup_is_the_one_used(
-    engine: SqliteEngine, path: Path, tmp_path: Path
+    engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backup = SqliteEngine(tmp_path / "backup.db")
     Desk(backup).put("old")
@@ -218,6 +225,23 @@ def test_a_file_that_was_put_back_from_a_backup_is_the_one_used(
     assert desk.put("b", "c")
     assert desk.put("d")
     assert sorted(desk.scan()) == ["b", "c", "d", "old"]
+    (told,) = caplog.messages
+    assert told.startswith(f"{path} was deleted, moved away or replaced while it was in use")
+    assert told.endswith(" is the store")
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_away_and_came_back_is_nothing_to_tell_of(
+    engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(engine, watched=False)
+    desk.put("a")
+    elsewhere = tmp_path.rename(tmp_path.with_name("elsewhere"))
+    with pytest.raises(StoreError, match="there is no directory"):
+        engine.execute([cmd.Count("q")])
+    elsewhere.rename(tmp_path)
+    assert desk.scan() == ["a"]
+    assert caplog.messages == []
 
 
 @pytest.mark.usefixtures("vigilant")

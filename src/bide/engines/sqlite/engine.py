@@ -1,5 +1,6 @@
 """The SQLite engine: durable on one machine, for many processes, without a server."""
 
+import logging
 import os
 import sqlite3
 import time
@@ -22,6 +23,8 @@ __all__ = ["SqliteEngine"]
 LOOK_EVERY = 0.02
 """How often, in seconds, the file system is asked at most, on the path of every command: whether
 the file is still the same, and whether anybody listens when nobody did before."""
+
+_log = logging.getLogger("bide.sqlite")
 
 
 class SqliteEngine:
@@ -58,6 +61,7 @@ class SqliteEngine:
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._lone: LonePuts | None = None
+        self._file: tuple[int, int] | None = None
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
@@ -128,6 +132,13 @@ class SqliteEngine:
         except sqlite3.Error as error:
             connection.close()
             raise translate(error, self._path, self._timeout) from error
+        if self._file not in (None, before) and not self._read_only:  # the one who writes tells
+            _log.warning(
+                "%s was deleted, moved away or replaced while it was in use; from now on the file "
+                "of that name is the store%s",
+                self._path,
+                "" if before else ", a new and empty one",
+            )
         # A file that was put in its place meanwhile is noticed at the next look.
         self._file = before or _identity(self._path)
         self._connection, self._lone = connection, lone
