@@ -6,7 +6,6 @@ channel. The server tells it whether anybody heard; a lane that is gone is passe
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from redis import exceptions as raised
@@ -30,28 +29,21 @@ HEARTBEAT = 10.0
 """After so many seconds of silence the listener asks whether the server is still there."""
 
 
-CHECK = 5.0
-"""How often, in seconds, the sentinels are asked whether the master is still the same."""
-
-
 class ChannelBell:
     """The listening end in one process.
 
     Args:
         settings: where the server is.
         lane: who listens; the name of its channel.
-        moved: called when the sentinels name another server than the one that is listened to.
 
     Raises:
         StoreError: the server cannot be reached.
     """
 
-    def __init__(self, settings: Settings, lane: str, moved: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, lane: str) -> None:
         self._settings = settings
         self._lane = lane
-        self._moved = moved
         self._stale = self._doubtful = False
-        self._checked = time.monotonic()
         self._watched: set[str] = set()
         self._told: dict[str, set[Where]] = {}
         self._lock = threading.Lock()
@@ -60,6 +52,8 @@ class ChannelBell:
         self._side: Link | None = None
         self._connection: Any = None
         self._subscribe()
+        if settings.sentinels is not None:
+            settings.sentinels.watch.add(self._move)
 
     def listen(self) -> list[tuple[str, int]]:
         """Block until a hint comes, and return it; an empty list once the bell is closed."""
@@ -73,7 +67,7 @@ class ChannelBell:
         heard = time.monotonic()
         asked = False
         while not self._closed:
-            if self._stale or self._has_moved():
+            if self._stale:
                 return self._anew()
             if self._doubtful:
                 self._doubtful, heard = False, time.monotonic() - HEARTBEAT
@@ -120,14 +114,19 @@ class ChannelBell:
     def close(self) -> None:
         """Stop listening: `listen` returns."""
         self._closed = True
+        if self._settings.sentinels is not None:
+            self._settings.sentinels.watch.remove(self._move)
         self._aside("PUBLISH", CHANNEL + self._lane, "")
+        self._leave_side()
+        if self._hearing.acquire(blocking=False):  # else whoever listens hangs up
+            self._connection.disconnect()
+            self._hearing.release()
+
+    def _leave_side(self) -> None:
         with self._lock:
             if self._side is not None:
                 self._side.close()
                 self._side = None
-        if self._hearing.acquire(blocking=False):  # else whoever listens hangs up
-            self._connection.disconnect()
-            self._hearing.release()
 
     def _aside(self, *command: Any) -> None:
         """Send a command beside the listening; if it does not arrive, time makes up for it."""
@@ -138,20 +137,10 @@ class ChannelBell:
             except (StoreError, Lost):
                 self._side = None
 
-    def _has_moved(self) -> bool:
-        """Tell whether another server has become the master, behind the back of this one."""
-        sentinels = self._settings.sentinels
-        if sentinels is None or time.monotonic() - self._checked < CHECK:
-            return False
-        self._checked = time.monotonic()
-        try:
-            host, port = sentinels.master()
-        except StoreUnavailable:
-            return False
-        if f"{host}:{port}" == place(self._connection):
-            return False
-        self._moved()
-        return True
+    def _move(self, masters: frozenset[str]) -> None:
+        """Subscribe at the master soon, if the sentinels name another one; in their thread."""
+        if place(self._connection) not in masters:
+            self._stale = True
 
     def _subscribe(self) -> None:
         self._stale = False
@@ -190,6 +179,7 @@ class ChannelBell:
         """
         pause = 0.05
         self._connection.disconnect()
+        self._leave_side()
         while not self._closed:
             try:
                 self._subscribe()

@@ -76,7 +76,7 @@ class RedisEngine:
         """Start to listen for what other processes put."""
         if self._bell is None:
             if self._settings.cluster is None:
-                self._bell = ChannelBell(self._settings, self._lane, self._sender.leave)
+                self._bell = ChannelBell(self._settings, self._lane)
             else:
                 self._bell = ClusterBell(self._settings, self._lane)
             self._sender.listen(self._bell.renew)

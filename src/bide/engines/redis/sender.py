@@ -48,9 +48,13 @@ class Sender:
         self._renewed: Callable[[str], None] | None = None
         self._link: Link | None = None
         self._link = seek(settings, time.monotonic() + min(settings.reconnect, FIRST))
+        if settings.sentinels is not None:
+            settings.sentinels.watch.add(self._move)
 
     def close(self) -> None:
         """Close the connection."""
+        if self._settings.sentinels is not None:
+            self._settings.sentinels.watch.remove(self._move)
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -59,9 +63,14 @@ class Sender:
         """From now on the lane can be told of changes; call `renewed` with each new place."""
         self._renewed = renewed
 
-    def leave(self) -> None:
-        """Look for the server anew before anything else is sent; any thread may say so."""
-        self._left = True
+    def _move(self, masters: frozenset[str]) -> None:
+        """Look for the master anew before anything else is sent, unless it is one of these.
+
+        Called by another thread.
+        """
+        link = self._link
+        if link is not None and link.place not in masters:
+            self._left = True
 
     def plain(self, *command: Any) -> Any:
         """Send a command that may be sent twice, and return what comes back.
@@ -202,6 +211,7 @@ class Sender:
         """Return the connection, or a new one where it was lost, sought until the deadline."""
         if self._left and self._link is not None:
             self._link.close()
+            deadline = deadline or time.monotonic() + self._settings.reconnect
         self._left = False
         if self._link is None or not self._link.open:
             self._link = seek(self._settings, deadline)

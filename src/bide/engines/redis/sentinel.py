@@ -1,5 +1,7 @@
 """Sentinels: servers that watch a group of others, and know which of them is the master now."""
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, unquote
 
@@ -7,6 +9,7 @@ from redis import exceptions as raised
 from redis.connection import SSLConnection
 
 from bide.engines.redis.faults import mend_of
+from bide.engines.redis.watch import Kept, Watch
 from bide.engines.registry import mask
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 
@@ -20,7 +23,12 @@ PORT = 26379
 PATIENCE = 1.0
 """For how many seconds one sentinel may be silent; then the next one is asked."""
 
+SILENT = 10
+"""After so many rounds in which no sentinel answers it is said once."""
+
 Address = tuple[str, int]
+
+_log = logging.getLogger("bide.redis")
 
 
 class Sentinels:
@@ -47,6 +55,10 @@ class Sentinels:
         self._addresses = tuple(addresses)
         self._kind = kind
         self._arguments = arguments
+        self._epoch = 0
+        self._silent = 0
+        self.watch = Watch(self._look)
+        """Tells in which place the master is, again and again."""
 
     def master(self) -> Address:
         """Return the host and port of the master, as the first that knows one says.
@@ -56,6 +68,7 @@ class Sentinels:
         """
         troubles: list[str] = []
         refusal: StoreError | None = None
+        behind: list[dict[str, str]] = []
         for address in self._addresses:
             shown = f"{address[0]}:{address[1]}"
             try:
@@ -74,11 +87,19 @@ class Sentinels:
                 refusal = refusal or self._refusal(shown, error)
                 troubles.append(f"{shown}: {error}")
                 continue
-            flags = facts.get("flags", "").split(",")
-            if "s_down" in flags or "o_down" in flags:
-                troubles.append(f"{shown}: the master {facts['ip']}:{facts['port']} is down")
+            if _is_down(facts):
+                troubles.append(f"{shown}: the master {_place(facts)} is down")
                 continue
+            if _epoch(facts) < self._epoch:  # it may be cut off together with an old master
+                behind.append(facts)
+                troubles.append(f"{shown}: it has not heard of the last fail-over")
+                continue
+            self._epoch = _epoch(facts)
             self._addresses = (address, *(each for each in self._addresses if each != address))
+            return facts["ip"], int(facts["port"])
+        if len(behind) == len(self._addresses):  # they were set up anew
+            facts = max(behind, key=_epoch)
+            self._epoch = _epoch(facts)
             return facts["ip"], int(facts["port"])
         if refusal is not None:
             raise refusal
@@ -93,14 +114,44 @@ class Sentinels:
         first, *others = self._addresses
         self._addresses = (*others, first)
 
-    def _ask(self, address: Address) -> dict[str, str]:
-        connection = self._kind(host=address[0], port=address[1], **self._arguments)
+    def _look(self, kept: Kept) -> frozenset[str]:
+        """Ask all of them; return where the master is by those who know of the last fail-over.
+
+        One that is cut off together with an old master believes in it, so the first is not enough.
+        """
+        told: list[dict[str, str]] = []
+        for address in self._addresses:
+            try:
+                told.append(self._ask(address, kept))
+            except (raised.RedisError, OSError):
+                kept.pop(address, None)
+        self._silent = 0 if told else self._silent + 1
+        if self._silent == SILENT:
+            _log.warning(
+                "%s: no sentinel answers, so that a fail-over to a master which is not asked yet "
+                "would go unnoticed", self._shown,
+            )  # fmt: skip
+        epoch = max((_epoch(facts) for facts in told), default=0)
+        if epoch < self._epoch and len(told) < len(self._addresses):
+            return frozenset()  # who knows more is away; if all agree, they were set up anew
+        self._epoch = epoch
+        newest = [facts for facts in told if _epoch(facts) == epoch]
+        sound = [facts for facts in newest if not _is_down(facts)]
+        return frozenset(map(_place, sound or newest))
+
+    def _ask(self, address: Address, kept: Kept | None = None) -> dict[str, str]:
+        """Ask one of them; keep the connection if it is said where."""
+        connection = kept.get(address) if kept is not None else None
+        connection = connection or self._kind(host=address[0], port=address[1], **self._arguments)
+        answer = None
         try:
-            connection.connect()
             connection.send_command("SENTINEL", "MASTER", self._name)
             answer = connection.read_response(disable_decoding=True)
         finally:
-            connection.disconnect()
+            if kept is None or answer is None:
+                connection.disconnect()
+            else:
+                kept[address] = connection
         words = [word.decode(errors="replace") for word in answer]
         return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -126,6 +177,19 @@ class Sentinels:
         refusal = StoreUnavailable(f"{self._shown}: {shown}: {mend} ({text})")
         refusal.__cause__ = error if isinstance(error, raised.ResponseError) else None
         return refusal
+
+
+def _place(facts: Mapping[str, str]) -> str:
+    return f"{facts['ip']}:{facts['port']}"
+
+
+def _is_down(facts: Mapping[str, str]) -> bool:
+    return not {"s_down", "o_down"}.isdisjoint(facts.get("flags", "").split(","))
+
+
+def _epoch(facts: Mapping[str, str]) -> int:
+    """Return which fail-over was the last that a sentinel has heard of."""
+    return int(facts.get("config-epoch", 0))
 
 
 def _refused(error: Exception) -> bool:

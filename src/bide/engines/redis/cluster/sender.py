@@ -113,9 +113,6 @@ class ClusterSender:
         """From now on the lane can be told of changes; call `renewed` when slots have moved."""
         self._renewed = renewed
 
-    def leave(self) -> None:
-        """Do nothing: the map of the cluster says where to go."""
-
     def plain(self, *command: Any, hurried: bool = False) -> Any:
         """Send a command about one key that may be sent twice, and return what comes back.
 
