@@ -11,7 +11,7 @@ from bide.model.errors import InvalidArgument
 from bide.server.push.records import SUBSCRIPTIONS, Overtaken
 from bide.server.push.signing import new_secret
 from bide.server.push.subscription import Subscription
-from tests.server.push.receiver import receiver
+from tests.server.push.receiver import Got, answer, receiver
 from tests.server.push.stage import Stage, until
 
 DAY = 86_400_000
@@ -160,6 +160,36 @@ def test_a_change_counts_for_the_next_message_though_nobody_has_looked(stage: St
             await stage.put(2, id="b")
             await stage.pass_time(lambda: stage.counts().flow.acked == 2)
             assert ([got.id for got in it.got], [got.id for got in other.got]) == (["a"], ["b"])
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("status", [410, 503, 429])
+def test_what_a_receiver_still_answers_is_nothing_of_the_one_that_follows_it(
+    stage: Stage, status: int
+) -> None:
+    async def story() -> None:
+        fields: dict[str, Any] = {"failures": 2, "probe": 600_000, "concurrency": 3}
+        async with receiver() as other, stage.at_work(**fields) as (it, outlet):
+            gate = asyncio.Event()
+
+            async def hold(got: Got, _: object) -> bytes:
+                await gate.wait()
+                return answer(status, retry_after="600")
+
+            it.script = hold
+            await stage.put(1, 2, 3)
+            await until(lambda: it.under_way == 3)
+            await stage.subscribe(other.url, **fields)
+            await stage.pass_time(lambda: outlet.subscription.url == other.url)
+            gate.set()
+            await until(lambda: outlet.deliveries.answers)
+            await stage.put(4, id="next")
+            await until(lambda: [got.id for got in other.got].count("next") == 1)
+            assert outlet.circuit.since is None
+            kept = await stage.records.get(None, "shop")
+            assert kept is not None
+            assert not kept.paused
 
     stage.play(story())
 

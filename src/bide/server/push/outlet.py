@@ -234,11 +234,11 @@ class Outlet:
         Raises:
             Failed: the receiver has not taken it.
         """
-        request = request_of(one.message, self.subscription)
-        answer = await self._sender.send(request, self.subscription)
-        self._note(answer)
+        one.given = to = self.subscription
+        answer = await self._sender.send(request_of(one.message, to), to)
+        self._note(answer, to)
         if answer.gone:
-            await self._gone()
+            await self._gone(to)
         if not answer.good:
             raise Failed(answer)
 
@@ -247,9 +247,9 @@ class Outlet:
             case Failed():
                 answer = error.answer
             case asyncio.CancelledError() if one.timed_out:
-                seconds = self.subscription.timeout / 1000
-                answer = Answer(None, f"no answer within {seconds:g} s")
-                self._note(answer)
+                to: Subscription = one.given or self.subscription
+                answer = Answer(None, f"no answer within {to.timeout / 1000:g} s")
+                self._note(answer, to)
             case asyncio.CancelledError():
                 return RELEASE
             case _:
@@ -258,10 +258,12 @@ class Outlet:
         is_open = self.circuit.since is not None
         return verdict(one.message, answer, retry, random.random(), is_open=is_open)
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: Answer, to: Subscription) -> None:
         """Let the circuit know what came of a request, and be quiet if that was asked for."""
         now, circuit = self._clock.now(), self.circuit
         self.deliveries.note(answer, now)
+        if to.url != self.subscription.url:
+            return  # of the receiver that it was before: nothing follows for the one it is now
         if answer.again:
             moment = self._clock.monotonic() + answer.again / 1000
             self._held_until = max(self._held_until, moment)
@@ -309,10 +311,10 @@ class Outlet:
             self._untold = True  # it is tried again when the subscriptions are looked at
             _log.warning("%s: others were not told of it: %s", self.subscription.key, error)
 
-    async def _gone(self) -> None:
+    async def _gone(self, to: Subscription) -> None:
         """The receiver wants nothing any more: somebody has to look at that."""
         reason = "the receiver answered 410 Gone"
-        if self.subscription.paused:
+        if self.subscription.paused or to.url != self.subscription.url:
             return
         _log.error("%s: paused, since %s", self.subscription.key, reason)
         try:
