@@ -9,7 +9,10 @@ import pytest
 
 import bide
 from bide.model.commands import Claim, Retry
+from bide.model.replies import Claimed
+from bide.worker.access import Access
 from bide.worker.runner import Runner
+from bide.worker.station import Station
 from tests.worker.scene import Scene, until
 
 
@@ -57,6 +60,35 @@ def test_what_runs_may_finish_and_nothing_new_is_claimed(scene: Scene) -> None:
         await task
         counts = await scene.counts()
         assert (counts.flow.acked, counts.sizes.leased, counts.sizes.total) == (1, 0, 1)
+
+    scene.play(story())
+
+
+def test_what_a_claim_brings_in_the_moment_of_leaving_goes_back(scene: Scene) -> None:
+    class Leaving(Access):
+        async def patiently(self, *arguments: Any) -> Any:
+            reply = await super().patiently(*arguments)
+            if isinstance(reply, Claimed):  # done, and its station has not yet heard of it
+                asyncio.get_running_loop().call_soon(tasks[0].cancel)
+            return reply
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def story() -> None:
+        scene.app.handler("q")(lambda body: None)
+        access, duty = Leaving(scene.lane, scene.clock), scene.app.duties["q"]
+        station = Station(duty, (), scene.app.state, access, "worker")
+        await scene.put(1, 2)
+        tasks[:] = [asyncio.create_task(work()) for work in (station.claim, station.settle)]
+        await asyncio.wait(tasks[:1])
+        assert tasks[0].cancelled()
+        station.leave()
+        await station.until_quiet()
+        tasks[1].cancel()
+        counts = await scene.counts()
+        assert (counts.sizes.ready, counts.sizes.leased) == (2, 0)
+        assert (await scene.find("q-0")).attempt == 0
+        station.close()
 
     scene.play(story())
 

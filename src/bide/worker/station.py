@@ -111,9 +111,11 @@ class Station:
             try:
                 reply = await self._asking
             except asyncio.CancelledError:
-                if _leaving():
-                    raise
-                continue  # it was recalled
+                if not _leaving():
+                    continue  # it was recalled
+                if not self._asking.cancelled() and self._asking.exception() is None:
+                    self.give_back(self._asking.result())  # it came in this very moment
+                raise
             self.start(reply)
 
     async def settle(self) -> None:
