@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -131,6 +132,30 @@ def test_the_lease_is_extended_while_a_command_runs(
     assert (done.stderr, done.returncode) == ("", 0)
     flow = orders.counts().flow
     assert (flow.acked, flow.lapsed) == (1, 0)
+
+
+def test_a_store_that_is_busy_for_a_while_stops_no_exec(
+    orders: bide.Queue, url: str, tmp_path: Path
+) -> None:
+    orders.put(1, id="a")
+    begun, go, told = tmp_path / "begun", tmp_path / "go", tmp_path / "told"
+    script = tmp_path / "wait.sh"
+    script.write_text(f"touch {begun}; until [ -e {go} ]; do sleep 0.02; done")
+    with told.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bide", "claim", "orders", "--exec", f"sh {script}", "--lease",
+             "6s", "--url", f"{url}?timeout=50ms"], stderr=stderr,
+        )  # fmt: skip
+    until(begun.exists)
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    until(lambda: "the lease of a is to be extended again soon: another" in told.read_text())
+    other.execute("ROLLBACK")
+    other.close()
+    go.touch()
+    assert process.wait(BOUND) == 0
+    assert len(told.read_text().splitlines()) == 1
+    assert orders.counts().flow.acked == 1
 
 
 @pytest.mark.parametrize(

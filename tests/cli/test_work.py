@@ -1,6 +1,8 @@
 """`bide claim`, `ack`, `retry`, `bury`, `extend`, and the dead letters."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 
 import pytest
@@ -93,6 +95,21 @@ def test_a_missing_token_is_explained(run: Bide) -> None:
 )
 def test_options_of_claim_that_do_not_go_together(run: Bide, arguments: list[str]) -> None:
     assert run("claim", "orders", *arguments).exit_code == 2
+
+
+def test_a_message_whose_command_cannot_begin_goes_back(
+    run: Bide, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    orders.put(1, id="a")
+    result = run("claim", "orders", "--exec", "true")
+    assert (result.stderr, result.exit_code) == ("error: No space left on device\n", 3)
+    message = orders.get("a")
+    assert message is not None
+    assert (message.state, message.attempt) == ("ready", 0)
 
 
 def bury(orders: bide.Queue, *ids: str) -> None:

@@ -7,13 +7,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from bide.cli.exits import warn
 from bide.cli.messages import body_bytes
 from bide.cli.moments import iso, rounded
 from bide.cli.output import Output
 from bide.cli.signals import ENDING, leaving
-from bide.model.errors import LeaseLost
+from bide.model.errors import LeaseLost, StoreError
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
 
@@ -21,6 +22,9 @@ __all__ = ["Runner"]
 
 IDLE = 3600.0
 """For how long one claim of a loop waits."""
+
+AGAIN = 1.0
+"""After how many seconds at most an extension that failed is tried again."""
 
 PATIENCE, PAUSE = 5.0, 0.02
 """How many seconds a command gets to end when it is stopped, and how often that is looked at."""
@@ -70,25 +74,30 @@ class Runner:
     def _handle(self, delivery: Delivery) -> bool:
         """Run the command for one message, and settle it by the exit code."""
         began = time.monotonic()
-        with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
-            body.write(body_bytes(delivery.message))
-            body.seek(0)
-            environment = {**os.environ, **self._about(delivery)}
-            # In a group of its own, what the shell has started can be stopped with it.
-            with _deferred() as deliver:
-                process = subprocess.Popen(
-                    self._command, shell=True, stdin=body, env=environment, process_group=0
-                )
-            try:
-                deliver()
-                code = self._attend(process, delivery)
-            except BaseException:
-                try:
-                    _stop(process)
-                finally:
-                    _hand_back(delivery)
-                raise
+        try:
+            with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
+                body.write(body_bytes(delivery.message))
+                body.seek(0)
+                code = self._run(body, delivery)
+        except BaseException:
+            _hand_back(delivery)
+            raise
         return self._settle(delivery, code, time.monotonic() - began)
+
+    def _run(self, body: IO[bytes], delivery: Delivery) -> int:
+        """Run the command to its end, and return its exit code; nothing of it outlives this."""
+        environment = {**os.environ, **self._about(delivery)}
+        # In a group of its own, what the shell has started can be stopped with it.
+        with _deferred() as deliver:
+            process = subprocess.Popen(
+                self._command, shell=True, stdin=body, env=environment, process_group=0
+            )
+        try:
+            deliver()
+            return self._attend(process, delivery)
+        except BaseException:
+            _stop(process)
+            raise
 
     def _about(self, delivery: Delivery) -> dict[str, str]:
         return {
@@ -102,16 +111,23 @@ class Runner:
 
     def _attend(self, process: "subprocess.Popen[bytes]", delivery: Delivery) -> int:
         """Wait for the command's end, and keep the lease until then."""
-        held = True
+        beat = self._lease / 3
+        pause: float | None = beat
         while True:
             try:
-                return process.wait(self._lease / 3 if held else None)
+                return process.wait(pause)
             except subprocess.TimeoutExpired:
-                try:
-                    delivery.extend(self._lease)
-                except LeaseLost as error:
-                    held = False
-                    warn(f"{error}; the command goes on, and its result will not count")
+                pass
+            try:
+                delivery.extend(self._lease)
+                pause = beat
+            except LeaseLost as error:
+                pause = None
+                warn(f"{error}; the command goes on, and its result will not count")
+            except StoreError as error:  # it may be back before the lease is over
+                if pause == beat:
+                    warn(f"the lease of {delivery.id} is to be extended again soon: {error}")
+                pause = min(beat / 2, AGAIN)
 
     def _settle(self, delivery: Delivery, code: int, seconds: float) -> bool:
         reason = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
