@@ -206,6 +206,23 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
     assert not (tmp_path / "other.db").exists()
 
 
+def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
+    for kind, told in (
+        (socket.SOCK_STREAM, "a server listens on"), (socket.SOCK_DGRAM, "of another program (Prot")
+    ):  # fmt: skip
+        path = tmp_path / f"{kind.name}.sock"
+        with socket.socket(socket.AF_UNIX, kind) as theirs:
+            theirs.bind(str(path))
+            if kind is socket.SOCK_STREAM:
+                theirs.listen()
+            done = run(tmp_path, "serve", "--check", "--socket", str(path))
+            assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+            assert "choose another --socket" in done.stderr
+            assert path.is_socket()
+        assert run(tmp_path, "serve", "--check", "--socket", str(path)).returncode == 0
+        assert not path.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -141,10 +140,22 @@ def _mend(error: OSError, settings: Settings) -> str:
 
 
 def _make_room(path: Path) -> None:
-    """Remove the socket of a server that is no more."""
+    """Remove the socket of a server that is no more.
+
+    Raises:
+        InvalidArgument: one listens there, or somebody else has it.
+    """
     if not path.is_socket():
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
-        probe.connect(str(path))
-        raise InvalidArgument(f"a server listens on {path} already")
-    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise InvalidArgument(
+                f"{path} is the socket of another program ({_why(error)}); choose another --socket"
+            ) from None
+    raise InvalidArgument(f"a server listens on {path} already; choose another --socket")
