@@ -1,5 +1,6 @@
 """What the suite asks of queues of several shards."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.registry import opener
 from bide.model.commands import Cancel, Command, Where
 from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
@@ -76,6 +78,21 @@ class Apart(Forgetting):
             ]
             return replace(reply, messages=messages)
         return reply
+
+
+def conforms(url: str) -> None:
+    """See that a store, whatever it went through, answers a few random scripts as it should."""
+    numbers = itertools.count()
+
+    def make() -> Engine:
+        return Apart(opener(url)(), f"conforms{next(numbers)}/")
+
+    cases = ScriptCases()
+    for test in (
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers,
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other,
+    ):
+        fewer(test, 20)(cases, make_engine=make)
 
 
 def fewer(test: Any, part: int) -> Any:

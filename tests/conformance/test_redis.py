@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,7 +10,7 @@ from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.scripts import ScriptCases
-from tests.cluster import RedisCluster
+from tests.cluster import RedisCluster, eventually
 from tests.conformance.sharded import Apart, Forgetting, ShardedConformance, fewer
 
 
@@ -58,8 +58,64 @@ class TestRedisShards(ShardedConformance):
         return lambda engine: Forgetting(from_url(urlsplit(urls[engine]))())
 
 
-class TestRedisCluster(ScriptCases, BatchCases, ClaimCases):
-    """A part of the suite; the rest meets nothing that it does not meet in shards on one server."""
+class OnCluster:
+    """Stores on one cluster, kept apart by the names of their queues."""
+
+    @pytest.fixture
+    def cluster(self, redis_cluster: RedisCluster) -> RedisCluster:
+        return redis_cluster
+
+    @pytest.fixture
+    def prefixes(self) -> dict[Engine, str]:
+        return {}
+
+    @pytest.fixture
+    def make_engine(
+        self, prefixes: dict[Engine, str], cluster: RedisCluster
+    ) -> Callable[[], Engine]:
+        def make() -> Engine:
+            prefix = f"{next(_numbers)}/"
+            url = f"{cluster.url}?shards={ShardedConformance.SHARDS}"
+            engine = Apart(from_url(urlsplit(url))(), prefix)
+            prefixes[engine] = prefix
+            return engine
+
+        return make
+
+    @pytest.fixture
+    def reopen(
+        self, prefixes: dict[Engine, str], cluster: RedisCluster
+    ) -> Callable[[Engine], Engine]:
+        return lambda engine: Apart(from_url(urlsplit(cluster.url))(), prefixes[engine])
+
+
+_numbers = itertools.count()
+
+
+class TestRedisCluster(OnCluster, ShardedConformance):
+    """The whole suite again; of the random scripts, which meet nothing new here, a few."""
+
+    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
+    )
+    test_a_batch_is_its_commands_one_after_the_other = fewer(
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, 20
+    )
+
+
+@pytest.fixture(scope="module")
+def bereft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Provide a cluster of which a master has died; its replica has taken its place."""
+    cluster = RedisCluster(tmp_path_factory.mktemp("bereft"), replicas=1)
+    dead = cluster.masters[0]
+    dead.stop()
+    eventually(lambda: cluster.owner(0) is not dead)
+    yield cluster
+    cluster.stop()
+
+
+class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
+    """A part of the suite, after the death of a master."""
 
     desk, bare = EngineConformance.desk, EngineConformance.bare
 
@@ -80,27 +136,5 @@ class TestRedisCluster(ScriptCases, BatchCases, ClaimCases):
     )
 
     @pytest.fixture
-    def prefixes(self) -> dict[Engine, str]:
-        return {}
-
-    @pytest.fixture
-    def make_engine(
-        self, prefixes: dict[Engine, str], redis_cluster: RedisCluster
-    ) -> Callable[[], Engine]:
-        def make() -> Engine:
-            prefix = f"{next(_numbers)}/"
-            url = f"{redis_cluster.url}?shards={ShardedConformance.SHARDS}"
-            engine = Apart(from_url(urlsplit(url))(), prefix)
-            prefixes[engine] = prefix
-            return engine
-
-        return make
-
-    @pytest.fixture
-    def reopen(
-        self, prefixes: dict[Engine, str], redis_cluster: RedisCluster
-    ) -> Callable[[Engine], Engine]:
-        return lambda engine: Apart(from_url(urlsplit(redis_cluster.url))(), prefixes[engine])
-
-
-_numbers = itertools.count()
+    def cluster(self, bereft: RedisCluster) -> RedisCluster:
+        return bereft

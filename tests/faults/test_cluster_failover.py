@@ -10,6 +10,7 @@ import pytest
 from bide.engines.redis.cluster.slots import slot_of
 from bide.engines.redis.keys import meta_key
 from tests.cluster import RedisCluster, ask, eventually
+from tests.conformance.sharded import conforms
 from tests.faults.crew import Crew
 from tests.servers import RedisServer
 
@@ -42,6 +43,7 @@ def test_nothing_confirmed_is_lost_when_a_master_dies_or_is_silent(tmp_path: Pat
                 eventually(functools.partial(_has_replica, cluster, slot))
             crew.until_at_work()
             crew.dismiss()
+        conforms(url)
     finally:
         cluster.stop()
 

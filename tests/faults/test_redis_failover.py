@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.sharded import conforms
 from tests.faults.crew import Crew
 from tests.sentinels import SentinelGroup
 
@@ -35,5 +36,6 @@ def test_nothing_confirmed_is_lost_when_the_master_dies_or_is_silent(tmp_path: P
                 group.wait_for_replica()
             crew.until_at_work()
             crew.dismiss()
+        conforms(url)
     finally:
         group.stop()

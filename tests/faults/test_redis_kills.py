@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bide
+from tests.conformance.sharded import conforms
 from tests.faults.crew import Crew
 from tests.servers import RedisServer
 
@@ -39,6 +40,7 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(tmp_path: Path) -> 
                 if server_killed % 3 == 0:
                     crew.replace_one()
             counts = crew.dismiss()
+        conforms(url)
     finally:
         server.stop()
     # It was worth it: much was done, and the server died often while it was at it.

@@ -27,6 +27,7 @@ from bide.model.errors import InvalidArgument, SchemaTooNew, StoreError, StoreUn
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.cluster import RedisCluster, ask, eventually
+from tests.conformance.sharded import conforms
 from tests.servers import RedisServer, free_port
 
 HOUR = 3_600_000
@@ -223,6 +224,7 @@ def test_slots_that_move_while_they_are_used(
         audit = orders.audit()
     assert audit, audit.problems
     assert audit.counts.flow.acked == audit.counts.flow.put == len(done)
+    conforms(redis_cluster.url)
 
 
 def test_a_shard_that_is_gone_does_not_stop_the_others(

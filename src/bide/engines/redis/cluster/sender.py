@@ -79,13 +79,15 @@ class ClusterSender:
             raise
 
     def _open(self, deadline: float) -> None:
-        while not self.nodes.slots.masters:
+        while True:
             try:
                 self.nodes.refresh()
             except StoreUnavailable as error:
                 if not is_away(error) or time.monotonic() > deadline:
                     raise
-            if time.monotonic() > deadline and not self.nodes.slots.masters:
+            if self.nodes.slots.masters:
+                break
+            if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"{self._settings.shown}: no node of this cluster has any slot: see "
                     "`redis-cli --cluster create`"
