@@ -69,6 +69,16 @@ def drawn(
     return console.export_text()
 
 
+def test_nothing_to_show() -> None:
+    def shown(prefix: str) -> str:
+        console = Console(file=io.StringIO(), width=100, record=True)
+        console.print(picture("sqlite:///shop.db", Sample(0.0, {}), None, [], 0, prefix=prefix))
+        return console.export_text()
+
+    assert shown("") == "no queues in sqlite:///shop.db yet\n"
+    assert shown("shpo-") == "no queue begins with 'shpo-' in sqlite:///shop.db yet\n"
+
+
 def test_the_picture() -> None:
     busy = bide.Counts(
         Sizes(1_200, 3, 2, 1), Flow(put=2_000, acked=794, died=1), oldest=10_000, paused=True

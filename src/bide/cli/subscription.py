@@ -287,17 +287,16 @@ def ping(
 @click.argument("name")
 @namespace_option
 @on_store
-def delete(store: Store, out: Output, name: str, namespace: str | None) -> bool:
+def delete(store: Store, out: Output, name: str, namespace: str | None) -> None:
     """Delete a subscription. Its messages stay in the queue.
 
     \b
     Example:
       bide subscription delete shop
     """  # fmt: skip
-    done = way_of(store).delete(*_whose(namespace, name))
-    text = f"{name} is deleted" if done else f"there is no subscription {name!r}"
-    out.report({"name": name, "deleted": done}, text)
-    return done
+    if not way_of(store).delete(*_whose(namespace, name)):
+        raise _Unknown(name)
+    out.report({"name": name, "deleted": True}, f"{name} is deleted")
 
 
 def _secret(path: Path | None) -> str | None:

@@ -77,15 +77,17 @@ def _show(out: Output, looks: Looks) -> None:
     if out.as_json:
         out.json(_facts(looks))
         return
-    workers = looks.workers.see(looks.sample)
     if out.terminal:
-        width = out.console.width
-        image = picture(
-            looks.store.shown, looks.sample, looks.before, workers, looks.now, width=width
-        )
-        out.console.print(image, crop=False)
+        out.console.print(_drawn(looks, None, out.console.width), crop=False)
     else:
-        print_rows(out, looks.sample, workers, looks.now)
+        print_rows(out, looks.sample, looks.workers.see(looks.sample), looks.now)
+
+
+def _drawn(looks: Looks, lines: int | None, width: int) -> Any:
+    seen = looks.workers.see(looks.sample)
+    return picture(
+        looks.store.shown, looks.sample, looks.before, seen, looks.now, lines, width, looks.prefix
+    )
 
 
 def _print_all(out: Output, looks: Looks) -> None:
@@ -107,11 +109,8 @@ def _watch(out: Output, looks: Looks) -> None:
     from rich.text import Text
 
     def drawn() -> Any:
-        seen = looks.workers.see(looks.sample)
         width, height = out.console.size
-        image = picture(
-            looks.store.shown, looks.sample, looks.before, seen, looks.now, height - 1, width
-        )
+        image = _drawn(looks, height - 1, width)
         if looks.trouble is None:
             return image
         return Group(Text(f"the store is away: {looks.trouble}", "bold red"), image)

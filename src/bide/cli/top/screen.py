@@ -79,6 +79,7 @@ def picture(
     now: int,
     lines: int | None = None,
     width: int | None = None,
+    prefix: str = "",
 ) -> "RenderableType":
     """Return what is on the screen.
 
@@ -90,12 +91,14 @@ def picture(
         now: Unix milliseconds.
         lines: how many lines the terminal has; `None`: as many as it takes.
         width: how many columns it has.
+        prefix: how the names of the queues begin that are looked at.
     """
     from rich.console import Group
     from rich.text import Text
 
     if not sample.queues and not workers:
-        return Text.assemble((f"no queues in {store} yet", "dim"))
+        what = f"no queue begins with {prefix!r}" if prefix else "no queues"
+        return Text.assemble((f"{what} in {store} yet", "dim"))
     room, places = (None, None) if lines is None else _divided(lines, len(workers))
     queues, gone = _queues(sample, before, now, room, width)
     parts: list[RenderableType] = [_headline(store, sample), Text(), queues]
