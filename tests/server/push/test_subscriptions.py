@@ -8,9 +8,12 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from bide.model.errors import InvalidArgument
+from bide.server.push.circuit import Circuit
 from bide.server.push.records import SUBSCRIPTIONS, Overtaken
 from bide.server.push.signing import new_secret
+from bide.server.push.status import shown
 from bide.server.push.subscription import Subscription
+from bide.server.push.survey import Survey
 from tests.server.push.receiver import Got, answer, receiver
 from tests.server.push.stage import Stage, until
 
@@ -190,6 +193,27 @@ def test_what_a_receiver_still_answers_is_nothing_of_the_one_that_follows_it(
             kept = await stage.records.get(None, "shop")
             assert kept is not None
             assert not kept.paused
+
+    stage.play(story())
+
+
+def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as other, stage.at_work() as (_, outlet):
+            before, after = outlet.subscription, await stage.subscribe(other.url)
+            tell = stage.records.peers.tell_circuit
+            now = stage.clock.now()
+            opened = Circuit(5, now, now + DAY, DAY, "503", changed=now + 1)
+            await tell("/shop", msgspec.structs.replace(opened, receiver=before.receiver))
+            await stage.pass_time(lambda: outlet.subscription == after, step=1)
+            await stage.put(1, id="a")
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1)
+            assert outlet.circuit.since is None
+            (told,) = (await Survey(stage.records).known()).values()
+            assert told.circuit.state(stage.clock.now()) == "closed"
+            assert shown(after, await stage.records.peers.circuit("/shop"), now).state == "active"
+            await tell("/shop", msgspec.structs.replace(opened, receiver=after.receiver))
+            await stage.pass_time(lambda: outlet.circuit.since is not None)
 
     stage.play(story())
 

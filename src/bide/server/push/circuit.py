@@ -38,6 +38,12 @@ class Circuit(msgspec.Struct, omit_defaults=True):
     """What the last failure was."""
     changed: int = 0
     """When it was opened, probed in vain, or closed."""
+    receiver: str = ""
+    """Whose it is, as `Subscription.receiver` tells; empty: of whichever there is."""
+
+    def at(self, receiver: str) -> "Circuit":
+        """Return it if it is of a receiver; one of another receiver says nothing: a new one."""
+        return self if self.receiver in ("", receiver) else Circuit()
 
     def state(self, now: int) -> State:
         """Tell whether everything, nothing, or one message at a time may be sent."""

@@ -6,6 +6,8 @@ import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
+import msgspec
+
 from bide.model.commands import Claim
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed
@@ -103,6 +105,8 @@ class Outlet:
 
     def hear(self, circuit: Circuit | None) -> None:
         """A server has told how it stands with the receiver; `None`: nobody has."""
+        if circuit is not None:  # who had not seen a change yet may have told of another receiver
+            circuit = circuit.at(self.subscription.receiver)
         if circuit is not None and circuit.changed > self.circuit.changed:
             self.circuit, self._untold = circuit, False
             self._look_again()
@@ -299,13 +303,14 @@ class Outlet:
         }  # fmt: skip
 
     def _tell_others(self) -> None:
-        task = self._loop.create_task(self._tell_circuit())
+        told = msgspec.structs.replace(self.circuit, receiver=self.subscription.receiver)
+        task = self._loop.create_task(self._tell_circuit(told))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _tell_circuit(self) -> None:
+    async def _tell_circuit(self, told: Circuit) -> None:
         try:
-            await self._records.peers.tell_circuit(self.subscription.key, self.circuit)
+            await self._records.peers.tell_circuit(self.subscription.key, told)
             self._untold = False
         except StoreError as error:
             self._untold = True  # it is tried again when the subscriptions are looked at

@@ -104,6 +104,7 @@ def shown(
     deliveries: Deliveries | None = None,
 ) -> SubscriptionOut:
     """Return a subscription as it is told."""
+    circuit = circuit.at(subscription.receiver)
     return SubscriptionOut(
         name=subscription.name,
         queue=subscription.queue,

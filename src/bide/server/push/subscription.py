@@ -1,5 +1,6 @@
 """A subscription: which queue is sent where, how fast, and what happens when that fails."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -92,6 +93,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         if namespace is None:
             return self.key.removeprefix("/")
         return self.name if self.namespace == namespace else None
+
+    @property
+    def receiver(self) -> str:
+        """What tells its receiver from others, and nothing of its URL."""
+        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     @property
     def source(self) -> str:

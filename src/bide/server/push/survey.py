@@ -49,4 +49,6 @@ class Survey:
     async def _look(self) -> dict[str, Known]:
         listed = await self._records.listed()
         circuits = await self._records.peers.circuits() if listed else {}
-        return {one.key: Known(one, circuits.get(one.key) or Circuit()) for one in listed}
+        return {
+            one.key: Known(one, circuits.get(one.key, Circuit()).at(one.receiver)) for one in listed
+        }
