@@ -72,7 +72,7 @@ def leases(deliveries: Sequence[Held]) -> list[Lease]:
         kind = type(deliveries).__name__
         raise InvalidArgument(f"this takes a list of deliveries, not a {kind}: list(...) makes one")
     try:
-        return [delivery.lease for delivery in deliveries]
+        return [Lease(delivery.message.id, delivery.token) for delivery in deliveries]
     except (AttributeError, TypeError):
         raise InvalidArgument(_no_deliveries(deliveries)) from None
 
@@ -106,7 +106,10 @@ class Delivery(Held):
     __slots__ = ("_queue",)
 
     def __init__(self, queue: "Queue", message: Message, token: int, claimed: int) -> None:
-        super().__init__(message, token, claimed)
+        self.message = message  # here, since one call more for each message counts
+        self.token = token
+        self.claimed = claimed
+        self.settled = False
         self._queue = queue
 
     def ack(self) -> None:

@@ -28,8 +28,8 @@ SHARDS: Final = 64
 """Of so many shards a queue can be made at most."""
 
 _PARTS = (
-    "meta", "records", "delayed", "ready", "leased", "dead", "acked", "expired", "held", "groups",
-    "waiters", "order", "alive", "tail",
+    "meta", "records", "delayed", "ready", "leased", "dead", "acked", "expired", "held", "leases",
+    "groups", "waiters", "order", "alive", "tail",
 )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["SCRIPTS", "Script", "as_script", "load_all"]
 
-_CHANGES: Final = ("_frame", "_records", "_order", "_gone")
-_LOOKS: Final = ("_frame", "_records")
+_CHANGES: Final = ("_frame", "_leases", "_records", "_order", "_gone")
+_LOOKS: Final = ("_frame", "_leases", "_records")
 _WAKES: Final = (*_CHANGES, "_waking")
 _PUTS: Final = (*_WAKES, "_room")
 _LEASES: Final = (*_WAKES, "_leasing")

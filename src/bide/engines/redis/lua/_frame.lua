@@ -3,12 +3,13 @@
 -- KEYS, the same for every verb (see keys.py), all of one shard:
 --   1 meta     hash: counters, settings, who leads the waiters
 --   2 records  hash: id -> record
---   3 delayed  4 ready  5 leased  6 dead  7 acked  8 expired: sorted sets, rank -> seq .. id
---   9 held     hash: id -> seq, token, holder of a lease
---  10 groups   sorted set, all of score 0: group, \1, seq .. id
---  11 waiters  sorted set: lanes that wait, by the moment since when
---  12 order  13 alive  14 tail: the ids as they were put, see _order.lua
---  15 try      string: the mark and the reply of one of the last changes of this lane
+--   3 delayed  4 ready  6 dead  7 acked  8 expired: sorted sets, rank -> seq .. id
+--   5 leased   sorted set, moment of lapse -> lease, see _leases.lua
+--   9 held  10 leases: hashes: who holds what, see _leases.lua
+--  11 groups   sorted set, all of score 0: group, \1, seq .. id
+--  12 waiters  sorted set: lanes that wait, by the moment since when
+--  13 order  14 alive  15 tail: the ids as they were put, see _order.lua
+--  16 try      string: the mark and the reply of one of the last changes of this lane
 -- ARGV, the first ones of every verb:
 --   1 now      Unix milliseconds, or empty: the server's clock
 --   2 mark     of this call; with a ? before it when it is sent again; empty: reads only
@@ -21,8 +22,8 @@
 
 local META, RECORDS, DELAYED, READY, LEASED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ENDED = {dead = KEYS[6], acked = KEYS[7], expired = KEYS[8]}
-local HELD, GROUPS, WAITERS, TRY = KEYS[9], KEYS[10], KEYS[11], KEYS[15]
-local ORDER, ALIVE, TAIL = KEYS[12], KEYS[13], KEYS[14]
+local HELD, LEASES, GROUPS, WAITERS, TRY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[16]
+local ORDER, ALIVE, TAIL = KEYS[13], KEYS[14], KEYS[15]
 local MARK, LANE, QUEUE, SHARDS, PLACE = ARGV[2], ARGV[3], ARGV[4], 1, 0
 local WEIGHT, SEQ = 4398046511104, 13
 local null = cjson.null

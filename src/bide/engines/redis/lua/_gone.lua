@@ -1,6 +1,6 @@
 -- What leaves the queue for good, and what is remembered for a while only.
 
--- Says that the messages are gone which were these members of a set.
+-- Says that the messages are gone which were these members of a set, or texts that begin as these.
 local function gone(members)
   if #members == 0 then return end
   local parts, names, name = {}, {}, '\1'

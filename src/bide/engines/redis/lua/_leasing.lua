@@ -4,12 +4,24 @@ local ids, texts, token = {}, {}, ''  -- what was leased, and the number of the 
 local until_text
 local reach = number(now * 256 + 255)  -- the highest rank of what is due
 
+-- Takes back what is held by leases that are over, at most so many; returns how many.
 local function take_back(limit)
-  local members = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
-  for _, member in ipairs(members) do
-    if not R().locate(sub(member, SEQ + 1)) then call('ZREM', LEASED, member) end
+  local over = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
+  local taken = 0
+  for _, lease in ipairs(over) do
+    local held = held_by(lease)
+    local last = math.min(#held, limit - taken)
+    for i = 1, last do
+      if not R().locate(held[i]) then call('HDEL', HELD, held[i]) end
+    end
+    taken = taken + last
+    if last < #held then
+      call('HSET', LEASES, lease, concat(held, '\n', last + 1), lease .. ' left', #held - last)
+      break
+    end
+    forget_lease(lease)
   end
-  return #members
+  return taken
 end
 
 -- Weighs what is due, the first so many.
@@ -63,7 +75,6 @@ local function lease(set, members, holder, next_token)
   local found, before = {}, #members
   for i = 1, before do found[i] = sub(members[i], SEQ + 1) end
   local records = each('HMGET', RECORDS, found)
-  call('ZREMRANGEBYRANK', set, '0', before - 1)
   for i = 1, before do
     if not records[i] then
       members, found, records = whole(members, found, records)
@@ -72,17 +83,19 @@ local function lease(set, members, holder, next_token)
   end
   if has('e') then members, found, records = in_time(members, found, records) end
   local total = #members
-  if total == 0 then return end
-  if token == '' then token = number(next_token()) end
-  until_text = number(now + ARGV[6])
-  local leases, held, mine = {}, {}, token .. ' ' .. holder
-  for i = 1, total do
-    local member = members[i]
-    leases[2 * i - 1], leases[2 * i] = until_text, member
-    held[2 * i - 1], held[2 * i] = found[i], sub(member, 1, SEQ) .. mine
+  if total > 0 then
+    if token == '' then token = number(next_token()) end
+    until_text = number(now + ARGV[6])
+    local lease = token .. ' ' .. until_text
+    local held, mine = {}, lease .. ' ' .. holder
+    for i = 1, total do
+      held[2 * i - 1], held[2 * i] = found[i], sub(members[i], 1, SEQ) .. mine
+    end
+    hold(lease, until_text, found)
+    add('HSET', HELD, held)
   end
-  add('ZADD', LEASED, leases)
-  add('HSET', HELD, held)
+  -- Last, so that of half a change that a server left, which died, nothing is missing.
+  call('ZREMRANGEBYRANK', set, '0', before - 1)
   if #ids == 0 then
     ids, texts = found, records
   else

@@ -94,7 +94,10 @@ local function order()
     local ids, seqs = o.told_by_chunk(text)
     local name, stands, left = sub(text, 1, 10), {}, {}
     for i, id in ipairs(ids) do left[i] = seqs[i] .. id end
-    for _, set in ipairs({DELAYED, READY, LEASED, ENDED.dead, ENDED.acked, ENDED.expired}) do
+    for i, mark in ipairs(each('HMGET', HELD, ids)) do
+      if mark and sub(mark, 1, SEQ) == seqs[i] then stands[left[i]] = true end
+    end
+    for _, set in ipairs({DELAYED, READY, ENDED.dead, ENDED.acked, ENDED.expired}) do
       local missing = {}
       for i, score in ipairs(each('ZMSCORE', set, left)) do
         if score then stands[left[i]] = true else missing[#missing + 1] = left[i] end

@@ -75,9 +75,9 @@ local function records()
       r.aside, r.ended = nil, nil
     elseif r.token then
       if SHARDS ~= 1 then returned(r) end
-      call('ZREM', LEASED, r.member)
       call('HDEL', HELD, r.id)
-      r.token, r.holder, r.until_ = nil, nil, nil
+      let_go(r.lease, 1)
+      r.lease, r.token, r.holder, r.until_ = nil, nil, nil, nil
     elseif call('ZREM', DELAYED, r.member) == 0 then
       call('ZREM', READY, r.member)
     end
@@ -130,8 +130,8 @@ local function records()
     if not r.aside then
       local held = call('HGET', HELD, id)
       if held then
-        r.token, r.holder = string.match(held, '^(%d+) (.*)$', SEQ + 1)
-        r.until_ = tonumber(call('ZSCORE', LEASED, r.member))
+        r.token, r.until_, r.holder = string.match(held, '^(%d+) (%d+) (.*)$', SEQ + 1)
+        r.lease, r.until_ = r.token .. ' ' .. r.until_, tonumber(r.until_)
         if r.until_ <= now then lapse(r) end
       end
     end

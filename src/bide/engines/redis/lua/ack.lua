@@ -10,21 +10,30 @@ local function token_of(i) return ARGV[5] ~= '' and ARGV[5] or ARGV[5 + total + 
 local function at_once()
   local first = call('ZRANGE', LEASED, '0', '0', 'WITHSCORES')[2]
   if not first or tonumber(first) <= now then return false end
-  local ids, members = {unpack(ARGV, 6, 5 + total)}, {}
-  local held = call('HMGET', HELD, unpack(ids))
-  local mine = token_of(1) .. ' '
+  local marks = call('HMGET', HELD, unpack(ARGV, 6, 5 + total))
+  local counts, lease, token = {}, nil, nil
+  local as_before, since = false, 0  -- what the marks of a lease have in common; the first of it
   for i = 1, total do
-    local mark = held[i]
-    if ARGV[5] == '' then mine = token_of(i) .. ' ' end
-    if not mark or find(mark, mine, SEQ + 1, true) ~= SEQ + 1 then return false end
-    members[i] = sub(mark, 1, SEQ) .. ids[i]
+    local mark = marks[i]
+    if not mark then return false end
+    if not as_before or find(mark, as_before, SEQ + 1, true) ~= SEQ + 1 then
+      if lease then counts[lease] = (counts[lease] or 0) + i - since end
+      lease, token = string.match(mark, '^((%d+) %d+) ', SEQ + 1)
+      as_before, since = lease .. ' ', i
+    end
+    if token ~= token_of(i) then return false end
   end
-  if has('g') then many('ZREM', GROUPS, R().grouped(members, call('HMGET', RECORDS, unpack(ids)))) end
-  call('ZREM', LEASED, unpack(members))
-  call('HDEL', HELD, unpack(ids))
-  call('HDEL', RECORDS, unpack(ids))
+  counts[lease] = (counts[lease] or 0) + total + 1 - since
+  if has('g') then
+    local members = {}
+    for i, mark in ipairs(marks) do members[i] = sub(mark, 1, SEQ) .. ARGV[5 + i] end
+    many('ZREM', GROUPS, R().grouped(members, call('HMGET', RECORDS, unpack(ARGV, 6, 5 + total))))
+  end
+  call('HDEL', RECORDS, unpack(ARGV, 6, 5 + total))
+  call('HDEL', HELD, unpack(ARGV, 6, 5 + total))
+  for each_lease, held in pairs(counts) do let_go(each_lease, held) end
   count('acked', total)
-  gone(members)
+  gone(marks)
   return true
 end
 

@@ -6,24 +6,65 @@ local sets = {DELAYED, READY, LEASED, ENDED.dead, ENDED.acked, ENDED.expired}
 local states = {[4] = 'dead', [5] = 'acked', [6] = 'expired'}
 local set, offset = tonumber(ARGV[5]), tonumber(ARGV[6])
 local strays, left = 0, 300
-while sets[set] and left > 0 do
-  local members = call('ZRANGE', sets[set], offset, offset + left - 1)
-  for _, member in ipairs(members) do
-    local id = sub(member, SEQ + 1)
-    local text = call('HGET', RECORDS, id)
-    local r = text and R().parse(id, text)
-    local fine = r and r.member == member and r.aside == states[set]
-      and (call('HEXISTS', HELD, id) == 1) == (set == 3)
-    for other, key in ipairs(sets) do
-      if other ~= set and call('ZSCORE', key, member) then fine = false end
-    end
-    if r and r.group ~= '' and not call('ZSCORE', GROUPS, r.group .. '\1' .. member) then
-      fine = false
-    end
-    if not fine then strays = strays + 1 end
+
+local function check(member)
+  local id = sub(member, SEQ + 1)
+  local text = call('HGET', RECORDS, id)
+  local r = text and R().parse(id, text)
+  local fine = r and r.member == member and r.aside == states[set]
+    and (call('HEXISTS', HELD, id) == 1) == (set == 3)
+  for other, key in ipairs(sets) do
+    if other ~= set and call('ZSCORE', key, member) then fine = false end
   end
-  left = left - #members
-  offset = offset + #members
-  if left > 0 then set, offset = set + 1, 0 end
+  if r and r.group ~= '' and not call('ZSCORE', GROUPS, r.group .. '\1' .. member) then
+    fine = false
+  end
+  if not fine then strays = strays + 1 end
+  left = left - 1
 end
-return cjson.encode({strays, sets[set] and set or null, offset})
+
+-- Leases are told one by one, and an offset also says how far into the text of one: where the line
+-- of the next id begins.
+local LEASE = 2 ^ 30
+
+local function check_leases()
+  while left > 0 do
+    local place, at = floor(offset / LEASE), offset % LEASE + 1
+    local lease = call('ZRANGE', LEASED, place, place)[1]
+    if not lease then return true end
+    local lines = call('HGET', LEASES, lease) or ''
+    local ids = {}
+    while at <= #lines and #ids < math.max(left, 100) do
+      local last = find(lines, '\n', at, true) or #lines + 1
+      ids[#ids + 1] = sub(lines, at, last - 1)
+      at = last + 1
+    end
+    local held, marks = held_by(lease, ids)
+    for i, id in ipairs(held) do check(sub(marks[i], 1, SEQ) .. id) end
+    left = left - 1
+    if at <= #lines then
+      offset = place * LEASE + at - 1
+    else
+      local whole = offset % LEASE == 0
+      if whole and #held ~= tonumber(call('HGET', LEASES, lease .. ' left')) then
+        strays = strays + 1
+      end
+      offset = (place + 1) * LEASE
+    end
+  end
+  return false
+end
+
+while sets[set] and left > 0 do
+  local ended
+  if set == 3 then
+    ended = check_leases()
+  else
+    local members = call('ZRANGE', sets[set], offset, offset + left - 1)
+    ended = #members < left
+    for _, member in ipairs(members) do check(member) end
+    offset = offset + #members
+  end
+  if ended then set, offset = set + 1, 0 end
+end
+return '[' .. strays .. ',' .. (sets[set] and set or 'null') .. ',' .. number(offset) .. ']'

@@ -3,8 +3,8 @@
 -- KEYS, and ARGV 1 to 4, as for every verb: see _frame.lua
 -- ARGV 5 id
 -- Reply: [0, 0, [due]]; nothing if nothing was done
-local META, RECORDS, DELAYED, ORDER, ALIVE = KEYS[1], KEYS[2], KEYS[3], KEYS[12], KEYS[13]
-local call, sub, byte, TRY = redis.call, string.sub, string.byte, KEYS[15]
+local META, RECORDS, DELAYED, ORDER, ALIVE = KEYS[1], KEYS[2], KEYS[3], KEYS[13], KEYS[14]
+local call, sub, byte, TRY = redis.call, string.sub, string.byte, KEYS[16]
 local mark, id = ARGV[2], ARGV[5]
 if byte(mark) == 63 then
   mark = sub(mark, 2)

@@ -16,9 +16,9 @@ local lapsed, weighed, examined = 0, 0, 0
 local function reply(next, more)
   tell_counts()
   remember_lease()
-  local head = '[' .. number(now) .. ',' .. (token == '' and '0' or token) .. ','
-    .. (next and string.format('%.3f', math.max(0, next - part)) or 'null') .. (has('w') and ',1,' or ',0,')
-    .. lapsed .. ',' .. weighed .. ',' .. examined .. (more and ',true]' or ',false]')
+  local following = next and string.format('%.3f', math.max(0, next - part)) or 'null'
+  local head = '[' .. concat({number(now), token == '' and '0' or token, following,
+    has('w') and '1' or '0', lapsed, weighed, examined, more and 'true' or 'false'}, ',') .. ']'
   return {head, concat(ids, '\n'), texts}
 end
 

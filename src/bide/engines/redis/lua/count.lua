@@ -2,7 +2,7 @@
 -- Reply: JSON [delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters]
 local due = call('ZCOUNT', DELAYED, '-inf', number(now * 256 + 255))
 local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
-local leased, dead = call('ZCARD', LEASED), call('ZCARD', ENDED.dead)
+local leased, dead = call('HLEN', HELD), call('ZCARD', ENDED.dead)
 local kept = call('ZCARD', ENDED.acked) + call('ZCARD', ENDED.expired)
 local oldest
 if due > 0 then
@@ -18,7 +18,7 @@ while ready > 0 do  -- the first of each weight is its oldest
   rank = number((floor(first / WEIGHT) + 1) * WEIGHT)
 end
 local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
-  + math.abs(call('HLEN', HELD) - leased)
+  + math.abs(call('HLEN', LEASES) - 2 * call('ZCARD', LEASED))
 local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
   'revived', 'retried', 'lapsed')
 for i = 1, 9 do counters[i] = tonumber(counters[i] or 0) end

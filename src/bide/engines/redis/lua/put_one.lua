@@ -4,7 +4,7 @@
 -- KEYS, and ARGV 1 to 4, as for every verb: see _frame.lua
 -- ARGV 5 when: a moment, or + and a delay; 6 priority; 7 id; 8 record from the kind on
 -- Reply: [now, 0, []]; nothing if nothing was done
-local META, RECORDS, DELAYED, TAIL, TRY = KEYS[1], KEYS[2], KEYS[3], KEYS[14], KEYS[15]
+local META, RECORDS, DELAYED, TAIL, TRY = KEYS[1], KEYS[2], KEYS[3], KEYS[15], KEYS[16]
 local call, find, format = redis.call, string.find, string.format
 local mark, when, priority, id = ARGV[2], ARGV[5], ARGV[6], ARGV[7]
 if string.byte(mark) == 63 then

@@ -3,12 +3,13 @@
 --      6 of delayed ones: due or waiting, or empty for both
 --      7 after, 8 before, 9 group: what all must have in common, or empty
 --      10 limit; 11 and 12 the place behind which to go on: rank and seq, or empty
--- Reply: [head, ids, records, leases]; head is JSON: [now, place or null], place as two texts
+-- Reply: [head, ids, records, what `held` says of each, or false]
+--   head is JSON: [now, place or null], place as two texts
 local which, due = ARGV[5], ARGV[6]
 local after, before, group = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local limit = math.min(tonumber(ARGV[10]), 500)
 local rank, seq = ARGV[11], ARGV[12]
-local ids, texts, leases = {}, {}, {}
+local ids, texts, marks = {}, {}, {}
 local place
 
 local function fits(id, text)
@@ -21,9 +22,7 @@ end
 local function add(id, text)
   if not fits(id, text) then return end
   ids[#ids + 1], texts[#texts + 1] = id, text
-  local held = call('HGET', HELD, id)
-  leases[#leases + 1] = held
-  leases[#leases + 1] = held and call('ZSCORE', LEASED, sub(held, 1, SEQ) .. id) or false
+  marks[#marks + 1] = call('HGET', HELD, id)
 end
 
 -- Adds those of a chunk that stand behind the place; returns whether there was room for all.
@@ -110,7 +109,40 @@ local function of_set(set)
   if #found < limit * 2 then place = nil end
 end
 
+-- Those who lapse at the same moment stand by seq, whatever leases they are of.
+local function of_leases()
+  local looked = 0
+  while #ids < limit do
+    local low = rank == '' and '-inf' or seq == '' and '(' .. rank or rank
+    local moment = call('ZRANGEBYSCORE', LEASED, low, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    if not moment then
+      place = nil
+      return
+    end
+    if moment ~= rank then rank, seq = moment, '' end
+    local members = {}
+    for _, lease in ipairs(call('ZRANGEBYSCORE', LEASED, moment, moment)) do
+      local held, told = held_by(lease)
+      for i, id in ipairs(held) do
+        local at = sub(told[i], 1, SEQ)
+        if at > seq then members[#members + 1] = at .. id end
+      end
+    end
+    table.sort(members)
+    for _, member in ipairs(members) do
+      if #ids == limit or looked == 500 then return end
+      looked = looked + 1
+      local id = sub(member, SEQ + 1)
+      local text = call('HGET', RECORDS, id)
+      if text then add(id, text) end
+      place = {moment, sub(member, 1, SEQ)}
+    end
+    seq = ''
+  end
+end
+
 if which == 'all' then all()
 elseif which == 'group' then of_group()
-else of_set(ENDED[which] or ({delayed = DELAYED, ready = READY, leased = LEASED})[which]) end
-return {cjson.encode({now, place or null}), ids, texts, leases}
+elseif which == 'leased' then of_leases()
+else of_set(ENDED[which] or ({delayed = DELAYED, ready = READY})[which]) end
+return {cjson.encode({now, place or null}), ids, texts, marks}

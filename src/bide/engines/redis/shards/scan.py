@@ -38,10 +38,10 @@ class _Stream:
 
     def fill(self, queue: str, answer: Any) -> None:
         """Take in what the script answered."""
-        text, ids, records, leases = answer
+        text, *listed = answer
         now, place = decode(text)
-        messages = scanned(queue, now, self._phase, (ids, records, leases))
-        for message, record in zip(messages, records, strict=True):
+        messages = scanned(queue, now, self._phase, listed)
+        for message, record in zip(messages, listed[1], strict=True):
             where = self._rank(message), int(record[:SEQ], 16), self._shard
             self.ahead.append((where, message))
         self.ended = place is None

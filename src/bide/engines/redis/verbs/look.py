@@ -19,8 +19,12 @@ _MOST = 500
 """How many messages one call of the script `scan` tells of at most."""
 
 
-def _held(lease: bytes | None) -> str | None:
-    return None if lease is None else lease[SEQ:].partition(b" ")[2].decode()
+def _held(mark: bytes | None) -> tuple[str | None, int | None]:
+    """Return who holds a message, and until when."""
+    if mark is None:
+        return None, None
+    _, until, holder = mark[SEQ:].split(b" ", 2)
+    return holder.decode(), int(until)
 
 
 def find(command: Find) -> Job:
@@ -28,20 +32,14 @@ def find(command: Find) -> Job:
     lots = parts(command.ids)
     told = yield [Call("find", command.queue, lot) for lot in lots]
     found: list[Message | None] = []
-    for ids, (now, records, leases) in zip(lots, told, strict=True):
-        for index, (id, record) in enumerate(zip(ids, records, strict=True)):
-            lease, until = leases[2 * index : 2 * index + 2]
+    for ids, (now, records, marks) in zip(lots, told, strict=True):
+        for id, record, mark in zip(ids, records, marks, strict=True):
+            holder, until = _held(mark)
             found.append(
                 record
-                and as_message(
-                    command.queue, id, record, int(now), holder=_held(lease), until=_int(until)
-                )
+                and as_message(command.queue, id, record, int(now), holder=holder, until=until)
             )
     return [Found(found)]
-
-
-def _int(text: bytes | None) -> int | None:
-    return None if text is None else int(text)
 
 
 def _of_all(command: Scan) -> bool:
@@ -69,9 +67,9 @@ def scan(command: Scan) -> Job:
         while True:
             left = command.limit - len(messages)
             args = scan_args(command, phases[index], left, rank, seq)
-            ((text, ids, records, leases),) = yield [Call("scan", command.queue, args)]
+            ((text, *listed),) = yield [Call("scan", command.queue, args)]
             now, place = decode(text)
-            messages += scanned(command.queue, now, phases[index], (ids, records, leases))
+            messages += scanned(command.queue, now, phases[index], listed)
             if place is None:
                 break
             rank, seq = place
@@ -95,17 +93,14 @@ def scan_args(command: Scan, phase: Phase, left: int, rank: str, seq: str) -> tu
     return which, due, *bounds, min(left, _MOST), rank, seq
 
 
-def scanned(queue: str, now: int, phase: Phase, told: tuple[Sequence[Any], ...]) -> list[Message]:
+def scanned(queue: str, now: int, phase: Phase, listed: Sequence[Any]) -> list[Message]:
     """Return the messages that the script `scan` tells of."""
-    ids, records, leases = told
     ready = phase.state == "ready"
     return [
-        as_message(
-            queue, id.decode(), record, now, ready=ready,
-            holder=_held(leases[2 * index]), until=_int(leases[2 * index + 1]),
-        )
-        for index, (id, record) in enumerate(zip(ids, records, strict=True))
-    ]  # fmt: skip
+        as_message(queue, id.decode(), record, now, ready=ready, holder=holder, until=until)
+        for id, record, mark in zip(*listed, strict=True)
+        for holder, until in (_held(mark),)
+    ]
 
 
 def count(command: Count) -> Job:
