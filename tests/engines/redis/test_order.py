@@ -60,7 +60,9 @@ def told(server: "client_library.Redis") -> int:
     return sum(not line.startswith(b"\1") for line in lines)
 
 
-@pytest.mark.parametrize("sizes", [[1] * 70, [500, 1, 500], [63, 63, 1, 64, 5, 200], [1, 500, 1]])
+@pytest.mark.parametrize(
+    "sizes", [[1] * 260, [500, 1, 500], [63, 63, 1, 64, 5, 200], [63] * 9, [1, 500, 1]]
+)
 def test_few_and_many_are_listed_as_they_were_put(engine: RedisEngine, sizes: list[int]) -> None:
     ids = iter(new_ids(sum(sizes)))
     lots = [[next(ids) for _ in range(size)] for size in sizes]
@@ -115,11 +117,11 @@ def test_of_chunks_that_are_almost_gone_only_the_rest_is_kept(
             do(engine, *[Cancel("q", lot[start::20]) for lot in lots])
     assert listed(engine) == left
     assert told(server) <= 2 * len(left) + 1024
-    do(engine, *[put([f"single-{number}"]) for number in range(64)])
-    assert listed(engine) == [*left, *[f"single-{number}" for number in range(64)]]
+    do(engine, *[put([f"single-{number}"]) for number in range(256)])
+    assert listed(engine) == [*left, *[f"single-{number}" for number in range(256)]]
     for id in left:
         do(engine, Cancel("q", [id]))
-    assert told(server) == 64
+    assert told(server) == 256
     (counts,) = engine.execute([Count("q", recount=True)])
     assert isinstance(counts, Counts)
     assert counts.strays == 0
@@ -146,11 +148,11 @@ def test_one_at_a_time_is_as_many_at_a_time(
     assert listed(engine) == ids[1::2]
     for id in ids[1::2]:
         do(engine, Cancel("q", [id]))
-    do(engine, *[put([f"n{number}"]) for number in range(64)])
-    assert told(server) == 64
+    do(engine, *[put([f"n{number}"]) for number in range(256)])
+    assert told(server) == 256
     (counts,) = engine.execute([Count("q", recount=True)])
     assert isinstance(counts, Counts)
-    assert (counts.flow.put, counts.flow.cancelled, counts.strays) == (264, 200, 0)
+    assert (counts.flow.put, counts.flow.cancelled, counts.strays) == (456, 200, 0)
 
 
 def test_where_there_is_more_to_do_it_is_done(engine: RedisEngine) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis import exceptions as raised
 
-from bide.engines.redis.keys import CHANNEL, shard_keys
+from bide.engines.redis.keys import CHANNEL, script_keys
 from bide.engines.redis.link import Link, Lost, pack, place
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
@@ -93,7 +93,7 @@ class ChannelBell:
         script = load_all()["decline"]
         for where in self._told.pop(queue, {(0, 1)}):
             call = Call("decline", queue, (), *where)
-            keys = shard_keys(queue, self._lane, call.shard)[0]
+            keys = script_keys("decline", queue, self._lane, call.shard)
             self._aside("EVALSHA", script.sha, len(keys), *keys, "", "", self._lane, call.label)
 
     def watch(self, queue: str) -> None:

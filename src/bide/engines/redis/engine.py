@@ -103,7 +103,7 @@ class RedisEngine:
         (answer,) = self._sender.send((call,), now)
         if isinstance(answer, Exception):
             raise self._translated(answer)
-        return None if answer is None else answered(command, answer)  # type: ignore[arg-type]
+        return None if answer is None else answered(command, answer)
 
     def _carry_out(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
         """Carry out commands in order; return what came of each."""

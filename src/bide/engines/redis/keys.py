@@ -8,8 +8,8 @@ from typing import Final
 from zlib import crc32
 
 __all__ = [
-    "CHANNEL", "KEYS", "QUEUES", "SHARDS", "SLOTS", "VERSION", "meta_key", "probe_key",
-    "shard_keys", "shard_of",
+    "CHANNEL", "LONE", "QUEUES", "SHARDS", "SLOTS", "VERSION", "meta_key", "probe_key",
+    "script_keys", "shard_of",
 ]  # fmt: skip
 
 VERSION: Final = b"bide:version"
@@ -22,7 +22,7 @@ CHANNEL: Final = "bide:wake:"
 """What the channels begin with by which waiting lanes are told; behind it stands the lane."""
 
 SLOTS: Final = 64
-"""Of so many of its last changes a lane can still be told the reply, and so many travel at once."""
+"""So many calls travel at once, at most, and of each its lane can be told the answer again."""
 
 SHARDS: Final = 64
 """Of so many shards a queue can be made at most."""
@@ -33,8 +33,14 @@ _PARTS = (
 )  # fmt: skip
 
 
-KEYS: Final = len(_PARTS) + 1
-"""How many keys each script is given."""
+_FEW: Final[dict[str, tuple[str, ...]]] = {
+    "put_one": ("meta", "records", "delayed", "tail"),
+    "cancel_one": ("meta", "records", "delayed", "order", "alive"),
+}
+"""What a script is given that is to cost as little as can be; all others are given all keys."""
+
+LONE: Final = frozenset(_FEW)
+"""The scripts that do one small thing alone in their pipeline."""
 
 
 def _prefix(queue: str, shard: int) -> str:
@@ -61,13 +67,12 @@ def probe_key(queue: str, shard: int = 0) -> bytes:
     return f"{_prefix(queue, shard)}probe".encode()
 
 
-def shard_keys(queue: str, lane: str, shard: int = 0) -> list[list[bytes]]:
-    """Return the KEYS of a script, for each of a lane's slots.
+def script_keys(script: str, queue: str, lane: str, shard: int = 0) -> list[bytes]:
+    """Return the KEYS of a script: the last is that under which the lane finds its answers again.
 
     Example:
-        >>> shard_keys("orders", "4f", 0)[7][0], shard_keys("orders", "4f", 0)[7][-1]
-        (b'bide:{orders#0}:meta', b'bide:{orders#0}:try:4f:7')
+        >>> script_keys("put_one", "orders", "4f")[0], script_keys("put_one", "orders", "4f")[-1]
+        (b'bide:{orders#0}:meta', b'bide:{orders#0}:try:4f')
     """
     prefix = _prefix(queue, shard)
-    shared = [f"{prefix}{part}".encode() for part in _PARTS]
-    return [[*shared, f"{prefix}try:{lane}:{slot}".encode()] for slot in range(SLOTS)]
+    return [f"{prefix}{part}".encode() for part in (*_FEW.get(script, _PARTS), f"try:{lane}")]

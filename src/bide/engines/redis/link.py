@@ -1,9 +1,11 @@
 """One connection to a server: opening it, pipelines, and what happens when it breaks."""
 
 import logging
+import os
+import select
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -22,6 +24,12 @@ LAYOUT = 1
 """The version of the layout of keys and records."""
 
 OLDEST = (7, 0)
+
+LOOK = 100e-6
+"""For how many seconds the answer to one command is looked for at most before the thread sleeps.
+
+To sleep and be woken takes about as long as a server on the same machine needs for one command.
+"""
 
 _log = logging.getLogger("bide.redis")
 _warned: set[str] = set()
@@ -74,6 +82,15 @@ def is_away(error: StoreError) -> bool:
     return isinstance(cause, kinds) and not isinstance(cause, refused)
 
 
+def _poll(connection: Any) -> Callable[[int], list[Any]] | None:
+    """Return what tells whether something can be read; `None` where the system has no such."""
+    if not hasattr(select, "poll") or not hasattr(os, "sched_yield"):
+        return None
+    poller = select.poll()
+    poller.register(connection._sock, select.POLLIN)
+    return poller.poll
+
+
 def place(connection: Any) -> str:
     """Return where a connection leads to, fit to be shown."""
     if hasattr(connection, "port"):
@@ -118,8 +135,10 @@ class Link:
         self._connection = settings.connection()
         self.place = place(self._connection)
         self.open = True
+        self._unseen = self._rest = 0
         try:
             self._connection.connect()
+            self._poll = _poll(self._connection)
             self._examine()
         except (raised.RedisError, OSError) as error:
             self.close()
@@ -140,6 +159,36 @@ class Link:
         """
         self.post(packed)
         return self.receive(len(packed))
+
+    def exchange_one(self, packed: bytes, *, soon: bool) -> Any:
+        """Send one command and return what comes back, an error as a value.
+
+        Args:
+            packed: the command.
+            soon: whether it takes so little that the answer is looked for before the thread sleeps.
+
+        Raises:
+            Lost: as `exchange`.
+        """
+        self.post((packed,))
+        if soon and self._poll is not None:
+            if self._rest:
+                self._rest -= 1
+            else:
+                self._look(self._poll)
+        return self.receive(1)[0]
+
+    def _look(self, poll: Callable[[int], list[Any]]) -> None:
+        """Look for an answer until it is there; the more seldom the longer none came so soon."""
+        end = time.perf_counter() + LOOK
+        os.sched_yield()  # to the server, should it share this processor
+        while not poll(0):
+            if time.perf_counter() > end:
+                self._unseen = min(self._unseen + 1, 8)
+                self._rest = 2**self._unseen - 2
+                return
+            os.sched_yield()
+        self._unseen = 0
 
     def post(self, packed: Sequence[bytes]) -> None:
         """Send commands; what comes back is to be received before anything else is sent.

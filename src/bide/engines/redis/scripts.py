@@ -49,8 +49,8 @@ _FLAGS: Final = {
 
 _PARTS: Final = {
     "put": _PUTS,
-    "put_one": (),
-    "cancel_one": (),
+    "put_one": ("_lone",),
+    "cancel_one": ("_lone",),
     "replace": _PUTS,
     "shards": (*_CHANGES, "_room"),
     "claim": _LEASES,

@@ -8,8 +8,9 @@ from typing import Any
 from redis import exceptions as raised
 
 from bide.engines.redis.faults import passes, translate
-from bide.engines.redis.keys import KEYS, SLOTS, probe_key, shard_keys
+from bide.engines.redis.keys import LONE, probe_key, script_keys
 from bide.engines.redis.link import Link, Lost, pack, seek
+from bide.engines.redis.marks import Marks
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs import Call
@@ -42,8 +43,8 @@ class Sender:
         self._settings = settings
         self._scripts = load_all()
         self._lane = lane
-        self._keys: dict[str, list[list[bytes]]] = {}
-        self._mark = 0
+        self._keys: dict[tuple[str, str], list[bytes]] = {}
+        self._marks = Marks()
         self._wrote = self._short = self._left = False
         self._renewed: Callable[[str], None] | None = None
         self._link: Link | None = None
@@ -97,7 +98,7 @@ class Sender:
     def send(
         self, calls: Sequence[Call], now: int | None, before: Sequence[bytes] = ()
     ) -> list[Answer]:
-        """Send at most `SLOTS` calls in one go, and return what each answered, errors as values.
+        """Send calls in one go, and return what each answered, errors as values.
 
         A script that changes something leaves its answer under the mark of its call. When it is
         sent again after a connection was lost, it finds the answer there instead of doing it twice.
@@ -107,33 +108,36 @@ class Sender:
             now: the moment to go by; `None`: the server's.
             before: commands to send in front of them; their answers count for nothing.
         """
-        marks = range(self._mark, self._mark + len(calls))
-        self._mark += len(calls)
+        first = self._marks.reserve(len(calls))
         link = self._link
         if len(calls) > 1 or before or self._settings.wait_replicas or self._left:
-            return self._send(calls, marks, now, before)
+            return self._send(calls, first, now, before)
         if link is None or not link.open:
-            return self._send(calls, marks, now)
+            return self._send(calls, first, now)
         # One call where all is well, with less ado: this stands on the way of each single put.
         try:
-            answers = link.exchange((self._pack(calls[0], marks[0], now, ""),))
+            packed = self._pack(calls[0], first, 0, now)
+            answer = link.exchange_one(packed, soon=calls[0].script in LONE)
         except Lost as lost:
-            return self._send(calls, marks, now, lost=lost)
-        if not isinstance(answers[0], Exception):
+            return self._send(calls, first, now, lost=lost)
+        if not isinstance(answer, Exception):
             self._wrote = self._wrote or self._scripts[calls[0].script].writes
-        elif self._to_repeat(link, [0], answers):
-            return self._send(calls, marks, now)
-        return answers
+        elif self._to_repeat(link, [0], (answer,)):
+            return self._send(calls, first, now)
+        return [answer]
 
     def _send(
         self,
         calls: Sequence[Call],
-        marks: Sequence[int],
+        first: int,
         now: int | None,
         before: Sequence[bytes] = (),
         lost: Lost | None = None,
     ) -> list[Answer]:
-        """Send calls; `lost`: they were on their way when the connection was lost."""
+        """Send calls, of which the first has this number.
+
+        `lost`: they were on their way when the connection was lost.
+        """
         writes = [self._scripts[call.script].writes for call in calls]
         answers: list[Answer] = [None] * len(calls)
         todo = list(range(len(calls)))
@@ -144,14 +148,14 @@ class Sender:
                 answers = [missing if each else None for each in writes]
                 todo = [i for i in todo if not writes[i]]
                 wait = []
-        again, unsure, deadline = "", None, None
+        again, unsure, deadline = False, None, None
         if lost is not None:
-            again, unsure = "?", self._unknown(lost)
+            again, unsure = True, self._unknown(lost)
             deadline = time.monotonic() + self._settings.reconnect
             answers = [unsure for _ in calls]
         pause = 0.01
         while todo:
-            packed = [self._pack(calls[i], marks[i], now, again) for i in todo]
+            packed = [self._pack(calls[i], first + i, i, now, again=again) for i in todo]
             try:
                 link = self._connected(deadline)
             except StoreError as error:
@@ -170,7 +174,7 @@ class Sender:
                 for i, answer in zip(todo, told, strict=False):
                     answers[i] = answer
                 todo = todo[len(told) :]
-                again, unsure = "?", self._unknown(lost)
+                again, unsure = True, self._unknown(lost)
                 for i in todo:
                     answers[i] = unsure
             else:
@@ -196,15 +200,18 @@ class Sender:
             f"may have been carried out or not ({lost.cause})"
         )
 
-    def _pack(self, call: Call, mark: int, now: int | None, again: str) -> bytes:
-        label = call.label
-        keys = self._keys.get(label)
+    def _pack(
+        self, call: Call, number: int, slot: int, now: int | None, *, again: bool = False
+    ) -> bytes:
+        label, script = call.label, self._scripts[call.script]
+        keys = self._keys.get((call.script, label))
         if keys is None:
-            keys = self._keys[label] = shard_keys(call.queue, self._lane, call.shard)
+            keys = script_keys(call.script, call.queue, self._lane, call.shard)
+            self._keys[call.script, label] = keys
+        mark = self._marks.text(number, slot, label, writes=script.writes, again=again)
         return pack(
-            "EVALSHA", self._scripts[call.script].sha, KEYS, *keys[mark % SLOTS],
-            "" if now is None else now, f"{again}{mark}", self._lane if self._renewed else "",
-            label, *call.args,
+            "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now, mark,
+            self._lane if self._renewed else "", label, *call.args,
         )  # fmt: skip
 
     def _connected(self, deadline: float | None) -> Link:

@@ -17,7 +17,7 @@ from redis import exceptions as raised
 from bide.engines.redis.bell import HEARTBEAT, LOOK, Where, read_hint
 from bide.engines.redis.cluster.nodes import Nodes
 from bide.engines.redis.cluster.slots import slot_of
-from bide.engines.redis.keys import CHANNEL, meta_key, shard_keys
+from bide.engines.redis.keys import CHANNEL, meta_key, script_keys
 from bide.engines.redis.link import Lost, pack
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Address, Settings
@@ -78,7 +78,7 @@ class ClusterBell:
         script = load_all()["decline"]
         for where in self._told.pop(queue, set()):
             call = Call("decline", queue, (), *where)
-            keys = shard_keys(queue, self._lane, call.shard)[0]
+            keys = script_keys("decline", queue, self._lane, call.shard)
             address = self._nodes.slots.owner(slot_of(meta_key(queue, call.shard)))
             if address is None:
                 continue

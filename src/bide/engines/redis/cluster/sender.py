@@ -12,8 +12,9 @@ from redis import exceptions as raised
 from bide.engines.redis.cluster.nodes import Nodes
 from bide.engines.redis.cluster.slots import copies, slot_of
 from bide.engines.redis.faults import passes, translate
-from bide.engines.redis.keys import KEYS, SLOTS, VERSION, meta_key, probe_key, shard_keys
+from bide.engines.redis.keys import VERSION, meta_key, probe_key, script_keys
 from bide.engines.redis.link import LAYOUT, Link, Lost, is_away, pack, refuse_newer
+from bide.engines.redis.marks import Marks
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Address, Settings
 from bide.engines.redis.verbs import Call
@@ -38,13 +39,13 @@ class _Sent:
     """One command on its way."""
 
     slot: int
-    packed: Callable[[str], bytes]
+    packed: Callable[[bool], bytes]
     writes: bool
     hurried: bool
     probe: bytes
     answer: Any = None
-    again: str = ""
-    """A ? once it may have arrived, so that it is not carried out twice."""
+    again: bool = False
+    """Whether it may have arrived before, so that it is not to be carried out twice."""
     asking: Address | None = None
     """Who is to be asked for once, though the slot is not theirs yet."""
     done: bool = False
@@ -66,8 +67,8 @@ class ClusterSender:
         self._settings = settings
         self._scripts = load_all()
         self._lane = lane
-        self._keys: dict[str, tuple[int, list[list[bytes]]]] = {}
-        self._mark = 0
+        self._keys: dict[tuple[str, str], tuple[int, list[bytes]]] = {}
+        self._marks = Marks()
         self._short: dict[Address, float] = {}
         self._given_up: set[int] = set()
         self._renewed: Callable[[str], None] | None = None
@@ -144,24 +145,24 @@ class ClusterSender:
         data. When it is sent again, wherever the data have gone to, it finds the answer there.
         """
         assert not before, "what belongs to no queue goes to other nodes"
-        sent = [self._prepare(call, self._mark + i, now) for i, call in enumerate(calls)]
-        self._mark += len(calls)
+        first = self._marks.reserve(len(calls))
+        sent = [self._prepare(call, first + i, i, now) for i, call in enumerate(calls)]
         self._carry(sent)
         return [each.answer for each in sent]
 
-    def _prepare(self, call: Call, mark: int, now: int | None) -> _Sent:
-        label = call.label
-        if label not in self._keys:
-            keys = shard_keys(call.queue, self._lane, call.shard)
-            self._keys[label] = slot_of(meta_key(call.queue, call.shard)), keys
-        slot, keys = self._keys[label]
-        script = self._scripts[call.script]
+    def _prepare(self, call: Call, number: int, place: int, now: int | None) -> _Sent:
+        label, script = call.label, self._scripts[call.script]
+        if (call.script, label) not in self._keys:
+            keys = script_keys(call.script, call.queue, self._lane, call.shard)
+            self._keys[call.script, label] = slot_of(meta_key(call.queue, call.shard)), keys
+        slot, keys = self._keys[call.script, label]
         lane = self._lane if self._renewed else ""
 
-        def packed(again: str) -> bytes:
+        def packed(again: bool) -> bytes:
+            mark = self._marks.text(number, place, label, writes=script.writes, again=again)
             return pack(
-                "EVALSHA", script.sha, KEYS, *keys[mark % SLOTS],
-                "" if now is None else now, f"{again}{mark}", lane, label, *call.args,
+                "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now, mark, lane,
+                label, *call.args,
             )  # fmt: skip
 
         probe = probe_key(call.queue, call.shard)
@@ -336,7 +337,7 @@ class ClusterSender:
         )
         error.__cause__ = lost.cause
         for each in group:
-            each.answer, each.again, each.asking = error, "?", None
+            each.answer, each.again, each.asking = error, True, None
 
     def _refresh(self) -> None:
         try:
@@ -363,7 +364,7 @@ class ClusterSender:
         self._refresh()
         for each in changed:
             if self.nodes.slots.owner(each.slot) != address:  # it was put down meanwhile
-                each.done, each.again = False, "?"
+                each.done, each.again = False, True
                 continue
             self._short[address] = 0.0
             each.answer = OutcomeUnknown(

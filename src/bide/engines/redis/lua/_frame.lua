@@ -9,10 +9,11 @@
 --  11 groups   sorted set, all of score 0: group, \1, seq .. id
 --  12 waiters  sorted set: lanes that wait, by the moment since when
 --  13 order  14 alive  15 tail: the ids as they were put, see _order.lua
---  16 try      string: the mark and the reply of one of the last changes of this lane
+--  16 try      hash: slot -> mark and reply, of the last changes of this lane; it lives for a while
 -- ARGV, the first ones of every verb:
 --   1 now      Unix milliseconds, or empty: the server's clock
---   2 mark     of this call; with a ? before it when it is sent again; empty: reads only
+--   2 mark     of this call, "number/slot"; ? before it when it is sent again, and ! when `try` is
+--              to live for longer; empty: reads only
 --   3 lane     whose waiting claims are told of by a channel; empty: nobody waits there
 --   4 queue    its name; of several shards, behind it: how many (? if unknown), and which this is
 --
@@ -35,12 +36,22 @@ if find(QUEUE, ' ', 1, true) then
   SHARDS, PLACE = tonumber(SHARDS), tonumber(PLACE)
 end
 
-if byte(MARK) == 63 then
+local again = byte(MARK) == 63
+if again then MARK = sub(MARK, 2) end
+if byte(MARK) == 33 then
   MARK = sub(MARK, 2)
-  local last = call('GET', TRY)
+  call('HSET', TRY, 'for', LANE)
+  call('EXPIRE', TRY, '150')
+end
+local function remember(reply)
+  call('HSET', TRY, string.match(MARK, '%d*$'), MARK .. ' ' .. reply)
+end
+if again then
+  local last = call('HGET', TRY, string.match(MARK, '%d*$'))
   if last and sub(last, 1, #MARK + 1) == MARK .. ' ' then
-    call('SET', TRY, last, 'EX', '60')  -- a WAIT behind this waits for what it tells of
-    return sub(last, #MARK + 2)
+    last = sub(last, #MARK + 2)
+    remember(last)  -- a WAIT behind this waits for what it tells of
+    return last
   end
 end
 
@@ -55,11 +66,17 @@ local function number(value)
 end
 
 -- What the queue is like, a letter each: p paused, k messages are remembered, w some have weight,
--- g are in groups, e expire, l lanes wait.
+-- g are in groups, e expire, l lanes wait, s it is made of several shards.
 local meta = call('HMGET', META, 'token', 'flags', 'put', 'seq', 'open', 'keep', 'shards')
 local exists, flags, keep = meta[1] ~= false, meta[2] or '', tonumber(meta[6] or 0)
 if exists and SHARDS and tonumber(meta[7] or 1) ~= SHARDS then
   return redis.error_reply('SHARDS ' .. (meta[7] or '1'))
+end
+
+-- Returns how many of those that were put stand in the tail, and are not among the counter `put`.
+-- There are no gaps in a queue of one shard, whose next number tells it.
+local function in_tail()
+  return SHARDS == 1 and (meta[4] or 0) % 4096 or tonumber(meta[5] or 0)
 end
 
 local function has(letter)
@@ -117,6 +134,7 @@ local made = '0'
 local function make()
   if not exists then
     exists, made = true, '1'
+    if SHARDS ~= 1 then flags = flags .. 's' end
     call('HSET', META, 'token', number(now), 'flags', flags, 'put', '0', 'seq', '0', 'open', '0',
       'keep', '0')
     if SHARDS ~= 1 then call('HSET', META, 'shards', SHARDS) end
@@ -129,7 +147,7 @@ end
 
 local function finish(reply)
   tell_counts()
-  call('SET', TRY, MARK .. ' ' .. reply, 'EX', '60')
+  remember(reply)
   return reply
 end
 

@@ -106,7 +106,7 @@ end
 -- For the case that the reply is lost: by this `recover` finds the messages again.
 local function remember_lease()
   if #ids > 0 then
-    call('SET', TRY, MARK .. ' [' .. token .. ',' .. until_text .. ']', 'EX', '60')
+    remember('[' .. token .. ',' .. until_text .. ']')
   end
 end
 

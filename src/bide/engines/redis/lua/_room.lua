@@ -1,13 +1,13 @@
 -- Room in the order of puts for what is new.
 
-local LONG = 64
-local put, seq, open = tonumber(meta[3] or 0), tonumber(meta[4] or 0), tonumber(meta[5] or 0)
+local LONG, SEALED = 64, 256  -- from how many on there is a chunk of its own, and one of the tail
+local put, seq, open = tonumber(meta[3] or 0), tonumber(meta[4] or 0), in_tail()
 
 -- Makes a chunk of the tail; what is put next goes to a new one.
 local function seal()
   local chunk = floor(seq / PLACES)
   O().seal(chunk, string.format('%010x', chunk), open)
-  seq, open = (chunk + 1) * PLACES, 0
+  put, seq, open = put + open, (chunk + 1) * PLACES, 0
 end
 
 -- Returns the name of the chunk and the place in it of the first of so many that are put next.
@@ -30,8 +30,8 @@ end
 -- `lines` are theirs, as they stand in `order` if they are many, else as in `tail`.
 local function list(total, span, name, place, lines)
   local chunk = tonumber(name, 16)
-  put = put + total
   if total >= LONG then
+    put = put + total
     if place > 0 then lines = string.gsub(lines, '\n', '\n\1' .. place .. '\n', 1) end
     call('ZADD', ORDER, chunk, name .. '\n' .. lines)
     call('HSET', ALIVE, name, total * 1025)
@@ -42,7 +42,7 @@ local function list(total, span, name, place, lines)
     call('APPEND', TAIL, gap > 0 and '\1' .. gap .. '\n' .. lines or lines)
     open = open + total
     seq = chunk * PLACES + place + span
-    if open >= LONG then seal() end
+    if open >= SEALED then seal() end
   end
   call('HSET', META, 'put', put, 'seq', number(seq), 'open', open)
 end

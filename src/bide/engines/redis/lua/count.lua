@@ -22,5 +22,6 @@ local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead 
 local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
   'revived', 'retried', 'lapsed')
 for i = 1, 9 do counters[i] = tonumber(counters[i] or 0) end
+counters[1] = counters[1] + in_tail()
 return cjson.encode({delayed - due, ready + due, leased, dead, kept, has('p'), keep,
   oldest or null, strays, counters})

@@ -4,9 +4,9 @@ The scripts `put_one` and `cancel_one` know the usual case, and do nothing where
 `put` and `cancel` follow. So this pays only where a command has a round trip of its own.
 """
 
-from bide.engines.redis.records import as_outcome, is_plain, when, write_plain
+from bide.engines.redis.records import is_plain, when, write
 from bide.engines.redis.verbs.change import is_unconditional
-from bide.engines.redis.verbs.job import Call, decode
+from bide.engines.redis.verbs.job import Call
 from bide.model.commands import Cancel, Command, Put
 from bide.model.replies import Outcome, Outcomes
 
@@ -22,19 +22,19 @@ def call_of(command: Command) -> Call | None:
         item = items[0]
         if item.at is None and not item.delay:  # who waits for it is to be told
             return None
-        (record,) = write_plain(items)
-        args = (when(item.at, item.delay), item.priority, item.id, record)
+        args = (when(item.at, item.delay), item.priority, item.id, write(item))
         return Call("put_one", command.queue, args)
     if type(command) is Cancel and len(command.ids) == 1 and is_unconditional(command):
         return Call("cancel_one", command.queue, command.ids)
     return None
 
 
-def answered(command: Put | Cancel, text: bytes) -> Outcomes:
+def answered(command: Command, text: bytes) -> Outcomes:
     """Return the reply to a command whose call has done it."""
-    now, _, told = decode(text)
-    if isinstance(command, Cancel):
-        return Outcomes([as_outcome(command.ids[0], told[0])])
-    (item,) = command.items
-    due = now + item.delay if item.at is None else item.at
-    return Outcomes([Outcome(item.id, True, "ready" if due <= now else "delayed", due)], due)
+    if isinstance(command, Put):
+        ready = text.endswith(b"!")
+        due = int(text[:-1] if ready else text)
+        id = command.items[0].id
+        return Outcomes([Outcome(id, True, "ready" if ready else "delayed", due)], due)
+    assert isinstance(command, Cancel)
+    return Outcomes([Outcome(command.ids[0], True, None, int(text))])
