@@ -78,7 +78,7 @@ def encode_all(bodies: Sequence[Any], limit: int = MAX_BODY) -> list[tuple[bytes
         texts = [] if raw else list(map(_encode, bodies))
     except Exception:  # noqa: BLE001  (the careful way tells what is wrong, and where)
         texts = []
-    if not texts or len(max(texts, key=len)) > short or any(b"null" in text for text in texts):
+    if not texts or len(max(texts, key=len)) > short or b"null" in b" ".join(texts):
         return [encode(body, limit) for body in bodies]
     return [(text, True) for text in texts]
 

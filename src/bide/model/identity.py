@@ -132,11 +132,12 @@ def new_ids(count: int) -> list[str]:
     specification (https://github.com/ulid/spec), whose ids these are.
     """
     start, prefix = _reserve(count)
-    pairs = _PAIRS
-    return [
-        prefix + pairs[n >> 20] + pairs[n >> 10 & 1023] + pairs[n & 1023]
-        for n in range(start, start + count)
-    ]
+    ids: list[str] = []
+    while len(ids) < count:  # those that differ in their last two characters alone, at once
+        high, low = divmod(start + len(ids), 1024)
+        head = prefix + _PAIRS[high >> 10] + _PAIRS[high & 1023]
+        ids += [head + pair for pair in _PAIRS[low : low + count - len(ids)]]
+    return ids
 
 
 def _reserve(count: int) -> tuple[int, str]:

@@ -18,6 +18,7 @@ __all__ = [
     "LAPSED",
     "MAX_ATTEMPTS",
     "STATES",
+    "Alike",
     "Failure",
     "Item",
     "Message",
@@ -128,6 +129,12 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     failures: tuple[Failure, ...] = ()
     died: int | None = None
     """Set by an import: the message goes straight to the dead letters, as of this moment."""
+
+
+class Alike(list[Item]):
+    """Items that differ in nothing but id and body: so says whoever made them."""
+
+    __slots__ = ()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

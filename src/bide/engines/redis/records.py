@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from bide.model.message import STATES, Failure, Item, Message, State
+from bide.model.message import STATES, Alike, Failure, Item, Message, State
 from bide.model.replies import Outcome
 
 __all__ = [
@@ -96,6 +96,8 @@ _sort = attrgetter(
 
 def are_alike(items: Sequence[Item]) -> bool:
     """Tell whether items differ in nothing but id and body."""
+    if isinstance(items, Alike):
+        return True
     if len(items) > 1 and len(set(map(_sort, items))) > 1:
         return False
     return all(item.headers == items[0].headers for item in items)

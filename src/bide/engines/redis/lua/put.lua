@@ -85,9 +85,9 @@ local function place_alike()
   for i = 1, total do
     local low, id = place % 16, ARGV[8 + i]
     if low == 0 or i == 1 then row = row_of(place, low) end
-    local seq_text = row .. digits[low + 1]
-    texts[t + 1], texts[t + 2] = id, seq_text .. due_text .. ARGV[first_text + i]
-    ranks[t + 1], ranks[t + 2] = rank, seq_text .. id
+    local digit = digits[low + 1]
+    texts[t + 1], texts[t + 2] = id, row .. digit .. due_text .. ARGV[first_text + i]
+    ranks[t + 1], ranks[t + 2] = rank, row .. digit .. id
     t, place = t + 2, place + 1
   end
 end

@@ -17,7 +17,7 @@ from bide.engines.redis.records import (
 )
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
-from bide.model.message import Item
+from bide.model.message import Alike, Item, State
 from bide.model.replies import Outcome, Outcomes, Reply
 
 __all__ = [
@@ -68,7 +68,7 @@ def put(run: Sequence[Put]) -> Job:
         if replace:
             outcomes += map(as_outcome, [item.id for item in lot], told)
         else:
-            outcomes += _kept(lot, now, dict(told))
+            outcomes += _kept(lot, now, dict(told)) if told else _stored(lot, now)
     if len(run) == 1:
         return [_reply(outcomes, following)]
     replies: list[Reply] = []
@@ -98,7 +98,8 @@ def _parts(
     if small and (len(items) == 1 or len({item.id for item in items}) == len(items)):
         yield items
         return
-    part: list[Item] = []
+    kind = type(items) if isinstance(items, list) else list  # a part of what is alike is so, too
+    part: list[Item] = kind()
     ids: set[str] = set()
     size = 0
     chunk = 0
@@ -109,7 +110,7 @@ def _parts(
             chunk = numbers[index] // PLACES
         if part and full:
             yield part
-            part, ids, size = [], set(), 0
+            part, ids, size = kind(), set(), 0
         part.append(item)
         ids.add(item.id)
         size += len(item.data)
@@ -163,6 +164,16 @@ def _replacing(items: Sequence[Item], command: Put, numbers: Iterator[int]) -> l
     for item in items:
         args += (item.id, when(item.at, item.delay), write(item), *islice(numbers, 1))
     return args
+
+
+def _stored(items: Sequence[Item], now: int) -> list[Outcome]:
+    """Tell where messages stand that are all new."""
+    if not isinstance(items, Alike):
+        return list(_kept(items, now, {}))
+    first = items[0]
+    due = now + first.delay if first.at is None else first.at
+    state: State = "ready" if due <= now else "delayed"
+    return [Outcome(item.id, True, state, due) for item in items]
 
 
 def _kept(items: Sequence[Item], now: int, known: dict[int, object]) -> Iterator[Outcome]:
