@@ -1,11 +1,12 @@
 """OpenTelemetry spans: one for what is put, one for each handling, and the context between them.
 
 Only the API is used, and only when the program has imported it and set a provider; who has not,
-pays a look into a dictionary. The context travels in the headers of the message as W3C Trace
-Context, whatever the global propagator writes.
+pays a look into a dictionary and at the time. The context travels in the headers of the message as
+W3C Trace Context, whatever the global propagator writes.
 """
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -26,14 +27,30 @@ API = "opentelemetry.trace"
 
 PARENT = "traceparent"
 
+LOOK_AGAIN = 0.05
+"""After how many seconds a provider is looked for again; that costs a tenth of a put."""
 
-def tracer() -> "Tracer | None":
-    """Return what makes spans; `None` when nobody collects them."""
+_looked = -LOOK_AGAIN
+"""When there was none, by the monotonic clock."""
+
+
+def tracer(*, anew: bool = False) -> "Tracer | None":
+    """Return what makes spans; `None` when nobody collects them.
+
+    A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
+
+    Args:
+        anew: look for one, however short ago there was none.
+    """
+    global _looked
     api: Any = sys.modules.get(API)
-    if api is None:
+    if api is None or (not anew and time.monotonic() < _looked + LOOK_AGAIN):
         return None
     provider = api.get_tracer_provider()
-    return None if isinstance(provider, api.ProxyTracerProvider) else _tracer_of(provider)
+    if isinstance(provider, api.ProxyTracerProvider):
+        _looked = time.monotonic()
+        return None
+    return _tracer_of(provider)
 
 
 @lru_cache(maxsize=8)

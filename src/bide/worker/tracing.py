@@ -17,7 +17,7 @@ __all__ = ["traced"]
 
 def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
     """Return the middleware with the span around it; as it is, if nobody collects spans."""
-    made = tracer()
+    made = tracer(anew=True)
     return around if made is None else (_middleware(made), *around)
 
 
