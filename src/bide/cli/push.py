@@ -34,7 +34,8 @@ def push(
     another.
 
     Only public addresses are sent to, unless --allow-network names others. SIGTERM and Ctrl-C let
-    requests under way finish within the grace time; the rest is handed back, untouched.
+    requests under way finish within the grace time; the rest is handed back, untouched. A second
+    one hands it back at once.
 
     \b
     Example:

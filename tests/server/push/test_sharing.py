@@ -207,12 +207,12 @@ def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage)
 
 
 @contextmanager
-def process(path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def process(path: Path, grace: str = "5s") -> Iterator["subprocess.Popen[bytes]"]:
     """Run `bide push` on a store."""
     log = path.with_suffix(".log").open("ab")
     running = subprocess.Popen(
         [sys.executable, "-m", "bide", "push", "--url", f"sqlite:///{path}",
-         "--allow-network", "127.0.0.0/8", "--grace", "5"],
+         "--allow-network", "127.0.0.0/8", "--grace", grace],
         stdout=log, stderr=log,
     )  # fmt: skip
     try:
@@ -284,5 +284,32 @@ def test_two_processes_share_the_work_and_stop_gracefully(tmp_path: Path) -> Non
             assert log.count("stopped") == 2
             assert "Traceback" not in log
             assert stage.secret not in log
+
+    stage.play(story())
+
+
+@pytest.mark.process
+def test_a_second_signal_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "bide.db")
+
+    async def story() -> None:
+        async with receiver() as it:
+            await stage.subscribe(it.url, concurrency=1)
+
+            async def hang(got: Got, _: object) -> bytes:
+                await asyncio.Event().wait()
+                return b""
+
+            it.script = hang
+            await stage.put(1)
+            log = stage.path.with_suffix(".log")
+            with process(stage.path, grace="10m") as pushing:
+                await until(lambda: it.under_way == 1)
+                pushing.send_signal(signal.SIGTERM)
+                await until(lambda: "stopping; what is under way" in log.read_text())
+                pushing.send_signal(signal.SIGINT)
+                assert await asyncio.to_thread(pushing.wait, 20) == 0
+            message = await stage.find("m0")
+            assert (message.state, message.attempt) == ("ready", 0)
 
     stage.play(story())

@@ -19,7 +19,7 @@ _log = logging.getLogger("bide.server.push")
 async def push(
     url: str, networks: Sequence[str], grace: float, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Push the subscriptions of a store until SIGTERM or Ctrl-C.
+    """Push the subscriptions of a store until SIGTERM or Ctrl-C; a second one does not wait.
 
     Args:
         url: of the store.
@@ -35,8 +35,14 @@ async def push(
         await lane.acall(Queues("-"))  # what is wrong with it from the start is said at the start
         pusher = Pusher(lane, SYSTEM_CLOCK, networks=networks)
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+
+        def stop() -> None:
+            if stopping.is_set():
+                pusher.hurry()
+            stopping.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+            loop.add_signal_handler(number, stop)
         pushing = asyncio.create_task(pusher.run(grace))
         waiting = asyncio.create_task(stopping.wait())
         _log.info("pushing, from %s", mask(url))
