@@ -91,6 +91,8 @@ def test_a_missing_token_is_explained(run: Bide) -> None:
         ["--loop"],
         ["--body"],
         ["--exec", "true", "--loop", "-n", "3"],
+        ["--exec", ""],
+        ["--exec", " "],
     ],
 )
 def test_options_of_claim_that_do_not_go_together(run: Bide, arguments: list[str]) -> None:

@@ -112,7 +112,9 @@ def _refuse_odd(
     loop: bool,
 ) -> None:  # fmt: skip
     wrong = None
-    if command is not None and (ack or only_body):
+    if command is not None and not command.strip():  # as of a variable that is not set
+        wrong = "--exec has no command; an empty one would ack every message and do nothing"
+    elif command is not None and (ack or only_body):
         wrong = "--exec acks by the exit code of the command; leave --ack and --body out"
     elif command is None and (retry is not None or loop):
         wrong = "--retry and --loop go with --exec"
