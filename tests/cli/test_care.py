@@ -110,3 +110,4 @@ def test_an_export_that_cannot_be_written(run: Bide, orders: bide.Queue, tmp_pat
     result = run("export", "orders", "-o", str(tmp_path / "no" / "such" / "folder.jsonl"))
     assert result.exit_code == 3
     assert "No such file" in result.stderr
+    assert f"'{tmp_path}/no/such'" in result.stderr

@@ -43,6 +43,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
     orders = store.existing(queue)
+    Path(output).parent.stat()  # else the error names a file of which nobody has heard
     count = 0
     with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar:
         with click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file:
