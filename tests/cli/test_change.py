@@ -95,6 +95,8 @@ def test_reschedule_needs_a_moment(run: Bide) -> None:
     result = run("reschedule", "orders", "a")
     assert result.exit_code == 2
     assert "--delay or --at" in result.stderr
+    both = run("reschedule", "orders", "a", "--delay", "1h", "--at", "4000000000")
+    assert "needs one new moment: --delay or --at" in both.stderr
 
 
 def version(run: Bide, id: str) -> str:

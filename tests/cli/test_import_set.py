@@ -82,7 +82,8 @@ def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
         (("redis://h:1/0",), "name it with --redis-zset KEY"),
         (("--remove",), "are for --redis-zset"),
         (("no-such-file",), "No such file"),
-        (("sqlite:///x.db", "--redis-zset", "delayed"), "is no Redis"),
+        (("sqlite:///x.db", "--redis-zset", "delayed"), "sqlite:///x.db is no Redis; --redis-zset"),
+        (("http://me:s3@h/", "--redis-zset", "delayed"), "http://me:***@h/ is no Redis"),
     ],
 )
 def test_what_is_wrong_is_told(run: Bide, arguments: tuple[str, ...], says: str) -> None:

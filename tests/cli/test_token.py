@@ -25,6 +25,12 @@ def test_several_scopes_in_one_are_told_apart(run: Bide) -> None:
     assert "is not one of" in run("token", "create", "--scope", "produce,write").stderr
 
 
+def test_a_token_that_is_over_at_once_is_not_made(run: Bide) -> None:
+    refused = run("token", "create", "--scope", "read", "--expires", "0")
+    assert (refused.stdout, refused.exit_code) == ("", 2)
+    assert "'--expires': must be longer than 0; leave it out for 'for ever'" in refused.stderr
+
+
 @pytest.mark.parametrize(
     "words", [("list",), ("revoke", "4be0643f1d98"), ("create", "--scope", "read")]
 )

@@ -137,7 +137,7 @@ def reschedule(
     """  # fmt: skip
     if (delay is None) == (at is None):
         raise click.UsageError(
-            "reschedule needs the new moment: --delay or --at", click.get_current_context()
+            "reschedule needs one new moment: --delay or --at", click.get_current_context()
         )
     outcome = store.queue(queue).reschedule(
         id, delay=delay, at=at, if_due=if_due, if_version=if_version

@@ -84,6 +84,10 @@ def create(
       bide token create --namespace shop --scope consume --scope read --expires 90d
     """  # fmt: skip
     expires_ms = None if expires is None else round(expires * 1000)
+    if expires_ms == 0:
+        raise click.BadParameter(
+            "must be longer than 0; leave it out for 'for ever'", param_hint="'--expires'"
+        )
     text, made = _tokens(store).create(namespace, scopes, expires_ms=expires_ms, name=name)
     if out.as_json:
         out.json({"token": text, **_shown(made)})

@@ -13,6 +13,7 @@ from bide.cli.options import max_body_option, on_any_store, on_store, queue_argu
 from bide.cli.output import Output, printable
 from bide.cli.progress import Bar
 from bide.cli.store import Store
+from bide.engines.registry import mask
 from bide.queue.sorted_set import Bodies, LoadedSet, Scores, load_sorted_set
 from bide.queue.sync import Queue
 
@@ -105,6 +106,11 @@ def import_(
     if redis_zset is not None:
         if file == "-":
             raise click.UsageError("--redis-zset needs the URL of its Redis in place of FILE", ctx)
+        if not file.startswith(("redis", "unix")):
+            raise click.UsageError(
+                f"{mask(file)} is no Redis; --redis-zset needs its URL in place of FILE: redis://, "
+                "rediss://, unix://, ...", ctx,
+            )  # fmt: skip
         loaded = _load_set(
             store, queue, file, redis_zset, max_body=max_body, scores=scores, body=body,
             id_field=id_field, remove=remove, dry_run=dry_run,
