@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bide.engines.redis import RedisEngine, from_url
+from tests.cluster import RedisCluster
 from tests.servers import RedisServer
 
 Open = Callable[..., RedisEngine]
@@ -44,3 +45,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Callable[..., RedisCluster]]:
+    """Starts clusters of the test's own; all are stopped at the end."""
+    started: list[RedisCluster] = []
+
+    def start(**options: Any) -> RedisCluster:
+        started.append(RedisCluster(tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()

@@ -3,7 +3,6 @@
 import itertools
 import logging
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,22 +17,19 @@ import bide
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, from_url
 from bide.engines.redis.cluster.slots import copies, slot_of
-from bide.engines.redis.keys import QUEUES, VERSION, meta_key, shard_of
+from bide.engines.redis.keys import QUEUES, VERSION, shard_of
 from bide.engines.redis.link import LAYOUT
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Put, Queues
+from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues
 from bide.model.errors import InvalidArgument, SchemaTooNew, StoreError, StoreUnavailable
-from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.cluster import RedisCluster, ask, eventually
 from tests.conformance.sharded import conforms
+from tests.engines.redis.spread import HOUR, SHARDS, ids, is_waited_for, one, put, slot
 from tests.servers import RedisServer, free_port
 
-HOUR = 3_600_000
 DOCS = Path(__file__).parents[3] / "docs" / "redis.md"
-SHARDS = 8
-
 _numbers = itertools.count()
 
 
@@ -56,53 +52,11 @@ def open_engine(redis_cluster: RedisCluster) -> Iterator[Callable[..., RedisEngi
         engine.close()
 
 
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[Callable[..., RedisCluster]]:
-    """Starts clusters of the test's own; all are stopped at the end."""
-    started: list[RedisCluster] = []
-
-    def start(**options: Any) -> RedisCluster:
-        started.append(RedisCluster(tmp_path, **options))
-        return started[-1]
-
-    yield start
-    for cluster in started:
-        cluster.stop()
-
-
-def one(engine: RedisEngine, command: Command) -> Any:
-    (reply,) = engine.execute([command])
-    return reply
-
-
-def put(queue: str, *ids: str, **fields: Any) -> Put:
-    return Put(queue, [Item(id, b"1", **fields) for id in ids])
-
-
 def is_carried_out(engine: RedisEngine, command: Command) -> bool:
     try:
         engine.execute([command])
     except StoreError:
         return False
-    return True
-
-
-def ids(count: int) -> list[str]:
-    return [f"m{number:03}" for number in range(count)]
-
-
-def slot(queue: str, shard: int) -> int:
-    return slot_of(meta_key(queue, shard))
-
-
-def is_waited_for(cluster: RedisCluster, queue: str) -> bool:
-    """Whether in each shard somebody waits, or leads those who do."""
-    for shard in range(SHARDS):
-        owner, key = cluster.owner(slot(queue, shard)), f"bide:{{{queue}#{shard}}}"
-        if not ask(owner, "ZCARD", f"{key}:waiters") and not ask(
-            owner, "HGET", f"{key}:meta", "leader"
-        ):
-            return False
     return True
 
 
@@ -278,33 +232,6 @@ def test_a_shard_that_is_gone_does_not_stop_the_others(
     dead.start()
     eventually(partial(is_carried_out, engine, put("q", *[f"r{number}" for number in range(50)])))
     assert one(engine, Count("q"))
-    engine.close()
-
-
-def test_a_shard_that_is_silent_does_not_stop_the_others(
-    own_cluster: Callable[..., RedisCluster],
-) -> None:
-    cluster = own_cluster()
-    engine = from_url(urlsplit(f"{cluster.url}?timeout=500ms&reconnect=300ms"))()
-    one(engine, put("q", *ids(100), delay=1))
-    silent = cluster.owner(slot("q", 0))
-    gone = {shard for shard in range(SHARDS) if cluster.owner(slot("q", shard)) is silent}
-    there = [id for id in ids(100) if shard_of(id, SHARDS) not in gone]
-    assert silent.process is not None
-    silent.process.send_signal(signal.SIGSTOP)
-    begin = time.monotonic()
-    taken: list[str] = []
-    for _ in range(20):
-        taken += [message.id for message in one(engine, Claim("q", 5, HOUR, "w")).messages]
-    assert sorted(taken) == there
-    # Nor does it hold up one that comes later, whatever else there is on it.
-    late = from_url(urlsplit(f"{cluster.url}?timeout=500ms&reconnect=60s"))()
-    assert one(late, put("q", there[0])).outcomes[0].state == "leased"
-    assert one(late, Queues("")) == Names(["q"])
-    late.close()
-    assert time.monotonic() - begin < 10  # not half a second or more for each
-    silent.process.send_signal(signal.SIGCONT)
-    eventually(lambda: one(engine, Claim("q", 1, HOUR, "w")).messages)
     engine.close()
 
 

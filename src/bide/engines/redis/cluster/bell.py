@@ -15,7 +15,7 @@ from typing import Any
 from redis import exceptions as raised
 
 from bide.engines.redis.bell import HEARTBEAT, LOOK, Where, read_hint
-from bide.engines.redis.cluster.nodes import Nodes
+from bide.engines.redis.cluster.nodes import QUICK, Nodes
 from bide.engines.redis.cluster.slots import slot_of
 from bide.engines.redis.keys import CHANNEL, meta_key, script_keys
 from bide.engines.redis.link import Lost, pack
@@ -45,7 +45,8 @@ class ClusterBell:
     """
 
     def __init__(self, settings: Settings, lane: str) -> None:
-        self._settings = settings
+        # Hints are worth no waiting: while one node is waited for, nobody hears the others.
+        self._settings = settings = settings.hurried(QUICK)
         self._lane = lane
         self._watched: set[str] = set()
         self._told: dict[str, set[Where]] = {}
@@ -167,16 +168,29 @@ class ClusterBell:
             self._leave(address)
         new = False
         for address in self._nodes.slots.masters - set(self._at):
-            with suppress(raised.RedisError, OSError):  # it is away: tried again at the next check
-                self._subscribe(address)
-                new = True
-        for address, connection in self._at.items():
+            if self._is_there(address):  # else it is tried again at the next check
+                with suppress(raised.RedisError, OSError):
+                    self._subscribe(address)
+                    new = True
+        for address, connection in list(self._at.items()):
             if time.monotonic() > self._pinged[address] + HEARTBEAT + self._settings.timeout:
-                connection.disconnect()  # it has been silent for too long
+                self._leave(address)  # it has been silent for too long
             elif time.monotonic() > self._pinged[address] + HEARTBEAT:
                 with suppress(raised.RedisError, OSError):
                     connection.send_packed_command([pack("PING", "")], check_health=False)
         return new
+
+    def _is_there(self, address: Address) -> bool:
+        with self._lock:
+            try:
+                self._nodes.link(address).ask("PING")
+            except Lost:
+                self._nodes.lost(address)
+            except StoreError:
+                pass
+            else:
+                return True
+        return False
 
     def _subscribe(self, address: Address) -> None:
         connection = self._settings.of_node(address).connection()

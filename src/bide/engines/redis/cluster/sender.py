@@ -48,6 +48,8 @@ class _Sent:
     """Whether it may have arrived before, so that it is not to be carried out twice."""
     asking: Address | None = None
     """Who is to be asked for once, though the slot is not theirs yet."""
+    away: bool = False
+    """Whether there is no connection to who has it."""
     done: bool = False
     tries: int = 0
 
@@ -195,19 +197,19 @@ class ClusterSender:
             now = time.monotonic()
             if deadline is None:
                 deadline = now + self._settings.reconnect
+            moved = self._refresh()
             for each in left:
                 each.tries += 1
-                slow = each.hurried or each.slot in self._given_up
                 if now > deadline:
                     self._given_up.add(each.slot)
-                if now > deadline or (slow and each.tries > 2 and self._is_away(each)):
+                    self._give_up(each)
+                elif self._is_hopeless(each) and (each.tries > 2 or (each.away and not moved)):
                     self._give_up(each)
             if all(each.done for each in sent):
                 return
-            if not all(isinstance(each.answer, raised.AskError) for each in left):
+            if not moved and not all(isinstance(each.answer, raised.AskError) for each in left):
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
-            self._refresh()
 
     def _place(self, each: _Sent) -> Address | None:
         if each.asking is not None:
@@ -220,8 +222,10 @@ class ClusterSender:
             )
         return address
 
-    def _is_away(self, each: _Sent) -> bool:
-        return isinstance(each.answer, (StoreError, raised.ClusterDownError))
+    def _is_hopeless(self, each: _Sent) -> bool:
+        """Tell whether nobody is there to answer, and this is not to wait for anybody."""
+        hurried = each.hurried or each.slot in self._given_up
+        return hurried and isinstance(each.answer, (StoreError, raised.ClusterDownError))
 
     def _give_up(self, each: _Sent) -> None:
         each.done = True
@@ -238,11 +242,10 @@ class ClusterSender:
     def _ready(self, address: Address, group: Sequence[_Sent]) -> Link | None:
         """Return a connection, or put down why there is none."""
         try:
-            hurried = all(each.hurried or each.slot in self._given_up for each in group)
-            link = self.nodes.link(address, hurried=hurried)
+            link = self.nodes.link(address)
         except StoreError as error:
             for each in group:
-                each.answer, each.asking = error, None
+                each.answer, each.asking, each.away = error, None, True
             return None
         short = self._short.get(address)
         if short is not None and any(each.writes for each in group):
@@ -337,16 +340,18 @@ class ClusterSender:
         )
         error.__cause__ = lost.cause
         for each in group:
-            each.answer, each.again, each.asking = error, True, None
+            each.answer, each.again, each.asking, each.away = error, True, None, False
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> bool:
+        """Look who has what; return whether that has changed."""
         try:
             changed = self.nodes.refresh()
         except StoreError as error:
             _log.debug("nobody tells the map of the cluster (%s)", error)
-            return
+            return False
         if changed and self._renewed is not None:
             self._renewed("")
+        return changed
 
     # Replicas.
 

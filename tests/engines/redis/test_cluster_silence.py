@@ -1,0 +1,88 @@
+"""A node of a cluster that is silent, with nobody to take its place: the others go on."""
+
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import urlsplit
+
+import pytest
+
+from bide.engines.redis import from_url
+from bide.engines.redis.cluster import bell
+from bide.engines.redis.keys import shard_of
+from bide.engines.registry import opener
+from bide.lane.lane import Lane
+from bide.model.commands import Claim, Configure, Queues
+from bide.model.replies import Claimed, Names
+from tests.cluster import RedisCluster, ask, eventually
+from tests.engines.redis.spread import HOUR, SHARDS, ids, is_waited_for, one, put, slot
+
+pytestmark = pytest.mark.process
+
+
+def test_a_shard_that_is_silent_does_not_stop_the_others(
+    own_cluster: Callable[..., RedisCluster],
+) -> None:
+    cluster = own_cluster()
+    engine = from_url(urlsplit(f"{cluster.url}?timeout=500ms&reconnect=300ms"))()
+    one(engine, put("q", *ids(100), delay=1))
+    silent = cluster.owner(slot("q", 0))
+    gone = {shard for shard in range(SHARDS) if cluster.owner(slot("q", shard)) is silent}
+    there = [id for id in ids(100) if shard_of(id, SHARDS) not in gone]
+    assert silent.process is not None
+    silent.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    taken: list[str] = []
+    for _ in range(20):
+        taken += [message.id for message in one(engine, Claim("q", 5, HOUR, "w")).messages]
+    assert sorted(taken) == there
+    # Nor does it hold up one that comes later, whatever else there is on it.
+    late = from_url(urlsplit(f"{cluster.url}?timeout=500ms&reconnect=60s"))()
+    assert one(late, put("q", there[0])).outcomes[0].state == "leased"
+    assert one(late, Queues("")) == Names(["q"])
+    late.close()
+    assert time.monotonic() - begin < 10  # not half a second or more for each
+    silent.process.send_signal(signal.SIGCONT)
+    eventually(lambda: one(engine, Claim("q", 1, HOUR, "w")).messages)
+    engine.close()
+
+
+def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
+    own_cluster: Callable[..., RedisCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(bell, "CHECK", 0.2)
+    cluster = own_cluster()
+    silent = cluster.owner(slot("q", 0))
+    there = {n for n in range(SHARDS) if cluster.owner(slot("q", n)) is not silent}
+    putter = from_url(urlsplit(cluster.url))()
+    one(putter, Configure("q"))
+    lane = Lane(opener(f"{cluster.url}?timeout=1s"))
+    late: list[float] = []
+
+    def work() -> None:
+        while len(late) < 20:
+            reply = lane.call(Claim("q", 1, HOUR, "w"), wait=20)
+            assert isinstance(reply, Claimed)
+            late.extend(time.time() - message.due / 1000 for message in reply.messages)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually(partial(is_waited_for, cluster, "q"))
+    assert silent.process is not None
+    silent.process.send_signal(signal.SIGSTOP)
+    for id in (id for id in ids(200) if shard_of(id, SHARDS) in there):
+        one(putter, put("q", id, delay=50))
+        thread.join(0.2)
+        if not thread.is_alive():
+            break
+    assert len(late) == 20
+    # At first it holds up a claim for as long as the time-out, and what has gathered comes then.
+    assert statistics.median(late[-8:]) < 0.2
+    silent.process.send_signal(signal.SIGCONT)
+    eventually(lambda: ask(silent, "PUBSUB", "CHANNELS"))  # it is listened to again
+    lane.close()
+    putter.close()
