@@ -20,10 +20,12 @@ class Inbox:
     Args:
         guard: the lane's lock.
         limit: how many commands there may be before callers have to wait.
+        notify: lets the lane's thread hear of commands.
     """
 
-    def __init__(self, guard: threading.RLock, limit: int) -> None:
+    def __init__(self, guard: threading.RLock, limit: int, notify: Callable[[], object]) -> None:
         self._limit = limit
+        self._notify = notify
         self._tickets: deque[Ticket] = deque()
         self._guard = guard
         self._space = threading.Condition(guard)
@@ -42,23 +44,24 @@ class Inbox:
         return len(self._tickets) >= self._limit
 
     def add(self, ticket: Ticket) -> None:
-        """Add a command, however many there are already."""
-        self._tickets.append(ticket)
+        """Add a command, however many there are already, and let the lane's thread hear of it.
 
-    def at_end_of_turn(self, loop: asyncio.AbstractEventLoop, notify: Callable[[], object]) -> None:
-        """Have the lane's thread hear of commands once the loop has run all that is due.
-
-        What tasks hand in until then makes one batch. A thread that woke up at the first would
-        fight with them for the interpreter, command by command.
+        Of a task's command it hears once the loop has run all that is due: what tasks hand in until
+        then makes one batch. A thread that woke up at the first would fight with them for the
+        interpreter, command by command.
         """
-        if loop not in self._turns:
+        self._tickets.append(ticket)
+        loop = ticket.loop
+        if loop is None:
+            self._notify()
+        elif loop not in self._turns:
             self._turns.add(loop)
-            loop.call_soon(self._end_turn, loop, notify)
+            loop.call_soon(self._end_turn, loop)
 
-    def _end_turn(self, loop: asyncio.AbstractEventLoop, notify: Callable[[], object]) -> None:
+    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._guard:
             self._turns.discard(loop)
-            notify()
+            self._notify()
 
     def extend(self, tickets: Iterable[Ticket]) -> None:
         """Add commands, however many there are already: those of the lane itself never wait."""

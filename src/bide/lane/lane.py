@@ -65,7 +65,7 @@ class Lane:
         self._guard = guard = threading.RLock()
         self._reads_lock = threading.Lock()
         self._changed = threading.Condition(guard)
-        self._inbox = Inbox(guard, self._limit)
+        self._inbox = Inbox(guard, self._limit, self._changed.notify)
         self._parked = Parked()
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
@@ -105,7 +105,9 @@ class Lane:
         with self._changed:
             while self._inbox.full and not self._closing:
                 self._inbox.wait()
-            self._hand_in(ticket)
+            if self._closing:
+                raise Closed(CLOSED)
+            self._submit(ticket)
         return self._await(ticket)
 
     async def acall(
@@ -179,21 +181,18 @@ class Lane:
             reads.close()
         self._executor.close()
 
-    def _hand_in(self, ticket: Ticket) -> None:
-        """Add a caller's command; the caller of this holds the lock."""
-        if self._closing:
-            raise Closed(CLOSED)
-        self._submit(ticket)
-
     def _hand_in_or_room(self, ticket: AsyncTicket) -> "asyncio.Future[None] | None":
         """Add a task's command; or return what tells the task when to try again."""
         with self._guard:
-            if self._inbox.full and not self._closing:
+            if self._closing:
+                raise Closed(CLOSED)
+            if self._inbox.full:
                 return self._inbox.room(ticket.loop)
-            self._hand_in(ticket)
+            self._submit(ticket)
             return None
 
     def _submit(self, ticket: Ticket) -> None:
+        """Add a command; the caller of this holds the lock."""
         if self._thread is None:  # first, so that no ticket waits for a thread that cannot be
             thread = threading.Thread(target=self._run, name="bide-lane", daemon=True)
             thread.start()
@@ -201,10 +200,6 @@ class Lane:
         if ticket.waits:
             self._parked.enter(ticket)
         self._inbox.add(ticket)
-        if isinstance(ticket, AsyncTicket):
-            self._inbox.at_end_of_turn(ticket.loop, self._changed.notify)
-        else:
-            self._changed.notify()
 
     def _await(self, ticket: BlockingTicket) -> Reply:
         try:

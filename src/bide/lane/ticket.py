@@ -44,6 +44,11 @@ class Ticket:
         self.settled = False
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the task that waits for it."""
+        return None
+
+    @property
     def gone(self) -> bool:
         """Whether nobody will look at the reply."""
         return self.abandoned
@@ -85,14 +90,19 @@ class Unattended(Ticket):
 class AsyncTicket(Ticket):
     """A command of a task on an event loop."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("_loop", "future")
 
     def __init__(
         self, command: Command, owner: object = None, deadline: float | None = None
     ) -> None:
         super().__init__(command, owner, deadline)
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Reply] = self.loop.create_future()
+        self._loop = loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Reply] = loop.create_future()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the task that waits for it."""
+        return self._loop
 
     @property
     def gone(self) -> bool:

@@ -55,7 +55,7 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
             ) from error
         if len(data) > 2 * MAX_DEPTH:  # what is shorter cannot be deeper
             check_depth(data)
-        if b"null" in data:  # a NaN becomes null in silence: look before it is lost
+        if data.find(b"null") >= 0:  # a NaN becomes null in silence: look before it is lost
             _refuse_nan(body, "body")
         is_json = True
     if len(data) > limit:
