@@ -45,7 +45,7 @@ def test_answers_never_live_for_ever(
     engine.execute([first])
     for command in (put("c"), Cancel("q", ["c"]), put("d", "e"), Claim("q", 1, 1000, "w")):
         engine.execute([command])
-        assert all(0 < seconds <= 150 for seconds in lives(server))
+        assert all(90 < seconds <= 160 for seconds in lives(server))
     assert len(lives(server)) == 1
 
 
@@ -77,14 +77,14 @@ def test_what_is_sent_next_takes_the_place_of_answers(
 
 
 def test_marks_tell_calls_apart() -> None:
-    mine = Marks()
+    mine = Marks(10.0)
     first = mine.reserve(2)
     told = [mine.text(first + i, i, "q", writes=True, again=False) for i in range(2)]
-    assert told == ["!0/0", "1/1"]
+    assert told == ["!160!0/0", "1/1"]
     assert mine.text(mine.reserve(1), 0, "q", writes=True, again=False) == "2/0"
-    assert mine.text(2, 0, "q", writes=True, again=True) == "?!2/0"
+    assert mine.text(2, 0, "q", writes=True, again=True) == "?!160!2/0"
     assert mine.text(3, 0, "p", writes=False, again=False) == "3/0"
-    assert mine.text(4, 0, "p", writes=True, again=False) == "!4/0"
+    assert mine.text(4, 0, "p", writes=True, again=False) == "!160!4/0"
 
 
 def test_an_answer_that_does_not_come_soon_is_waited_for(

@@ -9,13 +9,21 @@ import time
 __all__ = ["Marks"]
 
 REFRESH = 60.0
-"""After so many seconds a script is told to have the answers live on; without, they go in 150."""
+"""After so many seconds a script is told to have the answers live on."""
+
+SPARE = 90.0
+"""For how many seconds they outlive the time in which a call may be sent again."""
 
 
 class Marks:
-    """The marks of one lane."""
+    """The marks of one lane.
 
-    def __init__(self) -> None:
+    Args:
+        reconnect: for how many seconds a call may be sent again.
+    """
+
+    def __init__(self, reconnect: float) -> None:
+        self._lifetime = int(REFRESH + reconnect + SPARE)
         self._next = 0
         self._refreshed: dict[str, float] = {}
 
@@ -36,5 +44,5 @@ class Marks:
         """
         if writes and (again or time.monotonic() >= self._refreshed.get(shard, -REFRESH) + REFRESH):
             self._refreshed[shard] = time.monotonic()
-            return f"{'?' if again else ''}!{number}/{slot}"
+            return f"{'?' if again else ''}!{self._lifetime}!{number}/{slot}"
         return f"{'?' if again else ''}{number}/{slot}"

@@ -49,8 +49,8 @@ _FLAGS: Final = {
 
 _PARTS: Final = {
     "put": _PUTS,
-    "put_one": ("_lone",),
-    "cancel_one": ("_lone",),
+    "put_one": (),
+    "cancel_one": (),
     "replace": _PUTS,
     "shards": (*_CHANGES, "_room"),
     "claim": _LEASES,
@@ -98,6 +98,6 @@ def load_all() -> dict[str, Script]:
     found = {}
     for name, flags in _FLAGS.items():
         head = f"#!lua flags={flags}" if flags else "#!lua"
-        text = "\n".join([head, *map(read, (*_PARTS.get(name, _CHANGES), name))])
+        text = "\n".join([head, *map(read, ("_mark", *_PARTS.get(name, _CHANGES), name))])
         found[name] = as_script(name, text)
     return found

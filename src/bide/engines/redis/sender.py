@@ -44,7 +44,7 @@ class Sender:
         self._scripts = load_all()
         self._lane = lane
         self._keys: dict[tuple[str, str], list[bytes]] = {}
-        self._marks = Marks()
+        self._marks = Marks(settings.reconnect)
         self._wrote = self._short = self._left = False
         self._renewed: Callable[[str], None] | None = None
         self._link: Link | None = None

@@ -70,7 +70,7 @@ class ClusterSender:
         self._scripts = load_all()
         self._lane = lane
         self._keys: dict[tuple[str, str], tuple[int, list[bytes]]] = {}
-        self._marks = Marks()
+        self._marks = Marks(settings.reconnect)
         self._short: dict[Address, float] = {}
         self._given_up: set[int] = set()
         self._renewed: Callable[[str], None] | None = None

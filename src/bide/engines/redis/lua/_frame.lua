@@ -1,4 +1,4 @@
--- The frame of all verbs, in front of each of them: what they are given, and how they answer.
+-- The frame of the verbs, in front of each of them but the lone ones: what they are given, and how they answer.
 --
 -- KEYS, the same for every verb (see keys.py), all of one shard:
 --   1 meta     hash: counters, settings, who leads the waiters
@@ -9,11 +9,10 @@
 --  11 groups   sorted set, all of score 0: group, \1, seq .. id
 --  12 waiters  sorted set: lanes that wait, by the moment since when
 --  13 order  14 alive  15 tail: the ids as they were put, see _order.lua
---  16 try      hash: slot -> mark and reply, of the last changes of this lane; it lives for a while
+--  16 try      see _mark.lua
 -- ARGV, the first ones of every verb:
 --   1 now      Unix milliseconds, or empty: the server's clock
---   2 mark     of this call, "number/slot"; ? before it when it is sent again, and ! when `try` is
---              to live for longer; empty: reads only
+--   2 mark     of this call, see _mark.lua
 --   3 lane     whose waiting claims are told of by a channel; empty: nobody waits there
 --   4 queue    its name; of several shards, behind it: how many (? if unknown), and which this is
 --
@@ -23,36 +22,16 @@
 
 local META, RECORDS, DELAYED, READY, LEASED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ENDED = {dead = KEYS[6], acked = KEYS[7], expired = KEYS[8]}
-local HELD, LEASES, GROUPS, WAITERS, TRY = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[16]
+local HELD, LEASES, GROUPS, WAITERS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local ORDER, ALIVE, TAIL = KEYS[13], KEYS[14], KEYS[15]
-local MARK, LANE, QUEUE, SHARDS, PLACE = ARGV[2], ARGV[3], ARGV[4], 1, 0
+local LANE, QUEUE, SHARDS, PLACE = ARGV[3], ARGV[4], 1, 0
 local WEIGHT, SEQ = 4398046511104, 13
 local null = cjson.null
-local call = redis.call
-local sub, byte, find, floor, concat = string.sub, string.byte, string.find, math.floor, table.concat
+local floor, concat = math.floor, table.concat
 
 if find(QUEUE, ' ', 1, true) then
   QUEUE, SHARDS, PLACE = string.match(QUEUE, '^(%S+) (%S+) (%d+)$')
   SHARDS, PLACE = tonumber(SHARDS), tonumber(PLACE)
-end
-
-local again = byte(MARK) == 63
-if again then MARK = sub(MARK, 2) end
-if byte(MARK) == 33 then
-  MARK = sub(MARK, 2)
-  call('HSET', TRY, 'for', LANE)
-  call('EXPIRE', TRY, '150')
-end
-local function remember(reply)
-  call('HSET', TRY, string.match(MARK, '%d*$'), MARK .. ' ' .. reply)
-end
-if again then
-  local last = call('HGET', TRY, string.match(MARK, '%d*$'))
-  if last and sub(last, 1, #MARK + 1) == MARK .. ' ' then
-    last = sub(last, #MARK + 2)
-    remember(last)  -- a WAIT behind this waits for what it tells of
-    return last
-  end
 end
 
 local now, part = tonumber(ARGV[1]), 0  -- milliseconds, and the part of one that has gone
@@ -147,8 +126,7 @@ end
 
 local function finish(reply)
   tell_counts()
-  remember(reply)
-  return reply
+  return remember(reply)
 end
 
 local function answer(outcomes, last)

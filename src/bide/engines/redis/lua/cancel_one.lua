@@ -26,4 +26,4 @@ else
   call('HSET', ALIVE, name, told)
 end
 call('HINCRBY', META, 'cancelled', '1')
-return done(sub(text, 15, 27))
+return remember(sub(text, 15, 27))

@@ -71,7 +71,8 @@ if which == 'group' then
   end
   if #members < 300 and found < limit then next_cursor = nil end
 elseif ENDED[which] then
-  range(ENDED[which], ARGV[6] == '' and '-inf' or number(after), ARGV[7] == '' and '+inf' or '(' .. number(before))
+  local low = ARGV[6] == '' and '-inf' or number(after)
+  range(ENDED[which], low, ARGV[7] == '' and '+inf' or '(' .. number(before))
 else
   if which == 'due' then before = math.min(before, now + 1) end
   if which == 'delayed' then after = math.max(after, now + 1) else ready() end
