@@ -218,6 +218,10 @@ def test_what_else_may_be_wrong_is_said(group: SentinelGroup, open_engine: Open)
         open_engine(f"redis+sentinel://127.0.0.1:1,127.0.0.1:2/{NAME}?reconnect=50ms")
     with pytest.raises(StoreUnavailable, match="this is no sentinel, but perhaps a server"):
         open_engine(f"redis+sentinel://127.0.0.1:{group.master().port}/{NAME}")
+    first = group.hosts.partition(",")[0]
+    for scheme in ("redis", "redis+cluster"):
+        with pytest.raises(StoreUnavailable, match=r"this is a sentinel: write redis\+sentinel://"):
+            open_engine(f"{scheme}://{first}")
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,10 @@ def test_who_has_died_is_passed_over_at_once(open_engine: Open) -> None:
     assert hear(second) == [("q", NOW + 502)]
 
 
-def test_who_declines_passes_the_hint_on(open_engine: Open) -> None:
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_who_declines_passes_the_hint_on(
+    open_engine: Open, redis_server: RedisServer, forgotten: bool
+) -> None:
     first, second, putter = (open_engine() for _ in range(3))
     for number, engine in enumerate((first, second)):
         engine.doorbell()
@@ -237,6 +240,9 @@ def test_who_declines_passes_the_hint_on(open_engine: Open) -> None:
     assert hear(second) == [("q", NOW + 552)]
     bell = first.doorbell()
     assert bell is not None
+    if forgotten:
+        bell.decline("another", wake)  # so that it has a connection, which knows the scripts
+        redis_server.client().script_flush()
     bell.decline(queue, wake)
     ((_, told),) = hear(second)  # by the server's clock now, at which it is long over
     assert told <= time.time() * 1000

@@ -4,6 +4,7 @@ The script that changes a queue picks one lane that waits for it and publishes t
 channel. The server tells it whether anybody heard; a lane that is gone is passed over at once.
 """
 
+import logging
 import threading
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs.job import Call
 from bide.model.errors import StoreError, StoreUnavailable
 
-__all__ = ["HEARTBEAT", "LOOK", "ChannelBell", "Where", "read_hint"]
+__all__ = ["HEARTBEAT", "LOOK", "ChannelBell", "Where", "ask_again", "read_hint", "warn_deaf"]
 
 Where = tuple[int, int]
 """Which shard a hint is about, and of how many."""
@@ -27,6 +28,9 @@ LOOK = 1.0
 
 HEARTBEAT = 10.0
 """After so many seconds of silence the listener asks whether the server is still there."""
+
+_log = logging.getLogger("bide.redis")
+_deaf: set[str] = set()
 
 
 class ChannelBell:
@@ -132,8 +136,8 @@ class ChannelBell:
         """Send a command beside the listening; if it does not arrive, time makes up for it."""
         with self._lock:
             try:
-                self._side = self._side or Link(self._settings)
-                self._side.ask(*command)
+                self._side = self._side or Link(self._settings.hurried(LOOK))
+                ask_again(self._side, *command)
             except (StoreError, Lost):
                 self._side = None
 
@@ -151,6 +155,7 @@ class ChannelBell:
             connection.read_response(disable_decoding=True)
         except (raised.RedisError, OSError) as error:
             connection.disconnect()
+            warn_deaf(error, self._settings.shown)
             raise StoreUnavailable(
                 f"{self._settings.shown}: cannot subscribe to {CHANNEL}* ({error})"
             ) from error
@@ -190,6 +195,28 @@ class ChannelBell:
             now = time.time_ns() // 1_000_000
             return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
         return []
+
+
+def ask_again(link: Link, *command: Any) -> None:
+    """Send a command that may call a script, once more if the server has forgotten the script.
+
+    Raises:
+        Lost: the connection broke.
+    """
+    if isinstance(link.ask(*command), raised.NoScriptError):
+        link.reload()
+        link.ask(*command)
+
+
+def warn_deaf(error: Exception, shown: str) -> None:
+    """Say once that a user may not be told of anything, if that is why it cannot subscribe."""
+    if isinstance(error, raised.NoPermissionError) and shown not in _deaf:
+        _deaf.add(shown)
+        _log.warning(
+            "%s: this user may not subscribe to %s*, so that claims which wait look once a second "
+            "instead of being told; its ACL needs +subscribe and &bide:* (%s)",
+            shown, CHANNEL, error,
+        )  # fmt: skip
 
 
 def read_hint(hint: bytes) -> tuple[str, Where, int]:

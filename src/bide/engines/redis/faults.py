@@ -20,8 +20,8 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "the server is at its maxmemory: raise it, or let workers drain the queues (claims and acks "
      "go on)"),
     ("MISCONF", StoreReadOnly,
-     "the server cannot write its snapshot to disk and refuses changes: look into its log, "
-     "mostly the disk is full or the folder may not be written to"),
+     "the server cannot write its snapshot or its append-only file to disk and refuses changes: "
+     "look into its log, mostly the disk is full or the folder may not be written to"),
     ("READONLY", StoreReadOnly,
      "this server is a replica: name the master in the URL"),
     ("NOREPLICAS", StoreReadOnly,
@@ -31,6 +31,11 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
      "off"),
     ("NOPERM", StoreUnavailable,
      "this user may not do that: its ACL needs what bide's documentation lists under Redis"),
+    ("AUTH", StoreUnavailable,
+     "the server has no password for this user: leave the password out of the URL"),
+    ("DB", StoreUnavailable,
+     "the server has no database of this number: see its setting `databases`, which is 16 by "
+     "default, so that numbers go from 0 to 15"),
     ("DENIED", StoreUnavailable, "the server is in protected mode: give it a password"),
     ("WRONGTYPE", NotAStore,
      "a key of bide's holds something that bide did not store: another program uses keys that "
@@ -133,6 +138,8 @@ def mend_of(error: Exception, *, encrypted: bool) -> str | None:
     """
     first = origin(error)
     text = str(first)
+    if isinstance(first, raised.InvalidResponse):
+        return "nobody speaks the protocol of Redis there: is it the right port?"
     if "max number of clients" in str(error):
         return "it has as many clients as its maxclients lets in: raise that, or end some"
     if isinstance(first, ssl.SSLCertVerificationError):

@@ -12,7 +12,7 @@ import hiredis
 from redis import exceptions as raised
 
 from bide.engines.redis.faults import no_connection, origin
-from bide.engines.redis.keys import VERSION
+from bide.engines.redis.keys import CHANNEL, VERSION
 from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
@@ -30,6 +30,9 @@ LOOK = 100e-6
 
 To sleep and be woken takes about as long as a server on the same machine needs for one command.
 """
+
+_BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
+"""What ends a connection; the third: what came was not said by Redis."""
 
 _log = logging.getLogger("bide.redis")
 _warned: set[str] = set()
@@ -198,7 +201,7 @@ class Link:
         """
         try:
             self._connection.send_packed_command([b"".join(packed)], check_health=False)
-        except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
+        except _BROKEN as error:
             self.close()
             raise Lost(error, []) from error
         except BaseException:
@@ -221,7 +224,7 @@ class Link:
                     raise
                 except raised.ResponseError as error:
                     answers.append(error)
-        except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
+        except _BROKEN as error:
             self.close()
             raise Lost(error, answers) from error
         except BaseException:  # what is still on its way must not be taken for the next answer
@@ -242,17 +245,25 @@ class Link:
         """See that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
         packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
+        # Whether waiting lanes may be told is to show here, not in the middle of a change.
+        packed.append(pack("PUBLISH", CHANNEL, ""))
         packed += [pack("SCRIPT", "LOAD", script.text) for script in load_all().values()]
         try:
             answers = self.exchange(packed)
         except Lost as lost:
             raise lost.cause from None
-        info, version, *shas = answers
+        info, version, told, *shas = answers
         if isinstance(info, Exception):
             raise info
         facts = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
+        if facts.get("redis_mode") == "sentinel":
+            raise StoreUnavailable(
+                f"{self._settings.shown}: this is a sentinel: write redis+sentinel:// (or "
+                "rediss+sentinel://), and behind the address the name of the master, as in "
+                "redis+sentinel://host:26379/mymaster"
+            )
         found = facts.get("redis_version", "0")
         if tuple(int(part) for part in found.split(".")[:2] if part.isdigit()) < OLDEST:
             raise StoreUnavailable(
@@ -279,7 +290,7 @@ class Link:
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
             refuse_newer(version, self._settings.shown)
-        for answer in shas:
+        for answer in (told, *shas):
             if isinstance(answer, Exception):
                 raise answer
         self._warn(facts)

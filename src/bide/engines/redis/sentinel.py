@@ -83,7 +83,7 @@ class Sentinels:
                     refusal = refusal or self._refusal(shown, error)
                 troubles.append(f"{shown}: {str(error).rstrip('.')}")
                 continue
-            except raised.ResponseError as error:
+            except (raised.ResponseError, raised.InvalidResponse) as error:
                 refusal = refusal or self._refusal(shown, error)
                 troubles.append(f"{shown}: {error}")
                 continue
@@ -161,6 +161,8 @@ class Sentinels:
             mend = f"the sentinels watch nothing by the name of {self._name!r}"
         elif "unknown command" in text:
             mend = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
+        elif isinstance(error, raised.InvalidResponse):
+            mend = "nobody speaks the protocol of Redis there: is it the right port?"
         elif "Authentication required" in text or "NOAUTH" in text:
             mend = (
                 "the sentinels want a password of their own: ?sentinel_password=... (and "

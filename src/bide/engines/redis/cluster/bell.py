@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import exceptions as raised
 
-from bide.engines.redis.bell import HEARTBEAT, LOOK, Where, read_hint
+from bide.engines.redis.bell import HEARTBEAT, LOOK, Where, ask_again, read_hint, warn_deaf
 from bide.engines.redis.cluster.nodes import QUICK, Nodes
 from bide.engines.redis.cluster.slots import slot_of
 from bide.engines.redis.keys import CHANNEL, meta_key, script_keys
@@ -84,9 +84,8 @@ class ClusterBell:
             if address is None:
                 continue
             with self._lock, suppress(StoreError, Lost):  # time makes up for it
-                self._nodes.link(address).ask(
-                    "EVALSHA", script.sha, len(keys), *keys, "", "", self._lane, call.label
-                )
+                command = "EVALSHA", script.sha, len(keys), *keys, "", "", self._lane, call.label
+                ask_again(self._nodes.link(address), *command)
 
     def watch(self, queue: str) -> None:
         """A claim may wait for this queue: hints for it count."""
@@ -198,8 +197,10 @@ class ClusterBell:
             connection.connect()
             connection.send_packed_command([pack("SUBSCRIBE", CHANNEL + self._lane)])
             connection.read_response(disable_decoding=True)
-        except BaseException:
+        except BaseException as error:
             connection.disconnect()
+            if isinstance(error, Exception):
+                warn_deaf(error, self._settings.shown)
             raise
         self._at[address] = connection
         self._pinged[address] = time.monotonic()

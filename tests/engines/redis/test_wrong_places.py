@@ -1,0 +1,97 @@
+"""Places that are no store, or not for this user: each is told what it is, and what to write."""
+
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from bide.engines.registry import opener
+from bide.lane.lane import Lane
+from bide.model.commands import Claim
+from bide.model.errors import StoreUnavailable
+from tests.engines.redis.conftest import Open
+from tests.servers import RedisServer
+
+Start = Callable[..., RedisServer]
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def greeter() -> Iterator[int]:
+    """A port where somebody says hello who is no Redis."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with suppress(OSError):
+                while True:
+                    near, _ = listener.accept()
+                    with near:
+                        near.sendall(b"SSH-2.0-hello\r\n")
+                        near.recv(1)
+
+        thread = threading.Thread(target=greet, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("form", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/m"])
+def test_a_port_where_nobody_speaks_redis(open_engine: Open, greeter: int, form: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"nobody speaks the protocol of Redis there.*port"):
+        open_engine(form.format(f"127.0.0.1:{greeter}"))
+
+
+def test_a_database_that_there_is_not(open_engine: Open, redis_server: RedisServer) -> None:
+    with pytest.raises(StoreUnavailable, match="no database of this number: see its setting"):
+        open_engine(f"{redis_server.url}?db=64")
+
+
+def test_a_password_that_is_not_asked_for(open_engine: Open, redis_server: RedisServer) -> None:
+    with pytest.raises(StoreUnavailable, match="leave the password out of the URL") as raised:
+        open_engine(f"unix://:s3cret@{redis_server.path}")
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_user_who_may_not_wake_others(open_engine: Open, start: Start) -> None:
+    """He is told at once, not in the middle of a put for which somebody waits."""
+    server = start()
+    admin: Any = server.client()
+    admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~bide:*", "+@all")
+    with pytest.raises(StoreUnavailable, match="its ACL needs what bide's documentation lists"):
+        open_engine(f"unix://app:pw@{server.path}")
+
+
+def test_a_user_who_may_not_be_woken(
+    start: Start, open_engine: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+    admin: Any = server.client()
+    admin.execute_command(
+        "ACL", "SETUSER", "app", "on", ">pw", "~bide:*", "&bide:*", "+@all", "-subscribe"
+    )
+    lane = Lane(opener(f"unix://app:pw@{server.path}"))
+    with caplog.at_level(logging.WARNING, "bide.redis"):
+        for _ in range(2):
+            lane.call(Claim("q", 1, HOUR, "w"), wait=0.01)
+    told = [r.getMessage() for r in caplog.records if "may not subscribe" in r.getMessage()]
+    assert len(told) == 1
+    assert "its ACL needs +subscribe and &bide:*" in told[0]
+    lane.close()
+
+
+def test_closing_does_not_wait_long_for_a_silent_server(open_engine: Open, start: Start) -> None:
+    server = start()
+    engine = open_engine(f"{server.url}?timeout=30s")
+    engine.doorbell()
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    engine.close()
+    assert time.monotonic() - begin < 15
