@@ -22,7 +22,13 @@ from bide.engines.redis.link import LAYOUT
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues
-from bide.model.errors import InvalidArgument, SchemaTooNew, StoreError, StoreUnavailable
+from bide.model.errors import (
+    InvalidArgument,
+    SchemaTooNew,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.cluster import RedisCluster, ask, eventually
 from tests.conformance.sharded import conforms
@@ -233,6 +239,30 @@ def test_a_shard_that_is_gone_does_not_stop_the_others(
     eventually(partial(is_carried_out, engine, put("q", *[f"r{number}" for number in range(50)])))
     assert one(engine, Count("q"))
     engine.close()
+
+
+def test_a_node_that_refuses_changes_for_a_while_does_not_stop_the_others(
+    open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster, queue: str
+) -> None:
+    refusing = redis_cluster.owner(slot(queue, 0))
+    gone = {n for n in range(SHARDS) if redis_cluster.owner(slot(queue, n)) is refusing}
+    there = [id for id in ids(100) if shard_of(id, SHARDS) not in gone]
+    here = next(id for id in ids(100) if shard_of(id, SHARDS) in gone)
+    one(open_engine(), put(queue, *ids(100)))
+    patient = open_engine(f"{redis_cluster.url}?reconnect=60s")
+    ask(refusing, "CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        begin = time.monotonic()
+        assert one(patient, put(queue, there[0])).outcomes
+        claimed = one(patient, Claim(queue, 100, HOUR, "w"))
+        assert {message.id for message in claimed.messages} >= set(there)
+        assert queue in one(patient, Queues("")).names
+        assert time.monotonic() - begin < 30
+        hasty = open_engine(f"{redis_cluster.url}?reconnect=50ms")
+        with pytest.raises(StoreReadOnly, match="fewer replicas than its min-replicas-to-write"):
+            one(hasty, put(queue, here))
+    finally:
+        ask(refusing, "CONFIG", "SET", "min-replicas-to-write", 0)
 
 
 def test_a_cluster_that_serves_nothing_says_why(own_cluster: Callable[..., RedisCluster]) -> None:

@@ -29,7 +29,7 @@ PROBE_MS = 200
 """How long replicas that were missing have to show that they are back."""
 
 _HURRIED = ("survey", "claim", "decline", "shards")
-"""Scripts that do not wait for a node which is away: a claim goes on without it."""
+"""Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 _log = logging.getLogger("bide.redis")
 
@@ -168,7 +168,8 @@ class ClusterSender:
             )  # fmt: skip
 
         probe = probe_key(call.queue, call.shard)
-        return _Sent(slot, packed, script.writes, call.script in _HURRIED, probe)
+        hurried = call.script in _HURRIED and call.shards != 1
+        return _Sent(slot, packed, script.writes, hurried, probe)
 
     # Carrying.
 
@@ -223,9 +224,11 @@ class ClusterSender:
         return address
 
     def _is_hopeless(self, each: _Sent) -> bool:
-        """Tell whether nobody is there to answer, and this is not to wait for anybody."""
-        hurried = each.hurried or each.slot in self._given_up
-        return hurried and isinstance(each.answer, (StoreError, raised.ClusterDownError))
+        """Tell whether nobody is there to do it, and this is not to wait for anybody."""
+        away = isinstance(each.answer, (StoreError, raised.ClusterDownError))
+        if each.hurried:
+            return away or passes(each.answer)
+        return away and each.slot in self._given_up
 
     def _give_up(self, each: _Sent) -> None:
         each.done = True
