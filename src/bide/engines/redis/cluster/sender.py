@@ -4,12 +4,12 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions as raised
 
 from bide.engines.redis.cluster.nodes import Nodes
+from bide.engines.redis.cluster.sent import Sent
 from bide.engines.redis.cluster.slots import copies, slot_of
 from bide.engines.redis.faults import passes, translate
 from bide.engines.redis.keys import VERSION, meta_key, probe_key, script_keys
@@ -32,26 +32,6 @@ _HURRIED = ("survey", "claim", "decline", "shards")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 _log = logging.getLogger("bide.redis")
-
-
-@dataclass(slots=True)
-class _Sent:
-    """One command on its way."""
-
-    slot: int
-    packed: Callable[[bool], bytes]
-    writes: bool
-    hurried: bool
-    probe: bytes
-    answer: Any = None
-    again: bool = False
-    """Whether it may have arrived before, so that it is not to be carried out twice."""
-    asking: Address | None = None
-    """Who is to be asked for once, though the slot is not theirs yet."""
-    away: bool = False
-    """Whether there is no connection to who has it."""
-    done: bool = False
-    tries: int = 0
 
 
 class ClusterSender:
@@ -130,7 +110,7 @@ class ClusterSender:
         """
         packed = pack(*command)
         key = command[1] if isinstance(command[1], bytes) else str(command[1]).encode()
-        sent = _Sent(slot_of(key), lambda _: packed, False, hurried, b"")
+        sent = Sent(slot_of(key), lambda _: packed, False, hurried, b"")
         self._carry([sent])
         if isinstance(sent.answer, StoreError):
             raise sent.answer
@@ -152,7 +132,7 @@ class ClusterSender:
         self._carry(sent)
         return [each.answer for each in sent]
 
-    def _prepare(self, call: Call, number: int, place: int, now: int | None) -> _Sent:
+    def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
         label, script = call.label, self._scripts[call.script]
         if (call.script, label) not in self._keys:
             keys = script_keys(call.script, call.queue, self._lane, call.shard)
@@ -169,16 +149,16 @@ class ClusterSender:
 
         probe = probe_key(call.queue, call.shard)
         hurried = call.script in _HURRIED and call.shards != 1
-        return _Sent(slot, packed, script.writes, hurried, probe)
+        return Sent(slot, packed, script.writes, hurried, probe)
 
     # Carrying.
 
-    def _carry(self, sent: Sequence[_Sent]) -> None:
+    def _carry(self, sent: Sequence[Sent]) -> None:
         """Send to all nodes at once, and again what was sent to the wrong one or lost."""
         deadline: float | None = None
         pause = 0.005
         while True:
-            groups: dict[Address, list[_Sent]] = {}
+            groups: dict[Address, list[Sent]] = {}
             for each in sent:
                 if not each.done and (address := self._place(each)) is not None:
                     groups.setdefault(address, []).append(each)
@@ -212,7 +192,7 @@ class ClusterSender:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
 
-    def _place(self, each: _Sent) -> Address | None:
+    def _place(self, each: Sent) -> Address | None:
         if each.asking is not None:
             return each.asking
         address = self.nodes.slots.owner(each.slot)
@@ -223,14 +203,14 @@ class ClusterSender:
             )
         return address
 
-    def _is_hopeless(self, each: _Sent) -> bool:
+    def _is_hopeless(self, each: Sent) -> bool:
         """Tell whether nobody is there to do it, and this is not to wait for anybody."""
         away = isinstance(each.answer, (StoreError, raised.ClusterDownError))
         if each.hurried:
             return away or passes(each.answer)
         return away and each.slot in self._given_up
 
-    def _give_up(self, each: _Sent) -> None:
+    def _give_up(self, each: Sent) -> None:
         each.done = True
         if isinstance(each.answer, raised.RedisError):
             error = translate(each.answer, self._settings.shown)
@@ -242,7 +222,7 @@ class ClusterSender:
                 f"it may have been carried out or not ({each.answer})"
             )
 
-    def _ready(self, address: Address, group: Sequence[_Sent]) -> Link | None:
+    def _ready(self, address: Address, group: Sequence[Sent]) -> Link | None:
         """Return a connection, or put down why there is none."""
         try:
             link = self.nodes.link(address)
@@ -259,7 +239,7 @@ class ClusterSender:
                         each.answer, each.done = missing, True
         return link
 
-    def _post(self, address: Address, link: Link, group: list[_Sent]) -> int:
+    def _post(self, address: Address, link: Link, group: list[Sent]) -> int:
         """Send what a node is asked; return how many commands that are."""
         group[:] = [each for each in group if not each.done]
         packed = []
@@ -278,10 +258,10 @@ class ClusterSender:
             return 0
         return len(packed)
 
-    def _waits(self, group: Sequence[_Sent]) -> bool:
+    def _waits(self, group: Sequence[Sent]) -> bool:
         return self._settings.wait_replicas > 0 and any(each.writes for each in group)
 
-    def _receive(self, address: Address, link: Link, group: list[_Sent], commands: int) -> Any:
+    def _receive(self, address: Address, link: Link, group: list[Sent], commands: int) -> Any:
         """Read what a node answers; return how many replicas have it, if that was asked."""
         waits = self._waits(group)
         lost: Lost | None = None
@@ -292,7 +272,7 @@ class ClusterSender:
             lost, told = broken, [] if waits else broken.answers
         reached = told.pop() if waits and lost is None else None
         answers = iter(told)
-        unheard: list[_Sent] = []
+        unheard: list[Sent] = []
         forgotten = False
         for each in group:
             asked, each.asking = each.asking, None
@@ -314,7 +294,7 @@ class ClusterSender:
                 self.nodes.lost(address)
         return reached
 
-    def _judge(self, each: _Sent, asked: Address, answer: Any) -> None:
+    def _judge(self, each: Sent, asked: Address, answer: Any) -> None:
         """See whether an answer is one, or says where or when to ask again."""
         each.answer = answer
         if isinstance(answer, raised.AskError):  # MOVED is one of them
@@ -335,7 +315,7 @@ class ClusterSender:
             each.done = True
             self._given_up.discard(each.slot)
 
-    def _lost(self, address: Address, group: Sequence[_Sent], lost: Lost) -> None:
+    def _lost(self, address: Address, group: Sequence[Sent], lost: Lost) -> None:
         self.nodes.lost(address)
         error = StoreUnavailable(
             f"{self._settings.shown}: the connection to the node {address[0]}:{address[1]} was "
@@ -358,7 +338,7 @@ class ClusterSender:
 
     # Replicas.
 
-    def _confirm(self, address: Address, group: Sequence[_Sent], reached: Any) -> None:
+    def _confirm(self, address: Address, group: Sequence[Sent], reached: Any) -> None:
         """See that enough replicas have what was changed."""
         wanted = self._settings.wait_replicas
         if isinstance(reached, int) and reached >= wanted:
@@ -381,7 +361,7 @@ class ClusterSender:
                 "time; a fail-over now may lose it"
             )
 
-    def _missing(self, address: Address, link: Link, group: Sequence[_Sent]) -> StoreError | None:
+    def _missing(self, address: Address, link: Link, group: Sequence[Sent]) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted = self._settings.wait_replicas
         probe = next(each.probe for each in group if each.writes)
