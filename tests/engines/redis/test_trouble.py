@@ -1,5 +1,6 @@
 """What a server may answer instead: each has its own error, with the cause and the mend."""
 
+import ast
 import logging
 import re
 import shutil
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import bide
+import bide.engines.redis
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.link import LAYOUT
@@ -260,3 +263,22 @@ def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: St
     assert ask(slow, put("c")).outcomes[0]  # it follows step by step, no longer by a whole copy
     assert replica.client().hexists("bide:{q#0}:records", "b")
     assert ask(engine, Claim("q", 1, HOUR, "w")).messages  # the one that was refused goes on
+
+
+def test_the_words_by_which_the_documentation_finds_an_outage_are_those_that_are_said() -> None:
+    page = DOCS.read_text().partition("## In an outage")[2].partition("\n###")[0]
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")][1:]
+    quoted = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
+    said = "\n".join(
+        node.value
+        for file in Path(bide.engines.redis.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    unsaid = [
+        phrase
+        for phrase in quoted
+        if not all(part.strip() in said or hasattr(bide, part) for part in phrase.split("…"))
+    ]
+    assert len(quoted) > 20
+    assert unsaid == []
