@@ -7,7 +7,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine, marks
-from bide.engines.redis.link import Link, pack
+from bide.engines.redis.link import Link
 from bide.engines.redis.marks import Marks
 from bide.engines.redis.settings import read_url
 from bide.model.commands import Cancel, Claim, Command, Count, Put
@@ -93,9 +93,9 @@ def test_an_answer_that_does_not_come_soon_is_waited_for(
     link = Link(read_url(urlsplit(url)))
     for _ in range(12):
         server.client_pause(5)  # longer than it is looked for
-        assert link.exchange_one(pack("INCR", "n"), soon=True)
+        assert link.exchange_one(("INCR", "n"), soon=True)
     for _ in range(300):
-        link.exchange_one(pack("INCR", "n"), soon=True)
+        link.exchange_one(("INCR", "n"), soon=True)
     assert server.get("n") == b"312"
     link.close()
 

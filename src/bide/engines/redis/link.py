@@ -5,7 +5,7 @@ import os
 import select
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import hiredis
@@ -25,6 +25,9 @@ LAYOUT = 1
 
 OLDEST = (7, 0)
 
+PART = 125
+"""How many arguments of a long command are sent at a time."""
+
 LOOK = 100e-6
 """For how many seconds the answer to one command is looked for at most before the thread sleeps.
 
@@ -42,6 +45,14 @@ def pack(*command: Arg) -> bytes:
     """Return a command as it goes to the server."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
     return packed
+
+
+def _in_parts(command: Sequence[Arg]) -> Iterator[bytes]:
+    """Yield a command as it goes to the server: it reads a part while the next one is made."""
+    yield b"*%d\r\n" % len(command)
+    for first in range(0, len(command), PART):
+        packed = pack(*command[first : first + PART])
+        yield packed[packed.index(b"\n") + 1 :]
 
 
 def seek(settings: Settings, deadline: float | None) -> "Link":
@@ -163,17 +174,17 @@ class Link:
         self.post(packed)
         return self.receive(len(packed))
 
-    def exchange_one(self, packed: bytes, *, soon: bool) -> Any:
+    def exchange_one(self, command: Sequence[Arg], *, soon: bool) -> Any:
         """Send one command and return what comes back, an error as a value.
 
         Args:
-            packed: the command.
+            command: its name and arguments.
             soon: whether it takes so little that the answer is looked for before the thread sleeps.
 
         Raises:
             Lost: as `exchange`.
         """
-        self.post((packed,))
+        self._post((pack(*command),) if len(command) <= 2 * PART else _in_parts(command))
         if soon and self._poll is not None:
             if self._rest:
                 self._rest -= 1
@@ -199,8 +210,11 @@ class Link:
         Raises:
             Lost: the connection broke.
         """
+        self._post((b"".join(packed),))
+
+    def _post(self, parts: Iterable[bytes]) -> None:
         try:
-            self._connection.send_packed_command([b"".join(packed)], check_health=False)
+            self._connection.send_packed_command(parts, check_health=False)
         except _BROKEN as error:
             self.close()
             raise Lost(error, []) from error

@@ -11,6 +11,7 @@ from bide.engines.redis.faults import passes, translate
 from bide.engines.redis.keys import LONE, probe_key, script_keys
 from bide.engines.redis.link import Link, Lost, pack, seek
 from bide.engines.redis.marks import Marks
+from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs import Call
@@ -116,8 +117,8 @@ class Sender:
             return self._send(calls, first, now)
         # One call where all is well, with less ado: this stands on the way of each single put.
         try:
-            packed = self._pack(calls[0], first, 0, now)
-            answer = link.exchange_one(packed, soon=calls[0].script in LONE)
+            command = self._command(calls[0], first, 0, now)
+            answer = link.exchange_one(command, soon=calls[0].script in LONE)
         except Lost as lost:
             return self._send(calls, first, now, lost=lost)
         if not isinstance(answer, Exception):
@@ -155,7 +156,7 @@ class Sender:
             answers = [unsure for _ in calls]
         pause = 0.01
         while todo:
-            packed = [self._pack(calls[i], first + i, i, now, again=again) for i in todo]
+            packed = [pack(*self._command(calls[i], first + i, i, now, again=again)) for i in todo]
             try:
                 link = self._connected(deadline)
             except StoreError as error:
@@ -200,16 +201,16 @@ class Sender:
             f"may have been carried out or not ({lost.cause})"
         )
 
-    def _pack(
+    def _command(
         self, call: Call, number: int, slot: int, now: int | None, *, again: bool = False
-    ) -> bytes:
+    ) -> tuple[Arg, ...]:
         label, script = call.label, self._scripts[call.script]
         keys = self._keys.get((call.script, label))
         if keys is None:
             keys = script_keys(call.script, call.queue, self._lane, call.shard)
             self._keys[call.script, label] = keys
         mark = self._marks.text(number, slot, label, writes=script.writes, again=again)
-        return pack(
+        return (
             "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now, mark,
             self._lane if self._renewed else "", label, *call.args,
         )  # fmt: skip
