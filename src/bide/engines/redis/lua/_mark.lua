@@ -4,6 +4,7 @@
 -- ARGV 2 mark: "number/slot"; before it ? when it is sent again, and !seconds! when `try` is to live
 --        for so long from now; empty: reads only
 --      3 lane
+local KEYS, ARGV = KEYS, ARGV  -- to look into a global takes longer
 local call, find, sub, byte = redis.call, string.find, string.sub, string.byte
 local TRY, MARK = KEYS[#KEYS], ARGV[2]
 local again = byte(MARK) == 63

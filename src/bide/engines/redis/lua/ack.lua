@@ -20,8 +20,9 @@ local function at_once()
       if lease then counts[lease] = (counts[lease] or 0) + i - since end
       lease, token = string.match(mark, '^((%d+) %d+) ', SEQ + 1)
       as_before, since = lease .. ' ', i
+      if ARGV[5] ~= '' and token ~= ARGV[5] then return false end
     end
-    if token ~= token_of(i) then return false end
+    if ARGV[5] == '' and token ~= ARGV[5 + total + i] then return false end
   end
   counts[lease] = (counts[lease] or 0) + total + 1 - since
   if has('g') then
