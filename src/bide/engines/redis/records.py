@@ -9,9 +9,13 @@ Else `kind` is `J` or `B`, the line goes on, and behind it stand group, headers,
 end to end:
 
     seq due kind priority attempt attempts expires aside ended |group| |headers| |failures|
+
+Many messages that are put together, and are alike, get records that are whole when they are sent.
+Then a tag stands instead of the first ten digits of seq, and a delay where due stands; the server
+knows what they mean (`lua/_tags.lua`), and tells it to claims.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -22,6 +26,7 @@ from bide.model.message import STATES, Alike, Failure, Item, Message, State
 from bide.model.replies import Outcome
 
 __all__ = [
+    "NAME",
     "SEQ",
     "Arg",
     "are_alike",
@@ -30,13 +35,22 @@ __all__ = [
     "as_outcome",
     "is_plain",
     "mark",
+    "read_tags",
+    "seq_of",
     "when",
     "write",
     "write_plain",
+    "write_whole",
 ]
 
 SEQ = 13
 """How many digits the number has with which records, members and leases begin."""
+
+NAME = 10
+"""How many of them are the name of a chunk of the order of puts."""
+
+LONGEST = 10**12
+"""A delay from so many milliseconds on has no room in a record."""
 
 _DUE = slice(SEQ + 1, SEQ + 14)
 _KIND = SEQ + 15
@@ -110,6 +124,18 @@ def write_plain(items: Sequence[Item]) -> list[bytes]:
     return [line + item.data for item in items]
 
 
+_PLACES = [b"%03x" % place for place in range(4096)]
+
+
+def write_whole(items: Sequence[Item], tag: bytes) -> list[bytes]:
+    """Return the records of plain items that are alike, whole, with a tag of ten characters."""
+    first = items[0]
+    line = _plain_line(first.json, first.priority, first.attempts)
+    due = b"+%012d" % first.delay if first.at is None else b"%013d" % first.at
+    tail = b" %b %b" % (due, line)
+    return [tag + place + tail + item.data for place, item in zip(_PLACES, items, strict=False)]
+
+
 def mark(item: Item) -> Arg:
     """Return what the script `put` has to know of an item beside its record."""
     if item.group is None and item.died is None:
@@ -133,13 +159,43 @@ def _plain(line: bytes) -> tuple[bool, int, int, int] | None:
     return kind == b"j", int(priority), int(attempt), int(attempts)
 
 
+Tags = Mapping[bytes, tuple[bytes, int]]
+"""What tags mean: the name of the chunk, and the moment from which on delays count."""
+
+NO_TAGS: Tags = {}
+
+
+def read_tags(lines: bytes) -> Tags:
+    """Read what the script `claim` tells of tags."""
+    told = (line.split(b" ") for line in lines.splitlines())
+    return {tag: (name, int(moment)) for tag, name, moment in told}
+
+
+def seq_of(record: bytes, tags: Tags) -> bytes:
+    """Return the number of a message by its record."""
+    if not record.startswith(b"~"):
+        return record[:SEQ]
+    return tags[record[:NAME]][0] + record[NAME:SEQ]
+
+
+def _due_of(record: bytes, tags: Tags) -> int:
+    stamp = record[_DUE]
+    return tags[record[:NAME]][1] + int(stamp) if stamp.startswith(b"+") else int(stamp)
+
+
 def as_claimed(
-    queue: str, ids: Sequence[str], records: Sequence[bytes], now: int, holder: str, until: int
+    queue: str,
+    ids: Sequence[str],
+    records: Sequence[bytes],
+    now: int,
+    holder: str,
+    until: int,
+    tags: Tags = NO_TAGS,
 ) -> list[Message]:
     """Return the messages that a claim brought."""
     found: list[Message] = []
     add = found.append
-    line, stamp = b"-", b""  # as of the one before, since most have them in common
+    line, stamp, tag = b"-", b"", b""  # as of the one before, since most have them in common
     plain: tuple[bool, int, int, int] | None = None
     end = due = 0
     for id, record in zip(ids, records, strict=True):
@@ -150,9 +206,9 @@ def as_claimed(
         if plain is None:
             add(as_message(queue, id, record, now, holder=holder, until=until))
             continue
-        if record[_DUE] != stamp:
-            stamp = record[_DUE]
-            due = int(stamp)
+        if record[_DUE] != stamp or not record.startswith(tag):
+            stamp, tag = record[_DUE], record[:NAME] if tags else b""
+            due = _due_of(record, tags)
         json, priority, attempt, attempts = plain
         add(
             Message(

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["SCRIPTS", "Script", "as_script", "load_all"]
 
-_CHANGES: Final = ("_frame", "_leases", "_records", "_order", "_gone")
-_LOOKS: Final = ("_frame", "_leases", "_records")
+_CHANGES: Final = ("_frame", "_tags", "_leases", "_records", "_order", "_gone")
+_LOOKS: Final = ("_frame", "_tags", "_leases", "_records")
 _WAKES: Final = (*_CHANGES, "_waking")
 _PUTS: Final = (*_WAKES, "_room")
 _LEASES: Final = (*_WAKES, "_leasing")
@@ -50,7 +50,7 @@ _FLAGS: Final = {
 _PARTS: Final = {
     "put": _PUTS,
     "put_one": (),
-    "cancel_one": (),
+    "cancel_one": ("_tags",),
     "replace": _PUTS,
     "shards": (*_CHANGES, "_room"),
     "claim": _LEASES,

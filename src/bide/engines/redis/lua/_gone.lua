@@ -39,6 +39,16 @@ local function gone(members)
       sparse = true
     end
   end
+  if has('t') then
+    local named = {}
+    for i, name in ipairs(over) do named[i] = '@' .. name end
+    for i, tag in ipairs(each('HMGET', ALIVE, named)) do
+      if tag then
+        over[#over + 1] = tag
+        over[#over + 1] = named[i]
+      end
+    end
+  end
   many('HDEL', ALIVE, over)
   if dropped > 0 then call('HINCRBY', META, 'listed', -dropped) end
   if sparse then O().look_at_some(math.ceil(#members / 128)) end
@@ -55,7 +65,7 @@ local function forget()
       local ids = {}
       for i, member in ipairs(members) do ids[i] = sub(member, SEQ + 1) end
       if has('g') then
-        many('ZREM', GROUPS, R().grouped(members, each('HMGET', RECORDS, ids)))
+        many('ZREM', GROUPS, R().grouped(ids, each('HMGET', RECORDS, ids)))
       end
       call('ZREM', ENDED[state], unpack(members))
       call('HDEL', RECORDS, unpack(ids))

@@ -3,7 +3,10 @@
 --   leased  sorted set: until -> lease
 --   leases  hash: lease -> the ids that it was given for, a line each, none twice;
 --           "lease left" -> how many of them it still holds. One that holds nothing any more goes.
---   held    hash: id -> seq, lease, holder. What stands here is so, whatever a list of ids says.
+--   held    hash: id -> name of the chunk, lease, holder. What stands here is so, whatever a list of
+--           ids says.
+
+local NAME = 10  -- how long the name of a chunk is
 
 -- A lease holds these as well.
 local function hold(lease, moment, ids)
@@ -39,7 +42,7 @@ local function held_by(lease, ids)
   end
   local mine, marks, wanted = {}, {}, lease .. ' '
   for i, mark in ipairs(each('HMGET', HELD, ids)) do
-    if mark and find(mark, wanted, SEQ + 1, true) == SEQ + 1 then
+    if mark and find(mark, wanted, NAME + 1, true) == NAME + 1 then
       mine[#mine + 1], marks[#marks + 1] = ids[i], mark
     end
   end

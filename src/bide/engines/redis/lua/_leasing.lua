@@ -1,6 +1,7 @@
 -- What leases messages, for claims from one shard or from several.
 
 local ids, texts, token = {}, {}, ''  -- what was leased, and the number of the claim
+local chunks = {}  -- the names of those in which it stands
 local until_text
 local reach = number(now * 256 + 255)  -- the highest rank of what is due
 
@@ -87,9 +88,14 @@ local function lease(set, members, holder, next_token)
     if token == '' then token = number(next_token()) end
     until_text = number(now + ARGV[6])
     local lease = token .. ' ' .. until_text
-    local held, mine = {}, lease .. ' ' .. holder
+    local held, mine, name, mark = {}, lease .. ' ' .. holder, '\1', nil
     for i = 1, total do
-      held[2 * i - 1], held[2 * i] = found[i], sub(members[i], 1, SEQ) .. mine
+      if find(members[i], name, 1, true) ~= 1 then  -- most stand in the chunk of the one before
+        name = sub(members[i], 1, NAME)
+        mark = name .. mine
+        chunks[name] = true
+      end
+      held[2 * i - 1], held[2 * i] = found[i], mark
     end
     hold(lease, until_text, found)
     add('HSET', HELD, held)
@@ -101,6 +107,19 @@ local function lease(set, members, holder, next_token)
   else
     for i = 1, total do ids[#ids + 1], texts[#texts + 1] = found[i], records[i] end
   end
+end
+
+-- Returns a line for each tag that may stand in what was leased: tag, name of the chunk, moment.
+local function tags_told()
+  if not has('t') then return '' end
+  local names, lines = {}, {}
+  for name in pairs(chunks) do names[#names + 1] = '@' .. name end
+  local found = {}
+  for _, tag in ipairs(each('HMGET', ALIVE, names)) do
+    if tag then found[#found + 1] = tag end
+  end
+  for i, told in ipairs(each('HMGET', ALIVE, found)) do lines[i] = found[i] .. ' ' .. told end
+  return concat(lines, '\n')
 end
 
 -- For the case that the reply is lost: by this `recover` finds the messages again.

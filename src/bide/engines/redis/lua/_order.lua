@@ -95,7 +95,8 @@ local function order()
     local name, stands, left = sub(text, 1, 10), {}, {}
     for i, id in ipairs(ids) do left[i] = seqs[i] .. id end
     for i, mark in ipairs(each('HMGET', HELD, ids)) do
-      if mark and sub(mark, 1, SEQ) == seqs[i] then stands[left[i]] = true end
+      local record = mark and call('HGET', RECORDS, ids[i])
+      if record and place_of(record, ALIVE) == seqs[i] then stands[left[i]] = true end
     end
     for _, set in ipairs({DELAYED, READY, ENDED.dead, ENDED.acked, ENDED.expired}) do
       local missing = {}

@@ -5,7 +5,8 @@
 --   seq due kind priority attempt attempts
 -- and kind is j (JSON) or b (bytes). Else kind is J or B, and the line goes on:
 --   seq due kind priority attempt attempts expires aside ended |group| |headers| |failures|
--- Behind the line stand group, headers, failures and body, end to end.
+-- Behind the line stand group, headers, failures and body, end to end. Instead of seq there may be a
+-- tag, see _tags.lua.
 
 local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
 
@@ -16,8 +17,9 @@ end
 
 local function records()
   local function parse(id, text)
-    local r = {id = id, seq = sub(text, 1, SEQ), due = tonumber(sub(text, 15, 27))}
-    r.member = r.seq .. id
+    local r = {id = id}
+    r.seq, r.due = place_of(text, ALIVE)
+    r.due, r.member = tonumber(r.due), r.seq .. id
     local priority, attempt, attempts, at
     r.kind, priority, attempt, attempts, at = string.match(text, '^(%a) (%d+) (%d+) (%d+)()', 29)
     r.priority, r.attempt, r.attempts = tonumber(priority), tonumber(attempt), tonumber(attempts)
@@ -130,7 +132,7 @@ local function records()
     if not r.aside then
       local held = call('HGET', HELD, id)
       if held then
-        r.token, r.until_, r.holder = string.match(held, '^(%d+) (%d+) (.*)$', SEQ + 1)
+        r.token, r.until_, r.holder = string.match(held, '^(%d+) (%d+) (.*)$', NAME + 1)
         r.lease, r.until_ = r.token .. ' ' .. r.until_, tonumber(r.until_)
         if r.until_ <= now then lapse(r) end
       end
@@ -158,13 +160,13 @@ local function records()
     return cjson.encode({done, seen(r), r.due, r.until_ or r.ended or null, r.holder or null})
   end
 
-  -- Returns the entries of groups that belong to members whose records these are.
-  local function grouped(members, texts)
+  -- Returns the entries of groups that belong to ids whose records these are.
+  local function grouped(ids, texts)
     local entries = {}
     for i, text in ipairs(texts) do
       if text and is_long(text) then
-        local r = parse('', text)
-        if r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. members[i] end
+        local r = parse(ids[i], text)
+        if r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. r.member end
       end
     end
     return entries

@@ -16,9 +16,9 @@ local function at_once()
   for i = 1, total do
     local mark = marks[i]
     if not mark then return false end
-    if not as_before or find(mark, as_before, SEQ + 1, true) ~= SEQ + 1 then
+    if not as_before or find(mark, as_before, NAME + 1, true) ~= NAME + 1 then
       if lease then counts[lease] = (counts[lease] or 0) + i - since end
-      lease, token = string.match(mark, '^((%d+) %d+) ', SEQ + 1)
+      lease, token = string.match(mark, '^((%d+) %d+) ', NAME + 1)
       as_before, since = lease .. ' ', i
       if ARGV[5] ~= '' and token ~= ARGV[5] then return false end
     end
@@ -26,9 +26,8 @@ local function at_once()
   end
   counts[lease] = (counts[lease] or 0) + total + 1 - since
   if has('g') then
-    local members = {}
-    for i, mark in ipairs(marks) do members[i] = sub(mark, 1, SEQ) .. ARGV[5 + i] end
-    many('ZREM', GROUPS, R().grouped(members, call('HMGET', RECORDS, unpack(ARGV, 6, 5 + total))))
+    local ids = {unpack(ARGV, 6, 5 + total)}
+    many('ZREM', GROUPS, R().grouped(ids, call('HMGET', RECORDS, unpack(ids))))
   end
   call('HDEL', RECORDS, unpack(ARGV, 6, 5 + total))
   call('HDEL', HELD, unpack(ARGV, 6, 5 + total))

@@ -7,12 +7,13 @@ local states = {[4] = 'dead', [5] = 'acked', [6] = 'expired'}
 local set, offset = tonumber(ARGV[5]), tonumber(ARGV[6])
 local strays, left = 0, 300
 
-local function check(member)
-  local id = sub(member, SEQ + 1)
+-- A member of a set, or of what is held the name of its chunk, says where it stands.
+local function check(id, member, name)
   local text = call('HGET', RECORDS, id)
   local r = text and R().parse(id, text)
-  local fine = r and r.member == member and r.aside == states[set]
-    and (call('HEXISTS', HELD, id) == 1) == (set == 3)
+  local fine = r and r.aside == states[set] and (call('HEXISTS', HELD, id) == 1) == (set == 3)
+    and (r.member == member or sub(r.seq, 1, NAME) == name)
+  member = member or r and r.member or ''
   for other, key in ipairs(sets) do
     if other ~= set and call('ZSCORE', key, member) then fine = false end
   end
@@ -40,7 +41,7 @@ local function check_leases()
       at = last + 1
     end
     local held, marks = held_by(lease, ids)
-    for i, id in ipairs(held) do check(sub(marks[i], 1, SEQ) .. id) end
+    for i, id in ipairs(held) do check(id, nil, sub(marks[i], 1, NAME)) end
     left = left - 1
     if at <= #lines then
       offset = place * LEASE + at - 1
@@ -62,7 +63,7 @@ while sets[set] and left > 0 do
   else
     local members = call('ZRANGE', sets[set], offset, offset + left - 1)
     ended = #members < left
-    for _, member in ipairs(members) do check(member) end
+    for _, member in ipairs(members) do check(sub(member, SEQ + 1), member) end
     offset = offset + #members
   end
   if ended then set, offset = set + 1, 0 end

@@ -11,9 +11,13 @@ local outcomes, members, ids, groups = {}, {}, {}, {}
 local n = 0
 for i = 1, #ARGV - 5 do
   local id, text = ARGV[5 + i], texts[i]
-  if text and not held[i] and still == '' and not is_long(text) and byte(text, 15) ~= 48 then
+  local seq, due
+  if text and not held[i] and still == '' and not is_long(text) then
+    seq, due = place_of(text, ALIVE)
+  end
+  if due and byte(due) ~= 48 then
     n = n + 1
-    ids[n], members[n], outcomes[i] = id, sub(text, 1, SEQ) .. id, sub(text, 15, 27)
+    ids[n], members[n], outcomes[i] = id, seq .. id, due
   else
     local r
     if text then r = held[i] and R().locate(id, text) or R().parse(id, text) end

@@ -2,7 +2,7 @@
 -- A claim of very many comes in slices, so that no slice holds the server for long.
 -- ARGV 5 count: how many are still wanted; 6 lease: milliseconds; 7 holder; 8 token: of the slice
 --      before, or empty; how many may still be 9 taken back, 10 weighed, 11 examined
--- Reply: [head, ids, records]; head is JSON, ids a text of lines:
+-- Reply: [head, ids, records, tags]; ids and tags are texts of lines, see tags_told; head is JSON:
 --   [now, token, next or null, weighted, taken back, weighed, examined, more slices to come]
 --   Sent again after it had leased something: JSON [token, until], to be given to `recover`.
 local SLICE, LAPSES, WEIGHED, PROMOTE = 500, 200, 1000, 1024
@@ -19,7 +19,7 @@ local function reply(next, more)
   local following = next and string.format('%.3f', math.max(0, next - part)) or 'null'
   local head = '[' .. concat({number(now), token == '' and '0' or token, following,
     has('w') and '1' or '0', lapsed, weighed, examined, more and 'true' or 'false'}, ',') .. ']'
-  return {head, concat(ids, '\n'), texts}
+  return {head, concat(ids, '\n'), texts, tags_told()}
 end
 
 local function enroll()

@@ -15,7 +15,7 @@ for i = 6, #ARGV, 2 do
     after[r.lease] = after[r.lease] or {}
     after[r.lease][#after[r.lease] + 1] = r.id
     held[#held + 1] = r.id
-    held[#held + 1] = r.seq .. r.lease .. ' ' .. r.holder
+    held[#held + 1] = sub(r.seq, 1, NAME) .. r.lease .. ' ' .. r.holder
   end
   outcomes[#outcomes + 1] = R().outcome(r, done)
 end

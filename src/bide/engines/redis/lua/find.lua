@@ -3,4 +3,6 @@
 -- Reply: [now, records, what `held` says of each, or false]
 local ids = {}
 for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
-return {number(now), each('HMGET', RECORDS, ids), each('HMGET', HELD, ids)}
+local texts = each('HMGET', RECORDS, ids)
+for i, text in ipairs(texts) do texts[i] = without_tag(text, ALIVE) end
+return {number(now), texts, each('HMGET', HELD, ids)}

@@ -3,7 +3,8 @@
 --      6 when: of all: a moment, or + and a delay; empty: each has its own
 --      7 priority: of all; empty: each has its own
 --      8 lines: the ids as the order of puts tells them when all of them are new
---      from 9 on, no id twice: all ids; all records from the kind on; and where each has its own,
+--      9 tag: with it records are whole, see _tags.lua; empty: they are told from the kind on
+--      from 10 on, no id twice: all ids; all records; and where each has its own,
 --      of all the moment or the delay, and of all the priority, or priority, moment of death
 --      or -, and group; of several shards also the number of each among those of all shards, of
 --      which all are in one chunk
@@ -12,10 +13,10 @@ make()
 forget()
 local own = (ARGV[6] == '' and 1 or 0) + (ARGV[7] == '' and 1 or 0)
 local several = SHARDS ~= 1
-local total = (#ARGV - 8) / (2 + own + (several and 1 or 0))
-local first_text, first_when, first_mark = 8 + total, 8 + total * 2, 8 + total * (1 + own)
-local first_number = 8 + total * (2 + own)
-local known = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 9, 8 + total)) or {}
+local total = (#ARGV - 9) / (2 + own + (several and 1 or 0))
+local first_text, first_when, first_mark = 9 + total, 9 + total * 2, 9 + total * (1 + own)
+local first_number = 9 + total * (2 + own)
+local known = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 10, 9 + total)) or {}
 local new, kept = total, {}
 for i = 1, total do
   if known[i] then new = new - 1 end
@@ -28,7 +29,7 @@ if several and new > 0 then
     if not known[i] then
       local at = tonumber(ARGV[first_number + i])
       if #ids == 0 then base = at end
-      ids[#ids + 1], places[#places + 1] = ARGV[8 + i], at - base
+      ids[#ids + 1], places[#places + 1] = ARGV[9 + i], at - base
       span = at - base + 1
     end
   end
@@ -39,7 +40,7 @@ elseif new > 0 then
   if new < total then
     local ids = {}
     for i = 1, total do
-      if not known[i] then ids[#ids + 1] = ARGV[8 + i] end
+      if not known[i] then ids[#ids + 1] = ARGV[9 + i] end
     end
     lines = O().lines_for(ids, new >= LONG)
   end
@@ -83,11 +84,24 @@ local function place_alike()
   resolve(ARGV[6])
   rank, earliest = number(due * 256 + 255 - ARGV[7]), due
   for i = 1, total do
-    local low, id = place % 16, ARGV[8 + i]
+    local low, id = place % 16, ARGV[9 + i]
     if low == 0 or i == 1 then row = row_of(place, low) end
     local digit = digits[low + 1]
     texts[t + 1], texts[t + 2] = id, row .. digit .. due_text .. ARGV[first_text + i]
     ranks[t + 1], ranks[t + 2] = rank, row .. digit .. id
+    t, place = t + 2, place + 1
+  end
+end
+
+-- The records are whole.
+local function place_tagged()
+  resolve(ARGV[6])
+  rank, earliest = number(due * 256 + 255 - ARGV[7]), due
+  for i = 1, total do
+    local low, id = place % 16, ARGV[9 + i]
+    if low == 0 then row = row_of(place, low) end
+    texts[t + 1], texts[t + 2] = id, ARGV[first_text + i]
+    ranks[t + 1], ranks[t + 2] = rank, row .. digits[low + 1] .. id
     t, place = t + 2, place + 1
   end
 end
@@ -100,7 +114,9 @@ local function place_one(i, id)
   if low == 0 or not row then row = row_of(place, low) end
   local seq_text = row .. digits[low + 1]
   local member = seq_text .. id
-  texts[t + 1], texts[t + 2] = id, seq_text .. due_text .. ARGV[first_text + i]
+  local text = ARGV[first_text + i]
+  if ARGV[9] ~= '' then text = sub(text, 29) end
+  texts[t + 1], texts[t + 2] = id, seq_text .. due_text .. text
   t, place = t + 2, place + 1
   local mark = ARGV[7]
   local dead = false
@@ -121,11 +137,21 @@ local function place_one(i, id)
   end
 end
 
-if new == total and own == 0 and not several then
+-- Whether a tag can be taken at its word: the messages stand as it was reckoned with.
+local function is_tagged()
+  return ARGV[9] ~= '' and new == total and place == 0
+    and call('HSETNX', ALIVE, ARGV[9], name .. ' ' .. number(now)) == 1
+end
+
+if is_tagged() then
+  call('HSET', ALIVE, '@' .. name, ARGV[9])
+  flag('t', true)
+  place_tagged()
+elseif new == total and own == 0 and not several and ARGV[9] == '' then
   place_alike()
 else
   for i = 1, total do
-    local id = ARGV[8 + i]
+    local id = ARGV[9 + i]
     if known[i] then
       kept[#kept + 1] = '[' .. (i - 1) .. ',' .. R().outcome(R().locate(id, known[i]), false) .. ']'
     else

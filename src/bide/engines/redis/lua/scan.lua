@@ -21,7 +21,7 @@ end
 
 local function add(id, text)
   if not fits(id, text) then return end
-  ids[#ids + 1], texts[#texts + 1] = id, text
+  ids[#ids + 1], texts[#texts + 1] = id, without_tag(text, ALIVE)
   marks[#marks + 1] = call('HGET', HELD, id)
 end
 
@@ -34,7 +34,7 @@ local function add_listed(found, seqs)
     local records = call('HMGET', RECORDS, unpack(found, first, last))
     for i = first, last do
       local record = records[i - first + 1]
-      if record and sub(record, 1, SEQ) == seqs[i] then
+      if record and place_of(record, ALIVE) == seqs[i] then
         if #ids == limit then return false end
         add(found[i], record)
       end
@@ -122,10 +122,10 @@ local function of_leases()
     if moment ~= rank then rank, seq = moment, '' end
     local members = {}
     for _, lease in ipairs(call('ZRANGEBYSCORE', LEASED, moment, moment)) do
-      local held, told = held_by(lease)
-      for i, id in ipairs(held) do
-        local at = sub(told[i], 1, SEQ)
-        if at > seq then members[#members + 1] = at .. id end
+      local held = held_by(lease)
+      for i, text in ipairs(each('HMGET', RECORDS, held)) do
+        local at = text and place_of(text, ALIVE)
+        if at and at > seq then members[#members + 1] = at .. held[i] end
       end
     end
     table.sort(members)
@@ -133,8 +133,7 @@ local function of_leases()
       if #ids == limit or looked == 500 then return end
       looked = looked + 1
       local id = sub(member, SEQ + 1)
-      local text = call('HGET', RECORDS, id)
-      if text then add(id, text) end
+      add(id, call('HGET', RECORDS, id))
       place = {moment, sub(member, 1, SEQ)}
     end
     seq = ''

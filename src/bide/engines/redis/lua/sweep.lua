@@ -13,7 +13,7 @@ local function drop(members)
   local ids = {}
   for i, member in ipairs(members) do ids[i] = sub(member, SEQ + 1) end
   if has('g') then
-    many('ZREM', GROUPS, R().grouped(members, each('HMGET', RECORDS, ids)))
+    many('ZREM', GROUPS, R().grouped(ids, each('HMGET', RECORDS, ids)))
   end
   many('HDEL', RECORDS, ids)
   if ARGV[11] ~= '' and #ids > 0 then count(ARGV[11], #ids) end

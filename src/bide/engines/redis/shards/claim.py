@@ -128,7 +128,7 @@ class _Claim:
         for s, answer in answers.items():
             if isinstance(answer, bytes):
                 continue
-            head, ids, records = answer
+            head, ids, records, *_ = answer  # nothing has tags
             now, token, *_ = decode(head)
             self.token = self.token or token
             self.now = max(self.now, now)
@@ -150,7 +150,7 @@ class _Claim:
         calls = {s: Call("claim", self.command.queue, args) for s in self.alive}
         answers = self.heard((yield from ask(calls, self.made.count)))
         self.made.enrolled = True
-        heads = [decode(head) for head, _, _ in answers.values()]
+        heads = [decode(head) for head, *_ in answers.values()]
         self.now = max([self.now, *(head[0] for head in heads)])
         return min([head[2] for head in heads if head[2] is not None], default=None)
 

@@ -1,6 +1,6 @@
 """Claim: lease the next due messages, slice by slice if very many are wanted."""
 
-from bide.engines.redis.records import SEQ, as_claimed
+from bide.engines.redis.records import as_claimed, read_tags, seq_of
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Claim
 from bide.model.message import Message
@@ -24,6 +24,7 @@ def claim(command: Claim) -> Job:
     weighted = False
     found: list[Message] = []
     texts: list[bytes] = []
+    tags: dict[bytes, tuple[bytes, int]] = {}
     while True:
         args = (wanted, command.lease, holder, token or "", lapses, weigh, examine)
         (answer,) = yield [Call("claim", queue, args)]
@@ -31,12 +32,13 @@ def claim(command: Claim) -> Job:
         if isinstance(answer, bytes):  # its reply was lost on the way, and this is the second try
             recovered, until = decode(answer)
             (answer,) = yield [Call("recover", queue, (recovered, until))]
-        head, ids, records = answer
+        head, ids, records, told = answer
+        tags |= read_tags(told)
         now, given, following, weighs, lapsed, weighed, examined, *rest = decode(head)
         more = bool(rest and rest[0])
         until = until or now + command.lease
         names = ids.decode().split("\n") if ids else []
-        found += as_claimed(queue, names, records, now, holder, until)
+        found += as_claimed(queue, names, records, now, holder, until, tags)
         texts += records
         token = given or token
         weighted = weighted or bool(weighs)
@@ -49,7 +51,7 @@ def claim(command: Claim) -> Job:
     if weighted:
         places = sorted(
             range(len(found)),
-            key=lambda i: (ready_rank(found[i].due, found[i].priority), texts[i][:SEQ]),
+            key=lambda i: (ready_rank(found[i].due, found[i].priority), seq_of(texts[i], tags)),
         )
         found = [found[i] for i in places]
     return [Claimed(found, token, now)]

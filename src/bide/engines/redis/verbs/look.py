@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.engines.pages import PHASES, Phase, cursor_after, position
-from bide.engines.redis.records import SEQ, as_message
+from bide.engines.redis.records import NAME, SEQ, as_message
 from bide.engines.redis.verbs.job import Call, Job, decode, parts
 from bide.model.commands import Count, Find, Forecast, Scan
 from bide.model.message import Message
@@ -23,7 +23,7 @@ def _held(mark: bytes | None) -> tuple[str | None, int | None]:
     """Return who holds a message, and until when."""
     if mark is None:
         return None, None
-    _, until, holder = mark[SEQ:].split(b" ", 2)
+    _, until, holder = mark[NAME:].split(b" ", 2)
     return holder.decode(), int(until)
 
 

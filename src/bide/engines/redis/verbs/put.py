@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from secrets import token_bytes
 
 import msgspec
 
 from bide.engines.redis.records import (
+    LONGEST,
+    NAME,
     Arg,
     are_alike,
     as_outcome,
@@ -14,6 +17,7 @@ from bide.engines.redis.records import (
     when,
     write,
     write_plain,
+    write_whole,
 )
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
@@ -120,13 +124,17 @@ def _parts(
 def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     """Return the arguments of the script `put`; what all items have in common is said once."""
     if not items:
-        return ["", 0, 0, ""]
+        return ["", 0, 0, "", ""]
     first = items[0]
     ids = [item.id for item in items]
     if is_plain(first) and are_alike(items):  # as most are that are put together
         flags, moment = "w" if first.priority else "", when(first.at, first.delay)
-        head = [flags, moment, first.priority, _lines(ids), *ids]
-        return [*head, *write_plain(items), *islice(numbers, len(items))]
+        head = [flags, moment, first.priority, _lines(ids)]
+        given = list(islice(numbers, len(items)))
+        if given or len(items) < LONG or first.delay >= LONGEST:
+            return [*head, "", *ids, *write_plain(items), *given]
+        tag = b"~" + token_bytes(7).hex().encode()[: NAME - 1]
+        return [*head, tag, *ids, *write_whole(items, tag)]
     moments = {(item.at, item.delay) for item in items}
     odd = [item for item in items if not is_plain(item)]
     priorities = {item.priority for item in items}
@@ -139,7 +147,7 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     elif len(priorities) > 1:
         marks = [item.priority for item in items]
     common = when(first.at, first.delay) if len(moments) == 1 else ""
-    args: list[Arg] = [flags, common, "" if marks else first.priority, _lines(ids)]
+    args: list[Arg] = [flags, common, "" if marks else first.priority, _lines(ids), ""]
     args += ids
     args += map(write, items)
     if common == "":
