@@ -1,11 +1,14 @@
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cache
 from urllib.parse import urlsplit
 
 import pytest
 
 from bide.engines.port import Engine
-from bide.engines.redis import from_url
+from bide.engines.redis import bell, engine, from_url, link, sender
+from bide.engines.redis.scripts import Script, as_script, load_all
+from bide.engines.redis.verbs import put
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
@@ -34,6 +37,26 @@ class TestRedis(EngineConformance):
     @pytest.fixture
     def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
         return lambda engine: from_url(urlsplit(urls[engine]))()
+
+
+@cache
+def _for_lots() -> dict[str, Script]:
+    """Return the scripts, of which `put` has another limit for what is many."""
+    script = load_all()["put"]
+    text = script.text.replace("local LONG, SEALED = 64,", "local LONG, SEALED = 1,")
+    assert text != script.text
+    return load_all() | {"put": as_script("put", text)}
+
+
+class TestRedisLots(TestRedis):
+    """The suite again, where each put is one of many: their records are whole, and have tags."""
+
+    @pytest.fixture(autouse=True)
+    def lots(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (bell, link, sender):
+            monkeypatch.setattr(module, "load_all", _for_lots)
+        monkeypatch.setattr(put, "LONG", 1)
+        monkeypatch.setattr(engine, "call_of", lambda command: None)
 
 
 class TestRedisShards(ShardedConformance):
