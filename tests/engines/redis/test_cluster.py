@@ -241,6 +241,27 @@ def test_a_shard_that_is_gone_does_not_stop_the_others(
     engine.close()
 
 
+def test_a_slot_that_is_halfway_between_two_nodes_does_not_stop_the_others(
+    open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster, queue: str
+) -> None:
+    engine = open_engine(f"{redis_cluster.url}?reconnect=60s")
+    one(engine, put(queue, *ids(100)))
+    number = slot(queue, 0)
+    owner = redis_cluster.owner(number)
+    to = next(server for server in redis_cluster.masters if server is not owner)
+    carry, end = redis_cluster.move(number, to)
+    first, *_ = ask(owner, "CLUSTER", "GETKEYSINSLOT", number, 1)
+    ask(owner, "MIGRATE", "127.0.0.1", to.port, first, 0, 5000)
+    begin = time.monotonic()
+    claimed = one(engine, Claim(queue, 100, HOUR, "w"))
+    others = [id for id in ids(100) if shard_of(id, SHARDS) != 0]
+    assert sorted(message.id for message in claimed.messages) == others
+    assert time.monotonic() - begin < 30
+    carry()
+    end()
+    assert one(engine, Claim(queue, 100, HOUR, "w")).messages
+
+
 def test_a_node_that_refuses_changes_for_a_while_does_not_stop_the_others(
     open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster, queue: str
 ) -> None:

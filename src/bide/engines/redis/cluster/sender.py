@@ -207,7 +207,7 @@ class ClusterSender:
         """Tell whether nobody is there to do it, and this is not to wait for anybody."""
         away = isinstance(each.answer, (StoreError, raised.ClusterDownError))
         if each.hurried:
-            return away or passes(each.answer)
+            return away or passes(each.answer) or isinstance(each.answer, raised.TryAgainError)
         return away and each.slot in self._given_up
 
     def _give_up(self, each: Sent) -> None:
