@@ -1,7 +1,6 @@
 """A node of a cluster that is silent, with nobody to take its place: the others go on."""
 
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +18,12 @@ from bide.model.commands import Claim, Configure, Queues
 from bide.model.replies import Claimed, Names
 from tests.cluster import RedisCluster, ask, eventually
 from tests.engines.redis.spread import HOUR, SHARDS, ids, is_waited_for, one, put, slot
+from tests.servers import PATIENCE
 
 pytestmark = pytest.mark.process
+
+RUN = 6
+"""So many in a row that come in time are no chance."""
 
 
 def test_a_shard_that_is_silent_does_not_stop_the_others(
@@ -62,9 +65,10 @@ def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
     one(putter, Configure("q"))
     lane = Lane(opener(f"{cluster.url}?timeout=1s"))
     late: list[float] = []
+    enough = threading.Event()
 
     def work() -> None:
-        while len(late) < 20:
+        while not enough.is_set():
             reply = lane.call(Claim("q", 1, HOUR, "w"), wait=20)
             assert isinstance(reply, Claimed)
             late.extend(time.time() - message.due / 1000 for message in reply.messages)
@@ -74,14 +78,16 @@ def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
     eventually(partial(is_waited_for, cluster, "q"))
     assert silent.process is not None
     silent.process.send_signal(signal.SIGSTOP)
-    for id in (id for id in ids(200) if shard_of(id, SHARDS) in there):
+    deadline = time.monotonic() + PATIENCE
+    # At first it holds up a claim for as long as the time-out; then it is to hold up none.
+    for id in (id for id in ids(1000) if shard_of(id, SHARDS) in there):
+        assert time.monotonic() < deadline, late
+        if len(late) > RUN and max(late[-RUN:]) < 0.2:
+            enough.set()
         one(putter, put("q", id, delay=50))
         thread.join(0.2)
         if not thread.is_alive():
             break
-    assert len(late) == 20
-    # At first it holds up a claim for as long as the time-out, and what has gathered comes then.
-    assert statistics.median(late[-8:]) < 0.2
     silent.process.send_signal(signal.SIGCONT)
     eventually(lambda: ask(silent, "PUBSUB", "CHANNELS"))  # it is listened to again
     lane.close()

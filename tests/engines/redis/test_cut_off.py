@@ -61,16 +61,16 @@ def has(server: RedisServer, id: str) -> bool:
         return bool(client.hexists("bide:{q#0}:records", id))
 
 
-def put_until_it_is_at(server: RedisServer, engine: RedisEngine) -> str:
+def put_until_it_is_at(server: RedisServer, engine: RedisEngine, name: str = "m") -> str:
     """Put one after the other until one of them is at a server; return its id."""
     deadline = time.monotonic() + PATIENCE
     number = 0
-    while not has(server, f"m{number}"):
+    while not has(server, f"{name}{number}"):
         assert time.monotonic() < deadline, "it does not notice"
         number += 1
-        put(engine, f"m{number}")
+        put(engine, f"{name}{number}")
         time.sleep(0.01)
-    return f"m{number}"
+    return f"{name}{number}"
 
 
 def test_who_only_puts_leaves_a_master_that_was_cut_off(
@@ -135,7 +135,7 @@ def test_a_sentinel_that_was_cut_off_as_well_is_not_believed(
     put(engine, "b")
     assert has(new, "b")
     late = open_engine(url(group))  # it asks the first one, and hears of the others in a moment
-    put_until_it_is_at(new, late)
+    put_until_it_is_at(new, late, "late")
 
 
 def test_who_waits_leaves_a_master_that_was_cut_off(
