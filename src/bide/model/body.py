@@ -23,6 +23,9 @@ _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 _RAW = (bytes, bytearray, memoryview)
+_NO_NAN = frozenset((str, int, bool, type(None)))
+"""Types in whose values there can be no NaN, which JSON would make null in silence."""
+
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -55,7 +58,7 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
             ) from error
         if len(data) > 2 * MAX_DEPTH:  # what is shorter cannot be deeper
             check_depth(data)
-        if data.find(b"null") >= 0:  # a NaN becomes null in silence: look before it is lost
+        if type(body) not in _NO_NAN and data.find(b"null") >= 0:
             _refuse_nan(body, "body")
         is_json = True
     if len(data) > limit:
@@ -73,12 +76,14 @@ def encode_all(bodies: Sequence[Any], limit: int = MAX_BODY) -> list[tuple[bytes
         InvalidArgument: as `encode`.
     """
     short = min(limit, 2 * MAX_DEPTH)
-    raw = any(issubclass(kind, _RAW) for kind in set(map(type, bodies)))
+    kinds = set(map(type, bodies))
+    raw = any(issubclass(kind, _RAW) for kind in kinds)
     try:
         texts = [] if raw else list(map(_encode, bodies))
     except Exception:  # noqa: BLE001  (the careful way tells what is wrong, and where)
         texts = []
-    if not texts or len(max(texts, key=len)) > short or b"null" in b" ".join(texts):
+    careful = not texts or len(max(texts, key=len)) > short
+    if careful or (not kinds <= _NO_NAN and b"null" in b" ".join(texts)):
         return [encode(body, limit) for body in bodies]
     return [(text, True) for text in texts]
 
