@@ -27,6 +27,7 @@ MEANING = {
     "priorities": "priorities",
     "precision_ms": "precision of its moments, in ms",
     "resends": "finds out after a lost connection what was done",
+    "overlaps": "gets many commands in halves, one while the callers of the other go on",
 }
 
 

@@ -49,6 +49,11 @@ class Executor:
         with self._lock:
             return self._opened().capabilities
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether many commands are better executed in halves; no, before any was executed."""
+        return self._engine is not None and self._engine.capabilities.overlaps
+
     def open(self) -> None:
         """Open the engine, if that has not been done."""
         with self._lock:

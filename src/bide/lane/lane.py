@@ -265,7 +265,7 @@ class Lane:
             self._inbox.extend(self._parked.due(now))
             over = self._parked.overdue(now)
             if self._inbox or over or self._closing:
-                return self._inbox.take(), over
+                return self._inbox.take(halves=self._executor.overlaps), over
             moment = self._parked.next_moment()
             if moment is None:
                 self._clock.wait(self._changed, None)

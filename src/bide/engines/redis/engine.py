@@ -36,7 +36,7 @@ class RedisEngine:
         StoreError: the server cannot be reached, or is not what bide needs.
     """
 
-    capabilities = Capabilities(resends=True)
+    capabilities = Capabilities(resends=True, overlaps=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -144,7 +144,7 @@ async def about(call: Call) -> Answer:
 
     can = call.service.lane.capabilities
     by_caller = call.service.test_clock is not None
-    mine = msgspec.structs.replace(can, caller_time=by_caller, resends=False)
+    mine = msgspec.structs.replace(can, caller_time=by_caller, resends=False, overlaps=False)
     scopes = sorted(call.caller.scopes)
     return Answer(200, About(f"bide {version('bide')}", mine, call.caller.namespace, scopes))
 
