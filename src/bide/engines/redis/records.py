@@ -103,18 +103,18 @@ def write(item: Item) -> bytes:
     return b"".join((line.encode(), group, headers, failures, item.data))
 
 
-_sort = attrgetter(
-    "at", "delay", "priority", "attempts", "json", "group", "expires", "attempt", "failures", "died"
-)
+_kind = attrgetter(
+    "at", "delay", "priority", "attempts", "json", "group", "expires", "headers", "attempt",
+    "failures", "died",
+)  # fmt: skip
 
 
 def are_alike(items: Sequence[Item]) -> bool:
     """Tell whether items differ in nothing but id and body."""
-    if isinstance(items, Alike):
+    if len(items) == 1 or isinstance(items, Alike):
         return True
-    if len(items) > 1 and len(set(map(_sort, items))) > 1:
-        return False
-    return all(item.headers == items[0].headers for item in items)
+    first = _kind(items[0])
+    return all(map(first.__eq__, map(_kind, items)))
 
 
 def write_plain(items: Sequence[Item]) -> list[bytes]:

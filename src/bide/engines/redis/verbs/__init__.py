@@ -33,19 +33,22 @@ class Work(NamedTuple):
         return [call._replace(shard=self.shard, shards=self.shards) for call in calls]
 
 
+_cancel = attrgetter("__class__", "queue", "if_due", "if_version")
+_bury = attrgetter("__class__", "queue", "reason")
+
 _TOGETHER: dict[type, tuple[Callable[[Any], Job], Callable[[Any], object]]] = {
-    cmd.Put: (put.put, attrgetter("queue", "on_conflict", "if_version")),
-    put.NumberedPut: (put.put, attrgetter("queue", "on_conflict", "if_version")),
-    cmd.Cancel: (change.cancel, attrgetter("queue", "if_due", "if_version")),
+    cmd.Put: (put.put, attrgetter("__class__", "queue", "on_conflict", "if_version")),
+    put.NumberedPut: (put.put, attrgetter("__class__", "queue", "on_conflict", "if_version")),
+    cmd.Cancel: (change.cancel, lambda c: _cancel(c) if c.where is None else object()),
     cmd.Reschedule: (
         change.reschedule,
-        attrgetter("queue", "at", "delay", "if_due", "if_version"),
+        attrgetter("__class__", "queue", "at", "delay", "if_due", "if_version"),
     ),
-    cmd.Revive: (change.revive, attrgetter("queue", "delay")),
-    cmd.Ack: (settle.ack, attrgetter("queue")),
-    cmd.Extend: (settle.extend, attrgetter("queue", "lease")),
-    cmd.Retry: (settle.retry, attrgetter("queue", "delay", "reason", "release")),
-    cmd.Bury: (settle.bury, attrgetter("queue", "reason")),
+    cmd.Revive: (change.revive, attrgetter("__class__", "queue", "delay")),
+    cmd.Ack: (settle.ack, attrgetter("__class__", "queue")),
+    cmd.Extend: (settle.extend, attrgetter("__class__", "queue", "lease")),
+    cmd.Retry: (settle.retry, attrgetter("__class__", "queue", "delay", "reason", "release")),
+    cmd.Bury: (settle.bury, lambda c: object() if c.ids else _bury(c)),
 }
 """Of commands that agree in these fields a run is carried out as one."""
 
@@ -61,13 +64,8 @@ _ALONE: dict[type, tuple[Callable[[Any], Job], bool]] = {
 
 def _alike(command: cmd.Command) -> object:
     """Return what consecutive commands must have in common to be carried out as one."""
-    kind = type(command)
-    known = _TOGETHER.get(kind)
-    if known is None or (isinstance(command, cmd.Cancel) and command.where is not None):
-        return object()
-    if isinstance(command, cmd.Bury) and command.ids:
-        return object()
-    return kind, known[1](command)
+    known = _TOGETHER.get(type(command))
+    return object() if known is None else known[1](command)
 
 
 def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:

@@ -85,8 +85,12 @@ def put(run: Sequence[Put]) -> Job:
 
 
 def _reply(outcomes: list[Outcome], following: Sequence[int]) -> Outcomes:
-    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
-    wake = min(dues) if dues else None
+    if len(outcomes) == 1:
+        (one,) = outcomes
+        wake = one.due if one.done and one.state != "dead" else None
+    else:
+        dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
+        wake = min(dues) if dues else None
     if following:
         return NumberedOutcomes(outcomes, wake, following[0])
     return Outcomes(outcomes, wake)
