@@ -130,3 +130,26 @@ def test_a_server_that_is_gone_is_said_to_be_gone(proxy: Proxy, open_engine: Ope
 def test_an_address_where_nobody_listens() -> None:
     with pytest.raises(StoreUnavailable, match=r"redis://:\*\*\*@127.0.0.1:1"):
         from_url(urlsplit("redis://:s3cret@127.0.0.1:1?timeout=100ms"))()
+
+
+def test_a_connection_cut_while_it_is_opened_is_opened_again(
+    proxy: Proxy, url: str, open_engine: Open, redis_server: RedisServer
+) -> None:
+    seen = 0
+
+    def count(data: bytes) -> bytes:
+        nonlocal seen
+        seen += len(data)
+        return data
+
+    proxy.rewrite = count
+    db = url.rpartition("=")[2]
+    open_engine(f"{proxy.url}/{db}")
+    for left in (1, 3, 5, 8):  # the last answer is to the version that is written down
+        redis_server.client(db=int(db)).flushdb()
+        opened, seen = seen, 0
+        proxy.cut_down = opened - left
+        engine = open_engine(f"{proxy.url}/{db}")
+        ask(engine, put("a"))
+        sound(engine)
+        seen = opened

@@ -215,3 +215,23 @@ def test_very_many_leases_are_audited_in_slices(engine: RedisEngine) -> None:
         claim(engine, 1)
     counts = audit(engine)
     assert (counts.sizes.leased, counts.strays) == (900, 0)
+
+
+def test_leases_that_hold_little_are_taken_back_a_share_at_a_time(engine: RedisEngine) -> None:
+    put(engine, 4000)
+    claims = [claim(engine, 20) for _ in range(200)]
+    kept = [claimed.messages[7].id for claimed in claims]
+    for claimed in claims:
+        gone = [m.id for m in claimed.messages if m.id not in kept]
+        assert all(settle(engine, Ack("q", of(claimed, *gone))))
+    assert [m.id for m in listed(engine, 30)] == kept
+    assert audit(engine).strays == 0
+    later = NOW + LEASE
+    (first,) = claim(engine, 1, later).messages
+    assert first.id == kept[0]
+    assert audit(engine, later).flow.lapsed == 100
+    found = [first.id]
+    while messages := claim(engine, 50, later).messages:
+        found += [m.id for m in messages]
+    assert found == kept
+    assert audit(engine, later).strays == 0

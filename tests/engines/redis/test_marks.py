@@ -65,6 +65,17 @@ def test_answers_live_on_with_their_lane(
         assert lives(server)[0] > 100
 
 
+@pytest.mark.parametrize("after", [put("b"), put("c", "d"), put("e", delay=0)], ids=["b", "c", "e"])
+def test_answers_in_a_store_that_was_wiped_do_not_live_for_ever(
+    open_engine: Open, server: "client_library.Redis", after: Command
+) -> None:
+    engine = open_engine()
+    engine.execute([put("a")])
+    server.flushdb()
+    engine.execute([after])
+    assert [0 < seconds <= 3600 for seconds in lives(server)] == [True]
+
+
 def test_what_is_sent_next_takes_the_place_of_answers(
     open_engine: Open, server: "client_library.Redis"
 ) -> None:

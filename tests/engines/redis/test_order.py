@@ -168,3 +168,22 @@ def test_where_there_is_more_to_do_it_is_done(engine: RedisEngine) -> None:
         assert isinstance(gone, Outcomes)
         assert bool(gone.outcomes[0]) is done
     assert listed(engine) == ["plain", "due"]
+
+
+def test_an_order_of_which_a_part_was_lost_stops_nobody(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    do(engine, put(["a"]), put(["b"]))
+    server.delete(key("tail"))
+    lots = [[f"{lot}-{number}" for number in range(100)] for lot in range(40)]
+    do(engine, *map(put, lots))
+    assert listed(engine) == [id for lot in lots for id in lot]
+    names: list[bytes] = server.hkeys(key("alive"))  # type: ignore[assignment]
+    server.hdel(key("alive"), *[name for name in names if name[:1] not in b"~@"][:20])
+    for lot in lots:
+        (reply,) = engine.execute([Cancel("q", lot[1:])])
+        assert isinstance(reply, Outcomes)
+        assert all(reply.outcomes)
+    (counts,) = engine.execute([Count("q")])
+    assert isinstance(counts, Counts)
+    assert (counts.flow.cancelled, counts.sizes.delayed) == (40 * 99, 42)

@@ -245,3 +245,53 @@ def test_a_lone_put_or_cancel_that_was_cut_is_carried_out_once(
     assert (outcome.done, outcome.due) == (True, NOW + HOUR)
     counts = sound(far)
     assert (counts.flow.put, counts.flow.cancelled) == (2, 1)
+
+
+def test_a_chunk_is_no_other_put_s_though_its_number_was_lost(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    do(engine, put(many(prefix="a")))
+    server.hset(key("meta"), "seq", 0)  # as a server tells that died in the middle of a change
+    do(engine, put(many(prefix="b"), delay=MINUTE), NOW + 7)
+    claimed = claim(engine, 200, NOW + HOUR)
+    dues = {m.id: m.due for m in claimed.messages}
+    assert dues == dict.fromkeys(many(prefix="a"), NOW + HOUR) | dict.fromkeys(
+        many(prefix="b"), NOW + 7 + MINUTE
+    )
+
+
+def test_a_tag_that_was_lost_stops_no_claim(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    do(engine, put(many()))
+    server.delete(key("alive"))
+    claimed = claim(engine, 100, NOW + HOUR)
+    assert [m.id for m in claimed.messages] == many()
+    assert all(do(engine, Ack("q", leases(claimed)), NOW + HOUR).outcomes)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_is_told_again_was_not_told_before(
+    proxy: Proxy, url: str, open_engine: Open, shards: int
+) -> None:
+    """Slices of a claim that are leased at the same moment are one lease."""
+    far = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?timeout=2s&shards={shards}")
+    seen = 0
+
+    def count(data: bytes) -> bytes:
+        nonlocal seen
+        seen += len(data)
+        return data
+
+    proxy.rewrite = count
+    do(far, put(many(1000)))
+    seen = 0
+    assert len(claim(far, 1000, NOW + HOUR).messages) == 1000
+    total = seen
+    for share, prefix in enumerate("pqrst", 1):
+        do(far, put(many(1000, prefix)))
+        proxy.cut_down = total * share // 6
+        found = [m.id for m in claim(far, 1000, NOW + HOUR).messages]
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(many(1000, prefix))
+        claim(far, 1000, NOW + HOUR)

@@ -157,6 +157,9 @@ class Link:
         except (raised.RedisError, OSError) as error:
             self.close()
             raise no_connection(error, settings.shown, self.place) from error
+        except Lost as lost:
+            self.close()
+            raise no_connection(lost.cause, settings.shown, self.place) from lost.cause
         except BaseException:
             self.close()
             raise

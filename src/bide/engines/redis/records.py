@@ -164,6 +164,9 @@ Tags = Mapping[bytes, tuple[bytes, int]]
 
 NO_TAGS: Tags = {}
 
+_LOST = b"f" * NAME, 0
+"""What a tag means of which a server that died has left nothing."""
+
 
 def read_tags(lines: bytes) -> Tags:
     """Read what the script `claim` tells of tags."""
@@ -175,12 +178,14 @@ def seq_of(record: bytes, tags: Tags) -> bytes:
     """Return the number of a message by its record."""
     if not record.startswith(b"~"):
         return record[:SEQ]
-    return tags[record[:NAME]][0] + record[NAME:SEQ]
+    return tags.get(record[:NAME], _LOST)[0] + record[NAME:SEQ]
 
 
 def _due_of(record: bytes, tags: Tags) -> int:
     stamp = record[_DUE]
-    return tags[record[:NAME]][1] + int(stamp) if stamp.startswith(b"+") else int(stamp)
+    if not stamp.startswith(b"+"):
+        return int(stamp)
+    return tags.get(record[:NAME], _LOST)[1] + int(stamp)
 
 
 def as_claimed(

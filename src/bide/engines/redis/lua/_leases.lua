@@ -34,7 +34,8 @@ local function let_go(lease, total)
   if call('HINCRBY', LEASES, lease .. ' left', -total) <= 0 then forget_lease(lease) end
 end
 
--- Returns the ids that a lease holds, and what `held` says of each; or is to look at these ids.
+-- Returns the ids that a lease holds, what `held` says of each, and how many were looked at; or is to
+-- look at these ids.
 local function held_by(lease, ids)
   if not ids then
     ids = {}
@@ -46,5 +47,5 @@ local function held_by(lease, ids)
       mine[#mine + 1], marks[#marks + 1] = ids[i], mark
     end
   end
-  return mine, marks
+  return mine, marks, #ids
 end

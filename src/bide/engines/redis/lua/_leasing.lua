@@ -5,12 +5,16 @@ local chunks = {}  -- the names of those in which it stands
 local until_text
 local reach = number(now * 256 + 255)  -- the highest rank of what is due
 
+local READ = 2000  -- of so many ids of leases one call reads about, whoever still holds them
+
 -- Takes back what is held by leases that are over, at most so many; returns how many.
 local function take_back(limit)
   local over = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
-  local taken = 0
+  local taken, read = 0, 0
   for _, lease in ipairs(over) do
-    local held = held_by(lease)
+    if read >= READ then break end
+    local held, _, looked = held_by(lease)
+    read = read + looked
     local last = math.min(#held, limit - taken)
     for i = 1, last do
       if not R().locate(held[i]) then call('HDEL', HELD, held[i]) end

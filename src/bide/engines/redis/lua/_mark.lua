@@ -17,7 +17,10 @@ if byte(MARK) == 33 then
 end
 
 local function remember(reply)
-  call('HSET', TRY, sub(MARK, find(MARK, '/', 1, true) + 1), MARK .. ' ' .. reply)
+  local slot = sub(MARK, find(MARK, '/', 1, true) + 1)
+  if call('HSET', TRY, slot, MARK .. ' ' .. reply) == 1 then  -- it may be new: somebody has wiped all
+    call('EXPIRE', TRY, '3600', 'NX')
+  end
   return reply
 end
 

@@ -58,8 +58,8 @@ local function order()
 
   -- Makes a chunk of the tail, which tells of so many.
   function o.seal(chunk, name, total)
-    local tail = '\n' .. call('GET', TAIL)
-    local prefix = string.match(tail, '\n([^\1\n]+)')
+    local tail = '\n' .. (call('GET', TAIL) or '')
+    local prefix = string.match(tail, '\n([^\1\n]+)') or ''
     local lines, found
     repeat  -- until all ids are found to begin with it
       lines, found = string.gsub(tail, '\n' .. string.gsub(prefix, '%W', '%%%0'), '\n')
@@ -124,7 +124,7 @@ local function order()
     local at = call('HGET', META, 'swept') or '-1'
     local texts = call('ZRANGEBYSCORE', ORDER, '(' .. at, '+inf', 'LIMIT', '0', chunks)
     for _, text in ipairs(texts) do
-      local alive = tonumber(call('HGET', ALIVE, sub(text, 1, 10)))
+      local alive = tonumber(call('HGET', ALIVE, sub(text, 1, 10)) or 0)
       if alive % 1024 * 2 < floor(alive / 1024) then shorten(text) end
       at = tonumber(sub(text, 1, 10), 16)
     end

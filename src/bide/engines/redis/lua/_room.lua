@@ -28,21 +28,23 @@ end
 
 -- Writes down those for whom there is room.
 -- `lines` are theirs, as they stand in `order` if they are many, else as in `tail`.
+-- The number of a chunk is taken before anything stands in it: of half a change, which a server
+-- left that died, there is a gap then, never a chunk that another put writes into as well.
 local function list(total, span, name, place, lines)
   local chunk = tonumber(name, 16)
   if total >= LONG then
-    put = put + total
+    put, seq = put + total, (chunk + 1) * PLACES
+    call('HSET', META, 'put', put, 'seq', number(seq), 'open', open)
     if place > 0 then lines = string.gsub(lines, '\n', '\n\1' .. place .. '\n', 1) end
     call('ZADD', ORDER, chunk, name .. '\n' .. lines)
     call('HSET', ALIVE, name, total * 1025)
     call('HINCRBY', META, 'listed', total)
-    seq = (chunk + 1) * PLACES
-  else
-    local gap = chunk * PLACES + place - (open > 0 and seq or chunk * PLACES)
-    call('APPEND', TAIL, gap > 0 and '\1' .. gap .. '\n' .. lines or lines)
-    open = open + total
-    seq = chunk * PLACES + place + span
-    if open >= SEALED then seal() end
+    return
   end
+  local gap = chunk * PLACES + place - (open > 0 and seq or chunk * PLACES)
+  call('APPEND', TAIL, gap > 0 and '\1' .. gap .. '\n' .. lines or lines)
+  open = open + total
+  seq = chunk * PLACES + place + span
+  if open >= SEALED then seal() end
   call('HSET', META, 'put', put, 'seq', number(seq), 'open', open)
 end

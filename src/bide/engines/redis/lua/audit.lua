@@ -42,7 +42,7 @@ local function check_leases()
     end
     local held, marks = held_by(lease, ids)
     for i, id in ipairs(held) do check(id, nil, sub(marks[i], 1, NAME)) end
-    left = left - 1
+    left = left - 1 - floor(#ids / 8)
     if at <= #lines then
       offset = place * LEASE + at - 1
     else

@@ -140,11 +140,11 @@ end
 -- Whether a tag can be taken at its word: the messages stand as it was reckoned with.
 local function is_tagged()
   return ARGV[9] ~= '' and new == total and place == 0
+    and call('HSETNX', ALIVE, '@' .. name, ARGV[9]) == 1
     and call('HSETNX', ALIVE, ARGV[9], name .. ' ' .. number(now)) == 1
 end
 
 if is_tagged() then
-  call('HSET', ALIVE, '@' .. name, ARGV[9])
   flag('t', true)
   place_tagged()
 elseif new == total and own == 0 and not several and ARGV[9] == '' then
@@ -160,10 +160,10 @@ else
   end
 end
 if new > 0 then
+  list(new, span, name, start, lines)
   add('ZADD', DELAYED, ranks)
   many('HSET', RECORDS, texts)
   many('ZADD', GROUPS, groups)
-  list(new, span, name, start, lines)
   for letter in string.gmatch(ARGV[5], '%a') do flag(letter, true) end
   wake(earliest)
 end

@@ -30,7 +30,7 @@ local function add_listed(found, seqs)
   local first = 1
   while first <= #found and seqs[first] <= seq do first = first + 1 end
   while first <= #found do
-    local last = math.min(#found, first + math.max(limit - #ids, 1) - 1)
+    local last = math.min(#found, first + math.max(limit - #ids, 100) - 1)
     local records = call('HMGET', RECORDS, unpack(found, first, last))
     for i = first, last do
       local record = records[i - first + 1]
@@ -112,7 +112,7 @@ end
 -- Those who lapse at the same moment stand by seq, whatever leases they are of.
 local function of_leases()
   local looked = 0
-  while #ids < limit do
+  while #ids < limit and looked < 500 do
     local low = rank == '' and '-inf' or seq == '' and '(' .. rank or rank
     local moment = call('ZRANGEBYSCORE', LEASED, low, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
     if not moment then
@@ -122,7 +122,8 @@ local function of_leases()
     if moment ~= rank then rank, seq = moment, '' end
     local members = {}
     for _, lease in ipairs(call('ZRANGEBYSCORE', LEASED, moment, moment)) do
-      local held = held_by(lease)
+      local held, _, read = held_by(lease)
+      looked = looked + floor(read / 8)
       for i, text in ipairs(each('HMGET', RECORDS, held)) do
         local at = text and place_of(text, ALIVE)
         if at and at > seq then members[#members + 1] = at .. held[i] end
@@ -130,12 +131,13 @@ local function of_leases()
     end
     table.sort(members)
     for _, member in ipairs(members) do
-      if #ids == limit or looked == 500 then return end
+      if #ids == limit then return end
       looked = looked + 1
       local id = sub(member, SEQ + 1)
       add(id, call('HGET', RECORDS, id))
       place = {moment, sub(member, 1, SEQ)}
     end
+    place = {moment, 'fffffffffffff'}
     seq = ''
   end
 end

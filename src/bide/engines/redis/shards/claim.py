@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from bide.engines.redis.records import SEQ, as_claimed
 from bide.engines.redis.shards.made import Made
 from bide.engines.redis.shards.rounds import Round, ask
+from bide.engines.redis.verbs.claim import others
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Claim
 from bide.model.errors import StoreError
@@ -134,6 +135,8 @@ class _Claim:
             self.now = max(self.now, now)
             until = untils.get(s, now + command.lease)
             names = ids.decode().split("\n") if ids else []
+            if s in untils:  # what was leased at the same moment before is told again as well
+                names, records = others(names, records, {m.id for _, m in self.found})
             messages = as_claimed(command.queue, names, records, now, command.holder, until)
             for message, record in zip(messages, records, strict=True):
                 rank = ready_rank(message.due, message.priority)

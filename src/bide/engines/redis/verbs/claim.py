@@ -1,5 +1,7 @@
 """Claim: lease the next due messages, slice by slice if very many are wanted."""
 
+from collections.abc import Container, Sequence
+
 from bide.engines.redis.records import as_claimed, read_tags, seq_of
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Claim
@@ -7,12 +9,20 @@ from bide.model.message import Message
 from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Claimed
 
-__all__ = ["claim", "is_large"]
+__all__ = ["claim", "is_large", "others"]
 
 
 def is_large(command: Claim) -> bool:
     """Tell whether a claim needs several slices."""
     return command.count > SLICE
+
+
+def others(
+    ids: Sequence[str], records: Sequence[bytes], known: Container[str]
+) -> tuple[list[str], list[bytes]]:
+    """Return the ids, and their records, that are not known."""
+    pairs = [pair for pair in zip(ids, records, strict=True) if pair[0] not in known]
+    return [id for id, _ in pairs], [record for _, record in pairs]
 
 
 def claim(command: Claim) -> Job:
@@ -36,8 +46,10 @@ def claim(command: Claim) -> Job:
         tags |= read_tags(told)
         now, given, following, weighs, lapsed, weighed, examined, *rest = decode(head)
         more = bool(rest and rest[0])
-        until = until or now + command.lease
         names = ids.decode().split("\n") if ids else []
+        if until is not None:  # a slice that was leased at the same moment is told again as well
+            names, records = others(names, records, {message.id for message in found})
+        until = until or now + command.lease
         found += as_claimed(queue, names, records, now, holder, until, tags)
         texts += records
         token = given or token
