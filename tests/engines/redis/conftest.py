@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import redis as client_library
 
 from bide.engines.redis import RedisEngine, from_url
 from tests.cluster import RedisCluster
@@ -29,6 +30,19 @@ def open_engine(url: str) -> Iterator[Open]:
     yield open_engine
     for engine in opened:
         engine.close()
+
+
+@pytest.fixture
+def engine(open_engine: Open) -> RedisEngine:
+    return open_engine()
+
+
+@pytest.fixture
+def server(url: str) -> Iterator["client_library.Redis"]:
+    """A plain client at the store of a test."""
+    client = client_library.Redis.from_url(url)
+    yield client
+    client.close()
 
 
 @pytest.fixture

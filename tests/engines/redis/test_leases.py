@@ -1,7 +1,5 @@
 """Leases: what a claim gets is held together, and leaves nothing behind."""
 
-from collections.abc import Iterator
-
 import pytest
 import redis as client_library
 
@@ -20,22 +18,9 @@ from bide.model.commands import (
 )
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Counts, Found, Outcomes, Page
-from tests.engines.redis.conftest import Open
 
 NOW = 1_700_000_000_000
 LEASE = 60_000
-
-
-@pytest.fixture
-def engine(open_engine: Open) -> RedisEngine:
-    return open_engine()
-
-
-@pytest.fixture
-def server(url: str) -> Iterator["client_library.Redis"]:
-    client = client_library.Redis.from_url(url)
-    yield client
-    client.close()
 
 
 def put(engine: RedisEngine, total: int) -> list[str]:

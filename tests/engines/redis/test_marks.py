@@ -1,6 +1,5 @@
 """What a lane is told again after its connection was lost: where that stands, and for how long."""
 
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,13 +14,6 @@ from bide.model.message import Item
 from tests.engines.redis.conftest import Open
 
 HOUR = 3_600_000
-
-
-@pytest.fixture
-def server(url: str) -> Iterator["client_library.Redis"]:
-    client = client_library.Redis.from_url(url)
-    yield client
-    client.close()
 
 
 def put(*ids: str, delay: int = HOUR) -> Put:

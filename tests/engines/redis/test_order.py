@@ -1,6 +1,6 @@
 """The order of puts: chunks that are written with the messages and go with them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import redis as client_library
@@ -10,21 +10,8 @@ from bide.model.commands import Ack, Cancel, Claim, Command, Configure, Count, L
 from bide.model.identity import new_ids
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes, Page
-from tests.engines.redis.conftest import Open
 
 HOUR = 3_600_000
-
-
-@pytest.fixture
-def engine(open_engine: Open) -> RedisEngine:
-    return open_engine()
-
-
-@pytest.fixture
-def server(url: str) -> Iterator["client_library.Redis"]:
-    client = client_library.Redis.from_url(url)
-    yield client
-    client.close()
 
 
 def put(ids: Sequence[str], delay: int = HOUR) -> Put:

@@ -28,7 +28,7 @@ OLDEST = (7, 0)
 PART = 125
 """How many arguments of a long command are sent at a time."""
 
-LOOK = 100e-6
+SOON = 100e-6
 """For how many seconds the answer to one command is looked for at most before the thread sleeps.
 
 To sleep and be woken takes about as long as a server on the same machine needs for one command.
@@ -197,7 +197,7 @@ class Link:
 
     def _look(self, poll: Callable[[int], list[Any]]) -> None:
         """Look for an answer until it is there; the more seldom the longer none came so soon."""
-        end = time.perf_counter() + LOOK
+        end = time.perf_counter() + SOON
         os.sched_yield()  # to the server, should it share this processor
         while not poll(0):
             if time.perf_counter() > end:

@@ -1,4 +1,5 @@
--- The frame of the verbs, in front of each of them but the lone ones: what they are given, and how they answer.
+-- The frame of the verbs, in front of each of them but the lone ones: what they are given, and how
+-- they answer.
 --
 -- KEYS, the same for every verb (see keys.py), all of one shard:
 --   1 meta     hash: counters, settings, who leads the waiters
@@ -25,7 +26,7 @@ local ENDED = {dead = KEYS[6], acked = KEYS[7], expired = KEYS[8]}
 local HELD, LEASES, GROUPS, WAITERS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local ORDER, ALIVE, TAIL = KEYS[13], KEYS[14], KEYS[15]
 local LANE, QUEUE, SHARDS, PLACE = ARGV[3], ARGV[4], 1, 0
-local WEIGHT, SEQ = 4398046511104, 13
+local WEIGHT, SEQ, PLACES = 4398046511104, 13, 4096
 local null = cjson.null
 local floor, concat = math.floor, table.concat
 
@@ -55,7 +56,7 @@ end
 -- Returns how many of those that were put stand in the tail, and are not among the counter `put`.
 -- There are no gaps in a queue of one shard, whose next number tells it.
 local function in_tail()
-  return SHARDS == 1 and (meta[4] or 0) % 4096 or tonumber(meta[5] or 0)
+  return SHARDS == 1 and (meta[4] or 0) % PLACES or tonumber(meta[5] or 0)
 end
 
 local function has(letter)

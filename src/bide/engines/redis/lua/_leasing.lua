@@ -122,7 +122,9 @@ local function tags_told()
   for _, tag in ipairs(each('HMGET', ALIVE, names)) do
     if tag then found[#found + 1] = tag end
   end
-  for i, told in ipairs(each('HMGET', ALIVE, found)) do lines[i] = found[i] .. ' ' .. told end
+  for i, told in ipairs(each('HMGET', ALIVE, found)) do
+    if told then lines[#lines + 1] = found[i] .. ' ' .. told end
+  end
   return concat(lines, '\n')
 end
 

@@ -8,8 +8,6 @@
 -- A chunk goes when its last message goes. When most of what stands here is about nothing, each
 -- deletion also looks into a chunk, in turn, and writes what is left of it.
 
-local PLACES = 4096
-
 -- What is seldom needed; O() are the functions.
 local function order()
   local o = {}

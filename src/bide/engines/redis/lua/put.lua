@@ -79,29 +79,17 @@ local function place_dead(mark, member)
   return true
 end
 
--- As most messages are that are put together: all new, and alike but for id and body.
-local function place_alike()
+-- As most messages are that are put together: all new, and alike but for id and body. With a tag
+-- the records are whole.
+local function place_alike(tagged)
   resolve(ARGV[6])
   rank, earliest = number(due * 256 + 255 - ARGV[7]), due
   for i = 1, total do
     local low, id = place % 16, ARGV[9 + i]
     if low == 0 or i == 1 then row = row_of(place, low) end
-    local digit = digits[low + 1]
-    texts[t + 1], texts[t + 2] = id, row .. digit .. due_text .. ARGV[first_text + i]
+    local digit, text = digits[low + 1], ARGV[first_text + i]
+    texts[t + 1], texts[t + 2] = id, tagged and text or row .. digit .. due_text .. text
     ranks[t + 1], ranks[t + 2] = rank, row .. digit .. id
-    t, place = t + 2, place + 1
-  end
-end
-
--- The records are whole.
-local function place_tagged()
-  resolve(ARGV[6])
-  rank, earliest = number(due * 256 + 255 - ARGV[7]), due
-  for i = 1, total do
-    local low, id = place % 16, ARGV[9 + i]
-    if low == 0 then row = row_of(place, low) end
-    texts[t + 1], texts[t + 2] = id, ARGV[first_text + i]
-    ranks[t + 1], ranks[t + 2] = rank, row .. digits[low + 1] .. id
     t, place = t + 2, place + 1
   end
 end
@@ -139,16 +127,19 @@ end
 
 -- Whether a tag can be taken at its word: the messages stand as it was reckoned with.
 local function is_tagged()
-  return ARGV[9] ~= '' and new == total and place == 0
-    and call('HSETNX', ALIVE, '@' .. name, ARGV[9]) == 1
-    and call('HSETNX', ALIVE, ARGV[9], name .. ' ' .. number(now)) == 1
+  local tag = ARGV[9]
+  if tag == '' or new < total or place > 0 then return false end
+  if call('HSETNX', ALIVE, tag, name .. ' ' .. number(now)) == 0 then return false end
+  if call('HSETNX', ALIVE, '@' .. name, tag) == 1 then return true end
+  call('HDEL', ALIVE, tag)
+  return false
 end
 
 if is_tagged() then
   flag('t', true)
-  place_tagged()
+  place_alike(true)
 elseif new == total and own == 0 and not several and ARGV[9] == '' then
-  place_alike()
+  place_alike(false)
 else
   for i = 1, total do
     local id = ARGV[9 + i]

@@ -8,7 +8,8 @@ local META, RECORDS, DELAYED, TAIL = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local when, priority, id = ARGV[5], ARGV[6], ARGV[7]
 local meta = call('HMGET', META, 'flags', 'seq')
 local flags, seq = meta[1], tonumber(meta[2] or 0)
--- The queue is to be made; or something to be forgotten; or the tail is to become a chunk.
+-- The queue is to be made; or something to be forgotten; or the tail is to become a chunk, by the
+-- numbers of _frame.lua and _room.lua.
 if not flags or find(flags, '[ks]') or seq % 4096 > 254 then return false end
 if priority ~= '0' and not find(flags, 'w', 1, true) then return false end
 
