@@ -200,21 +200,21 @@ def as_claimed(
     """Return the messages that a claim brought."""
     found: list[Message] = []
     add = found.append
-    line, stamp, tag = b"-", b"", b""  # as of the one before, since most have them in common
+    tag, head, line = b"", b"-", b"-"  # as of the one before, since most have them in common
     plain: tuple[bool, int, int, int] | None = None
-    end = due = 0
+    json, due, priority, attempt, attempts, end = True, 0, 0, 0, 0, 0
     for id, record in zip(ids, records, strict=True):
-        if not record.startswith(line, _KIND):
-            end = record.index(b"\n", _KIND) + 1
-            line = record[_KIND:end]
-            plain = _plain(line[:-1])
-        if plain is None:
-            add(as_message(queue, id, record, now, holder=holder, until=until))
-            continue
-        if record[_DUE] != stamp or not record.startswith(tag):
-            stamp, tag = record[_DUE], record[:NAME] if tags else b""
-            due = _due_of(record, tags)
-        json, priority, attempt, attempts = plain
+        if not record.startswith(head, SEQ) or (tag and not record.startswith(tag)):
+            if not record.startswith(line, _KIND):
+                end = record.index(b"\n", _KIND) + 1
+                line = record[_KIND:end]
+                plain = _plain(line[:-1])
+            if plain is None:
+                head = b"-"
+                add(as_message(queue, id, record, now, holder=holder, until=until))
+                continue
+            json, priority, attempt, attempts = plain
+            due, head, tag = _due_of(record, tags), record[SEQ:end], record[:NAME] if tags else b""
         add(
             Message(
                 id, queue, record[end:], json, due, priority, attempt + 1, attempts, "leased",

@@ -37,12 +37,16 @@ def _settle(
     lots = _parts(leases, size)
     texts = yield [Call(script, queue, [*head, *flat(lot)]) for lot in lots]
     outcomes: list[Outcome] = []
+    all_gone = True
     for lot, text in zip(lots, texts, strict=True):
         _, _, told = decode(text)
         if told or not lot:
             outcomes += map(as_outcome, (lease.id for lease in lot), told)
+            all_gone = False
         else:
             outcomes += [Outcome(lease.id, True) for lease in lot]
+    if all_gone and len(run) == 1:
+        return [Outcomes(outcomes)]
     replies = []
     first = 0
     for command in run:
