@@ -34,12 +34,13 @@ _PARTS = (
 
 
 _FEW: Final[dict[str, tuple[str, ...]]] = {
+    "records": ("records",),
     "put_one": ("meta", "records", "delayed", "tail"),
     "cancel_one": ("meta", "records", "delayed", "order", "alive"),
 }
-"""What a script is given that is to cost as little as can be; all others are given all keys."""
+"""What is given to who is to cost as little as can be; all others are given all keys."""
 
-LONE: Final = frozenset(_FEW)
+LONE: Final = frozenset({"put_one", "cancel_one"})
 """The scripts that do one small thing alone in their pipeline."""
 
 

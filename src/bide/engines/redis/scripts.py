@@ -5,11 +5,14 @@ each run their own, and neither has to know of the other's.
 """
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-__all__ = ["SCRIPTS", "Script", "as_script", "load_all"]
+from bide.engines.redis.records import Arg
+
+__all__ = ["SCRIPTS", "Fetch", "Script", "as_script", "load_all"]
 
 _CHANGES: Final = ("_frame", "_tags", "_leases", "_records", "_order", "_gone")
 _LOOKS: Final = ("_frame", "_tags", "_leases", "_records")
@@ -78,6 +81,25 @@ class Script(NamedTuple):
     text: str
     sha: bytes
     writes: bool
+
+    def command(self, keys: Sequence[bytes], *args: Arg) -> tuple[Arg, ...]:
+        """Return the command that runs it: with now, mark, lane, label, and what it is about."""
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
+
+class Fetch:
+    """What is called as a script and is none: the records of messages, as they are.
+
+    A script would make a text of its own of each before it tells it.
+    """
+
+    writes = False
+
+    def command(
+        self, keys: Sequence[bytes], now: Arg, mark: Arg, lane: Arg, label: Arg, *ids: Arg
+    ) -> tuple[Arg, ...]:
+        """Return the command that tells the records of ids."""
+        return ("HMGET", keys[0], *ids)
 
 
 SCRIPTS: Final = tuple(_FLAGS)

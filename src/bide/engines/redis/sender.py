@@ -12,7 +12,7 @@ from bide.engines.redis.keys import LONE, probe_key, script_keys
 from bide.engines.redis.link import Link, Lost, pack, seek
 from bide.engines.redis.marks import Marks
 from bide.engines.redis.records import Arg
-from bide.engines.redis.scripts import load_all
+from bide.engines.redis.scripts import Fetch, Script, load_all
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs import Call
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
@@ -42,7 +42,7 @@ class Sender:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._settings = settings
-        self._scripts = load_all()
+        self._scripts: dict[str, Script | Fetch] = {**load_all(), "records": Fetch()}
         self._lane = lane
         self._keys: dict[tuple[str, str], list[bytes]] = {}
         self._marks = Marks(settings.reconnect)
@@ -210,10 +210,8 @@ class Sender:
             keys = script_keys(call.script, call.queue, self._lane, call.shard)
             self._keys[call.script, label] = keys
         mark = self._marks.text(number, slot, label, writes=script.writes, again=again)
-        return (
-            "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now, mark,
-            self._lane if self._renewed else "", label, *call.args,
-        )  # fmt: skip
+        lane = self._lane if self._renewed else ""
+        return script.command(keys, "" if now is None else now, mark, lane, label, *call.args)
 
     def _connected(self, deadline: float | None) -> Link:
         """Return the connection, or a new one where it was lost, sought until the deadline."""

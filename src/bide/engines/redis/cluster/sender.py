@@ -15,7 +15,7 @@ from bide.engines.redis.faults import passes, translate
 from bide.engines.redis.keys import VERSION, meta_key, probe_key, script_keys
 from bide.engines.redis.link import LAYOUT, Link, Lost, is_away, pack, refuse_newer
 from bide.engines.redis.marks import Marks
-from bide.engines.redis.scripts import load_all
+from bide.engines.redis.scripts import Fetch, Script, load_all
 from bide.engines.redis.settings import Address, Settings
 from bide.engines.redis.verbs import Call
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
@@ -47,7 +47,7 @@ class ClusterSender:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._settings = settings
-        self._scripts = load_all()
+        self._scripts: dict[str, Script | Fetch] = {**load_all(), "records": Fetch()}
         self._lane = lane
         self._keys: dict[tuple[str, str], tuple[int, list[bytes]]] = {}
         self._marks = Marks(settings.reconnect)
@@ -142,10 +142,8 @@ class ClusterSender:
 
         def packed(again: bool) -> bytes:
             mark = self._marks.text(number, place, label, writes=script.writes, again=again)
-            return pack(
-                "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now, mark, lane,
-                label, *call.args,
-            )  # fmt: skip
+            at = "" if now is None else now
+            return pack(*script.command(keys, at, mark, lane, label, *call.args))
 
         probe = probe_key(call.queue, call.shard)
         hurried = call.script in _HURRIED and call.shards != 1

@@ -46,7 +46,8 @@ local function number(value)
 end
 
 -- What the queue is like, a letter each: p paused, k messages are remembered, w some have weight,
--- g are in groups, e expire, l lanes wait, s it is made of several shards, t some have tags.
+-- g are in groups, e expire, l lanes wait, s it is made of several shards, t some have tags,
+-- h some leases are whole.
 local meta = call('HMGET', META, 'token', 'flags', 'put', 'seq', 'open', 'keep', 'shards')
 local exists, flags, keep = meta[1] ~= false, meta[2] or '', tonumber(meta[6] or 0)
 if exists and SHARDS and tonumber(meta[7] or 1) ~= SHARDS then

@@ -1,6 +1,8 @@
 -- What leases messages, for claims from one shard or from several.
 
 local ids, texts, token = {}, {}, ''  -- what was leased, and the number of the claim
+local LOTS = 256  -- the records of so many are left to be asked for: to give them out takes a script
+local apart = false  --   half as long again as the server itself, which it stands in the way of
 local chunks = {}  -- the names of those in which it stands
 local until_text
 local reach = number(now * 256 + 255)  -- the highest rank of what is due
@@ -10,6 +12,7 @@ local READ = 2000  -- of so many ids of leases one call reads about, whoever sti
 -- Takes back what is held by leases that are over, at most so many; returns how many.
 local function take_back(limit)
   local over = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
+  if #over > 0 then spread() end
   local taken, read = 0, 0
   for _, lease in ipairs(over) do
     if read >= READ then break end
@@ -75,34 +78,61 @@ local function whole(members, found, records)
   return unpack(fine)
 end
 
+-- Holds messages, of which so many after the other stand in the chunk of a name.
+local function hold_all(lease, found, names, holder)
+  local others = whole_leases()
+  if apart and #others < MOST and call('HEXISTS', LEASES, lease) == 0 then
+    call('ZADD', LEASED, until_text, lease)
+    call('HSET', LEASES, lease, concat(found, '\n'), lease .. ' left', #found,
+      lease .. ' marks', concat(names, ' ') .. '\n' .. holder,
+      'whole', concat({lease, unpack(others)}, '\n'))
+    flag('h', true)
+    return
+  end
+  local held = {}
+  for i = 1, #names, 2 do
+    local mark = names[i] .. lease .. ' ' .. holder
+    for _ = 1, names[i + 1] do
+      local id = found[#held / 2 + 1]
+      held[#held + 1] = id
+      held[#held + 1] = mark
+    end
+  end
+  if #others > 0 and call('HEXISTS', LEASES, lease) == 1 then spread() end
+  hold(lease, until_text, found)
+  add('HSET', HELD, held)
+end
+
 -- Leases the first members of a set, or sets them aside where it is too late for them.
 local function lease(set, members, holder, next_token)
   local found, before = {}, #members
   for i = 1, before do found[i] = sub(members[i], SEQ + 1) end
-  local records = each('HMGET', RECORDS, found)
-  for i = 1, before do
-    if not records[i] then
-      members, found, records = whole(members, found, records)
-      break
+  apart = not has('e') and (apart or #ids == 0 and before >= LOTS)
+  local records = {}
+  if not apart then
+    records = each('HMGET', RECORDS, found)
+    for i = 1, before do
+      if not records[i] then
+        members, found, records = whole(members, found, records)
+        break
+      end
     end
+    if has('e') then members, found, records = in_time(members, found, records) end
   end
-  if has('e') then members, found, records = in_time(members, found, records) end
   local total = #members
   if total > 0 then
     if token == '' then token = number(next_token()) end
     until_text = number(now + ARGV[6])
-    local lease = token .. ' ' .. until_text
-    local held, mine, name, mark = {}, lease .. ' ' .. holder, '\1', nil
-    for i = 1, total do
-      if find(members[i], name, 1, true) ~= 1 then  -- most stand in the chunk of the one before
-        name = sub(members[i], 1, NAME)
-        mark = name .. mine
+    local lease, names = token .. ' ' .. until_text, {}
+    local first, name = 1, sub(members[1], 1, NAME)
+    for i = 2, total + 1 do
+      if i > total or find(members[i], name, 1, true) ~= 1 then  -- most stand in one chunk
+        names[#names + 1], names[#names + 2] = name, i - first
         chunks[name] = true
+        if i <= total then first, name = i, sub(members[i], 1, NAME) end
       end
-      held[2 * i - 1], held[2 * i] = found[i], mark
     end
-    hold(lease, until_text, found)
-    add('HSET', HELD, held)
+    hold_all(lease, found, names, holder)
   end
   -- Last, so that of half a change that a server left, which died, nothing is missing.
   call('ZREMRANGEBYRANK', set, '0', before - 1)

@@ -92,7 +92,7 @@ local function order()
     local ids, seqs = o.told_by_chunk(text)
     local name, stands, left = sub(text, 1, 10), {}, {}
     for i, id in ipairs(ids) do left[i] = seqs[i] .. id end
-    for i, mark in ipairs(each('HMGET', HELD, ids)) do
+    for i, mark in ipairs(marks_of(ids)) do
       local record = mark and call('HGET', RECORDS, ids[i])
       if record and place_of(record, ALIVE) == seqs[i] then stands[left[i]] = true end
     end

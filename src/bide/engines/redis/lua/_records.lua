@@ -130,6 +130,7 @@ local function records()
     if not text then return nil end
     local r = parse(id, text)
     if not r.aside then
+      spread()
       local held = call('HGET', HELD, id)
       if held then
         r.token, r.until_, r.holder = string.match(held, '^(%d+) (%d+) (.*)$', NAME + 1)

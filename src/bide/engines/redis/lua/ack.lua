@@ -6,6 +6,12 @@ forget()
 local total = ARGV[5] ~= '' and #ARGV - 5 or (#ARGV - 5) / 2
 local function token_of(i) return ARGV[5] ~= '' and ARGV[5] or ARGV[5 + total + i] end
 
+local function leave_groups()
+  if not has('g') then return end
+  local ids = {unpack(ARGV, 6, 5 + total)}
+  many('ZREM', GROUPS, R().grouped(ids, call('HMGET', RECORDS, unpack(ids))))
+end
+
 -- The usual case: all leases hold, and nothing is to be remembered.
 local function at_once()
   local first = call('ZRANGE', LEASED, '0', '0', 'WITHSCORES')[2]
@@ -25,10 +31,7 @@ local function at_once()
     if ARGV[5] == '' and token ~= ARGV[5 + total + i] then return false end
   end
   counts[lease] = (counts[lease] or 0) + total + 1 - since
-  if has('g') then
-    local ids = {unpack(ARGV, 6, 5 + total)}
-    many('ZREM', GROUPS, R().grouped(ids, call('HMGET', RECORDS, unpack(ids))))
-  end
+  leave_groups()
   call('HDEL', RECORDS, unpack(ARGV, 6, 5 + total))
   call('HDEL', HELD, unpack(ARGV, 6, 5 + total))
   for each_lease, held in pairs(counts) do let_go(each_lease, held) end
@@ -37,7 +40,38 @@ local function at_once()
   return true
 end
 
-if exists and keep == 0 and total > 0 and at_once() then return answer({}) end
+-- A lease that is whole, all of it: of none of its messages anything has to be looked up.
+local function whole()
+  if ARGV[5] == '' then return false end
+  local others, lines, lease = {}, nil, nil
+  for _, each_lease in ipairs(whole_leases()) do
+    local token, moment = string.match(each_lease, '^(%d+) (%d+)$')
+    others[#others + 1] = each_lease
+    if not lease and token == ARGV[5] and tonumber(moment) > now then
+      lines = lines or concat({unpack(ARGV, 6, 5 + total)}, '\n')
+      if call('HGET', LEASES, each_lease) == lines then
+        lease, others[#others] = each_lease, nil
+      end
+    end
+  end
+  if not lease then return false end
+  local marks = marks_in(lease)
+  leave_groups()
+  call('HDEL', RECORDS, unpack(ARGV, 6, 5 + total))
+  no_longer_whole(lease, others)
+  forget_lease(lease)
+  count('acked', total)
+  gone(marks)
+  return true
+end
+
+if exists and keep == 0 and total > 0 then
+  if whole() or at_once() then return answer({}) end
+  if has('h') then
+    spread()
+    if at_once() then return answer({}) end
+  end
+end
 local outcomes, members = {}, {}
 for i = 1, total do
   local r = R().locate(ARGV[5 + i])

@@ -5,13 +5,14 @@
 local sets = {DELAYED, READY, LEASED, ENDED.dead, ENDED.acked, ENDED.expired}
 local states = {[4] = 'dead', [5] = 'acked', [6] = 'expired'}
 local set, offset = tonumber(ARGV[5]), tonumber(ARGV[6])
-local strays, left = 0, 300
+local strays, left = 0, 200
 
 -- A member of a set, or of what is held the name of its chunk, says where it stands.
 local function check(id, member, name)
   local text = call('HGET', RECORDS, id)
   local r = text and R().parse(id, text)
-  local fine = r and r.aside == states[set] and (call('HEXISTS', HELD, id) == 1) == (set == 3)
+  local is_held = call('HEXISTS', HELD, id) == 1 or mark_in_whole(id) ~= false
+  local fine = r and r.aside == states[set] and is_held == (set == 3)
     and (r.member == member or sub(r.seq, 1, NAME) == name)
   member = member or r and r.member or ''
   for other, key in ipairs(sets) do

@@ -3,6 +3,8 @@
 local due = call('ZCOUNT', DELAYED, '-inf', number(now * 256 + 255))
 local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
 local leased, dead = call('HLEN', HELD), call('ZCARD', ENDED.dead)
+local whole = whole_leases()
+for _, lease in ipairs(whole) do leased = leased + (call('HGET', LEASES, lease .. ' left') or 0) end
 local kept = call('ZCARD', ENDED.acked) + call('ZCARD', ENDED.expired)
 local oldest
 if due > 0 then
@@ -18,7 +20,7 @@ while ready > 0 do  -- the first of each weight is its oldest
   rank = number((floor(first / WEIGHT) + 1) * WEIGHT)
 end
 local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
-  + math.abs(call('HLEN', LEASES) - 2 * call('ZCARD', LEASED))
+  + math.abs(call('HLEN', LEASES) - 2 * call('ZCARD', LEASED) - #whole - math.min(#whole, 1))
 local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
   'revived', 'retried', 'lapsed')
 for i = 1, 9 do counters[i] = tonumber(counters[i] or 0) end

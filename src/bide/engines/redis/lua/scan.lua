@@ -22,7 +22,7 @@ end
 local function add(id, text)
   if not fits(id, text) then return end
   ids[#ids + 1], texts[#texts + 1] = id, without_tag(text, ALIVE)
-  marks[#marks + 1] = call('HGET', HELD, id)
+  marks[#marks + 1] = call('HGET', HELD, id) or mark_in_whole(id)
 end
 
 -- Adds those of a chunk that stand behind the place; returns whether there was room for all.

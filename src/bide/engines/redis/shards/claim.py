@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from bide.engines.redis.records import SEQ, as_claimed
 from bide.engines.redis.shards.made import Made
-from bide.engines.redis.shards.rounds import Round, ask
-from bide.engines.redis.verbs.claim import others
+from bide.engines.redis.shards.rounds import Round, ask, together
+from bide.engines.redis.verbs.claim import brought, others
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Claim
 from bide.model.errors import StoreError
@@ -126,18 +126,16 @@ class _Claim:
             calls = {s: Call("recover", command.queue, tuple(told)) for s, told in lost.items()}
             untils = {s: until for s, (_, until) in lost.items()}
             answers = answers | self.heard((yield from ask(calls, self.made.count)))
-        for s, answer in answers.items():
-            if isinstance(answer, bytes):
-                continue
-            head, ids, records, *_ = answer  # nothing has tags
-            now, token, *_ = decode(head)
+        told = {s: answer for s, answer in answers.items() if not isinstance(answer, bytes)}
+        jobs = {s: brought(command.queue, answer) for s, answer in told.items()}
+        for s, (ids, records) in self.heard((yield from together(jobs, self.made.count))).items():
+            now, token, *_ = decode(told[s][0])  # nothing has tags
             self.token = self.token or token
             self.now = max(self.now, now)
             until = untils.get(s, now + command.lease)
-            names = ids.decode().split("\n") if ids else []
             if s in untils:  # what was leased at the same moment before is told again as well
-                names, records = others(names, records, {m.id for _, m in self.found})
-            messages = as_claimed(command.queue, names, records, now, command.holder, until)
+                ids, records = others(ids, records, {m.id for _, m in self.found})
+            messages = as_claimed(command.queue, ids, records, now, command.holder, until)
             for message, record in zip(messages, records, strict=True):
                 rank = ready_rank(message.due, message.priority)
                 self.found.append(((rank, record[:SEQ], s), message))
