@@ -61,9 +61,9 @@ class RedisEngine:
             return [reply]
         check(commands)
         outcomes = self._carry_out(commands, now)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
-        if not errors:
+        if not _has_errors(outcomes):
             return outcomes  # type: ignore[return-value]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         if len(errors) == len(outcomes):
             raise errors[0]
         raise PartlyDone(outcomes)
@@ -107,6 +107,8 @@ class RedisEngine:
 
     def _carry_out(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
         """Carry out commands in order; return what came of each."""
+        if Queues not in set(map(type, commands)):
+            return self._run(commands, now)
         outcomes: list[Reply | StoreError] = []
         gathered: list[Command] = []
         for command in commands:
@@ -124,6 +126,8 @@ class RedisEngine:
 
         self._known.meet(commands, send)
         outcomes = Batch(send, self._translated, self._known.made).run(commands)
+        if not _has_errors(outcomes):
+            return outcomes
         otherwise = {i: o.shards for i, o in enumerate(outcomes) if isinstance(o, MadeOtherwise)}
         if otherwise:  # nothing was done for these, and now it is known how
             for i, shards in otherwise.items():
@@ -180,6 +184,10 @@ class RedisEngine:
         found = translate(error, self._settings.shown)
         found.__cause__ = error
         return found
+
+
+def _has_errors(outcomes: Sequence[Reply | StoreError]) -> bool:
+    return any(issubclass(kind, StoreError) for kind in set(map(type, outcomes)))
 
 
 def _makes(call: Call) -> bool:

@@ -62,6 +62,15 @@ _ALONE: dict[type, tuple[Callable[[Any], Job], bool]] = {
 }
 
 
+def _runs(commands: Sequence[cmd.Command]) -> list[Sequence[cmd.Command]]:
+    """Split commands into runs, each of which is carried out as one."""
+    if len(commands) == 1:
+        return [commands]
+    kinds = set(map(type, commands))
+    known = _TOGETHER.get(kinds.pop()) if len(kinds) == 1 else None
+    return [list(run) for _, run in groupby(commands, _alike if known is None else known[1])]
+
+
 def _alike(command: cmd.Command) -> object:
     """Return what consecutive commands must have in common to be carried out as one."""
     known = _TOGETHER.get(type(command))
@@ -70,8 +79,7 @@ def _alike(command: cmd.Command) -> object:
 
 def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
     """Return the work that commands mean, in their order."""
-    runs = [commands] if len(commands) == 1 else [list(run) for _, run in groupby(commands, _alike)]
-    for run in runs:
+    for run in _runs(commands):
         first = run[0]
         if isinstance(first, cmd.Cancel) and first.where is not None:
             yield Work(run, change.cancel_where(first), True)
@@ -93,6 +101,8 @@ def check(commands: Sequence[cmd.Command]) -> None:
     Raises:
         InvalidArgument: a cursor that no scan made.
     """
+    if cmd.Scan not in set(map(type, commands)):
+        return
     for command in commands:
         if isinstance(command, cmd.Scan):
             look.check_cursor(command)

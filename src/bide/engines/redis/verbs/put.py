@@ -1,7 +1,7 @@
 """Put: the messages of many callers in few calls."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from secrets import token_bytes
 
 import msgspec
@@ -22,7 +22,7 @@ from bide.engines.redis.records import (
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
 from bide.model.message import Alike, Item, State
-from bide.model.replies import Outcome, Outcomes, Reply
+from bide.model.replies import Outcome, Outcomes
 
 __all__ = [
     "LONG",
@@ -59,11 +59,16 @@ class NumberedOutcomes(Outcomes, frozen=True, tag="outcomes"):
 def put(run: Sequence[Put]) -> Job:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     queue, replace = run[0].queue, run[0].on_conflict != "keep"
-    items = run[0].items if len(run) == 1 else [item for command in run for item in command.items]
-    numbers = [n for command in run if isinstance(command, NumberedPut) for n in command.numbers]
+    given = [command.items for command in run]
+    items = given[0] if len(run) == 1 else list(chain.from_iterable(given))
+    numbers: list[int] = []
+    if isinstance(run[0], NumberedPut):
+        numbers = [n for part in run if isinstance(part, NumberedPut) for n in part.numbers]
     lots = list(_parts(items, numbers, replace=replace))
-    given = iter(numbers)
-    args = [_replacing(lot, run[0], given) if replace else _putting(lot, given) for lot in lots]
+    if not replace:
+        lots = list(map(_as_alike, lots))
+    places = iter(numbers)
+    args = [_replacing(lot, run[0], places) if replace else _putting(lot, places) for lot in lots]
     texts = yield [Call("replace" if replace else "put", queue, each) for each in args]
     outcomes: list[Outcome] = []
     following: list[int] = []
@@ -75,22 +80,20 @@ def put(run: Sequence[Put]) -> Job:
             outcomes += _kept(lot, now, dict(told)) if told else _stored(lot, now)
     if len(run) == 1:
         return [_reply(outcomes, following)]
-    replies: list[Reply] = []
-    first = 0
-    for command in run:
-        mine = outcomes[first : first + len(command.items)]
-        first += len(mine)
-        replies.append(_reply(mine, following))
-    return replies
+    if not following and set(map(len, given)) == {1}:
+        return [Outcomes([o], o.due if o.done and o.state != "dead" else None) for o in outcomes]
+    rest = iter(outcomes)
+    return [_reply(list(islice(rest, len(items))), following) for items in given]
+
+
+def _as_alike(items: Sequence[Item]) -> Sequence[Item]:
+    """Return items as `Alike` if they have nothing but a body, and are so."""
+    return Alike(items) if items and is_plain(items[0]) and are_alike(items) else items
 
 
 def _reply(outcomes: list[Outcome], following: Sequence[int]) -> Outcomes:
-    if len(outcomes) == 1:
-        (one,) = outcomes
-        wake = one.due if one.done and one.state != "dead" else None
-    else:
-        dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
-        wake = min(dues) if dues else None
+    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
+    wake = min(dues, default=None)
     if following:
         return NumberedOutcomes(outcomes, wake, following[0])
     return Outcomes(outcomes, wake)
@@ -131,7 +134,7 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
         return ["", 0, 0, "", ""]
     first = items[0]
     ids = [item.id for item in items]
-    if is_plain(first) and are_alike(items):  # as most are that are put together
+    if isinstance(items, Alike) and is_plain(first):  # as most are that are put together
         flags, moment = "w" if first.priority else "", when(first.at, first.delay)
         head = [flags, moment, first.priority, _lines(ids)]
         given = list(islice(numbers, len(items)))
