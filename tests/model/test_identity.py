@@ -1,13 +1,15 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bide.model import identity
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_queue, new_ids
+from bide.model.identity import check_name, check_queue, new_id, new_ids
 
 
 @pytest.mark.parametrize(
@@ -97,18 +99,30 @@ def test_new_ids_are_unique_sorted_and_26_characters() -> None:
     assert new_ids(0) == []
 
 
-def test_new_ids_begin_with_the_moment_of_their_making() -> None:
+def test_ids_made_singly_and_together_stay_sorted() -> None:
+    ids = [id for _ in range(300) for id in (*[new_id() for _ in range(20)], *new_ids(3))]
+    assert len(set(ids)) == len(ids) == 6_900
+    assert ids == sorted(ids)
+    ids = [new_id() for _ in range(5_000)]
+    assert len(set(ids)) == len(ids)
+    assert ids == sorted(ids)
+    assert {len(id) for id in ids} == {26}
+
+
+@pytest.mark.parametrize("one", [new_id, lambda: new_ids(1)[0]])
+def test_new_ids_begin_with_the_moment_of_their_making(one: Callable[[], str]) -> None:
     alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
     def moment() -> int:
         number = 0
-        for character in new_ids(1)[0][:10]:
+        for character in one()[:10]:
             number = number * 32 + alphabet.index(character)
         return number
 
-    before = time.time_ns() // 1_000_000
-    made = moment()
-    assert before <= made <= time.time_ns() // 1_000_000
+    for _ in range(1_000):
+        before = time.time_ns() // 1_000_000
+        made = moment()
+        assert before <= made <= time.time_ns() // 1_000_000
 
 
 def test_ids_that_are_asked_for_in_one_go_stay_sorted_beyond_a_million() -> None:
@@ -118,11 +132,20 @@ def test_ids_that_are_asked_for_in_one_go_stay_sorted_beyond_a_million() -> None
     assert ids[-1] > ids[0]
 
 
+def test_a_counter_that_is_used_up_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "_count", (1 << 30) - 200)
+    ids = [*new_ids(1), *(new_id() for _ in range(1_000))]
+    assert len(set(ids)) == len(ids)
+    assert ids == sorted(ids)
+    while time.time_ns() // 1_000_000 <= identity._last_ms:  # it was borrowed
+        pass
+
+
 def test_new_ids_are_unique_over_threads() -> None:
     found: list[list[str]] = []
 
     def make() -> None:
-        found.append([id for _ in range(200) for id in new_ids(3)])
+        found.append([id for _ in range(200) for id in (new_id(), *new_ids(1), new_id())])
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
@@ -136,13 +159,13 @@ def test_new_ids_are_unique_over_threads() -> None:
 
 @pytest.mark.process
 def test_new_ids_differ_in_a_forked_child() -> None:
-    new_ids(1)
+    new_id()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, "".join(new_ids(50)).encode())
+        os.write(write, "".join([*(new_id() for _ in range(25)), *new_ids(25)]).encode())
         os._exit(0)
-    mine = new_ids(50)
+    mine = [*(new_id() for _ in range(25)), *new_ids(25)]
     os.waitpid(child, 0)
     os.close(write)
     with os.fdopen(read) as stream:

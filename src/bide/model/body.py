@@ -45,7 +45,8 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
         InvalidArgument: when a part of it cannot be JSON (the error tells which), when it is nested
             too deeply, or too large.
     """
-    if isinstance(body, _RAW):
+    kind = type(body)
+    if kind not in _NO_NAN and isinstance(body, _RAW):
         data, is_json = bytes(body), False
     else:
         try:
@@ -58,7 +59,7 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
             ) from error
         if len(data) > 2 * MAX_DEPTH:  # what is shorter cannot be deeper
             check_depth(data)
-        if type(body) not in _NO_NAN and data.find(b"null") >= 0:
+        if kind not in _NO_NAN and data.find(b"null") >= 0:
             _refuse_nan(body, "body")
         is_json = True
     if len(data) > limit:

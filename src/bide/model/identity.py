@@ -4,6 +4,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 
 from bide.model.errors import InvalidArgument
 
@@ -111,17 +112,37 @@ def _careful_size(name: str, what: str) -> int:
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
+_AHEAD = 128
+"""How many ids are made ready at most, for as long as the millisecond lasts."""
+
 _lock = threading.Lock()
 _last_ms = 0
 _moment = ""
 _process = ""
 _count = 0
+_ready: Iterator[str] = iter(())
+_until = 0
+"""When the millisecond of those that are ready is over, in Unix nanoseconds."""
 
 
 def new_id() -> str:
     """Return an id that nobody has used; see `new_ids`."""
-    n, prefix = _reserve(1)
-    return prefix + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023] + _PAIRS[n & 1023]
+    # Without the lock, which costs as much again: an iterator gives no two threads the same.
+    if time.time_ns() < _until and (id := next(_ready, None)):
+        return id
+    return _make_ready()
+
+
+def _make_ready() -> str:
+    """Make ids ready that differ in their last two characters alone, and return the first."""
+    global _ready, _until
+    with _lock:
+        count = min(_AHEAD, 1024 - (_count & 1023))
+        n, prefix = _reserve(count)
+        head = prefix + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023]
+        _ready = map(head.__add__, _PAIRS[n & 1023 : (n & 1023) + count])
+        _until = (_last_ms + 1) * 1_000_000
+        return next(_ready)
 
 
 def new_ids(count: int) -> list[str]:
@@ -131,7 +152,10 @@ def new_ids(count: int) -> list[str]:
     a place of chance, so that ids of one process also sort as they were made. After the ULID
     specification (https://github.com/ulid/spec), whose ids these are.
     """
-    start, prefix = _reserve(count)
+    global _ready
+    with _lock:
+        start, prefix = _reserve(count)
+        _ready = iter(())  # they would sort before these
     ids: list[str] = []
     while len(ids) < count:  # those that differ in their last two characters alone, at once
         high, low = divmod(start + len(ids), 1024)
@@ -141,18 +165,20 @@ def new_ids(count: int) -> list[str]:
 
 
 def _reserve(count: int) -> tuple[int, str]:
-    """Return the first of `count` numbers that are nobody else's, and what stands before them."""
+    """Return the first of `count` numbers that are nobody else's, and what stands before them.
+
+    Whoever calls this holds the lock.
+    """
     global _last_ms, _moment, _count
-    with _lock:
-        now = time.time_ns() // 1_000_000
-        if now > _last_ms or _count + count >= 1 << 30:
-            # When the counter is used up the next millisecond is borrowed, and it starts again.
-            _last_ms = max(now, _last_ms + 1)
-            _moment = _encode(_last_ms, 10) + _process
-            if _count + count >= 1 << 30:
-                _count = 0
-        _count += count
-        return _count - count, _moment
+    now = time.time_ns() // 1_000_000
+    if now > _last_ms or _count + count >= 1 << 30:
+        # When the counter is used up the next millisecond is borrowed, and it starts again.
+        _last_ms = max(now, _last_ms + 1)
+        _moment = _encode(_last_ms, 10) + _process
+        if _count + count >= 1 << 30:
+            _count = 0
+    _count += count
+    return _count - count, _moment
 
 
 def _encode(number: int, width: int) -> str:
@@ -161,10 +187,11 @@ def _encode(number: int, width: int) -> str:
 
 def _draw() -> None:
     """Draw the part that is this process's own: at the start, and again in a forked child."""
-    global _lock, _last_ms, _process, _count
+    global _lock, _last_ms, _process, _count, _ready
     chance = int.from_bytes(os.urandom(10))
     _lock = threading.Lock()
     _last_ms = 0
+    _ready = iter(())
     _process = _encode(chance >> 30, 10)
     _count = (chance & (1 << 30) - 1) >> 1  # half of the range is left to count in
 

@@ -57,13 +57,13 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
             f"{what} cannot be a {type(duration).__name__}; give seconds, a "
             "timedelta, or a string as '30m'"
         )
+    if 0 <= ms <= _LONGEST:
+        return ms
     if ms < 0:
         hint = "; for 'now' give 0, for a moment in the past use at=" if what == "delay" else ""
         raise InvalidArgument(f"{what}={duration!r} is negative{hint}")
-    if ms > _LONGEST:
-        hint = "" if isinstance(duration, str) else "; are those seconds?"
-        raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
-    return ms
+    hint = "" if isinstance(duration, str) else "; are those seconds?"
+    raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
 
 
 @lru_cache(maxsize=512)
