@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bide.lane.ticket import Ticket
 
-__all__ = ["Inbox", "call_on"]
+__all__ = ["LIMIT", "Inbox", "call_on"]
+
+LIMIT = 10_000
+"""How many commands wait for their turn at most; whoever brings more waits to hand them in."""
 
 MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
@@ -76,15 +79,18 @@ class Inbox:
         With `halves` it holds half of what is there, if that is much: while a server works on one
         half, the callers of the other half come with their next commands.
         """
-        most = MAX_COMMANDS
-        if halves and len(self._tickets) >= HALVED:
-            most = min(most, (len(self._tickets) + 1) // 2)
+        most = len(self._tickets)
+        if halves and most >= HALVED:
+            most = (most + 1) // 2
+        take = self._tickets.popleft
         batch: list[Ticket] = []
         weight = 0
-        while self._tickets and len(batch) < most and weight < MAX_WEIGHT:
-            ticket = self._tickets.popleft()
-            weight += ticket.command.weight
+        for _ in range(min(most, MAX_COMMANDS)):
+            ticket = take()
             batch.append(ticket)
+            weight += ticket.command.weight
+            if weight >= MAX_WEIGHT:
+                break
         if batch:
             self.let_in()
         if self._turns:  # a loop that was closed within its turn never ends it
@@ -96,9 +102,13 @@ class Inbox:
         self._space.wait()
 
     def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Return what is done as soon as a task may try again."""
+        """Return what is done as soon as a task may try again; that may be at once."""
         room: asyncio.Future[None] = loop.create_future()
-        self._tasks.append((loop, room))
+        with self._guard:
+            if self.full:
+                self._tasks.append((loop, room))
+            else:
+                room.set_result(None)
         return room
 
     def let_in(self) -> None:

@@ -3,18 +3,29 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from typing import Self
+
+import msgspec
 
 from bide.model.commands import Claim, Command, Lease, Retry
-from bide.model.replies import Claimed, Outcomes, Reply, Settings
+from bide.model.replies import Claimed, Reply
 
-__all__ = ["AsyncTicket", "BlockingTicket", "Ticket", "Unattended", "giving_back", "wakes_of"]
+__all__ = [
+    "AsyncTicket",
+    "BlockingTicket",
+    "Ticket",
+    "Unattended",
+    "deliver",
+    "giving_back",
+    "wakes_of",
+]
 
 
 HEAR_INTERRUPTS = 1.0
 """How often, in seconds, a thread that blocks looks whether it was interrupted."""
 
 
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """A command of one caller.
 
     Args:
@@ -23,30 +34,22 @@ class Ticket:
         deadline: for a claim that waits: until when, by the lane's monotonic clock.
     """
 
-    __slots__ = (
-        "abandoned", "command", "deadline", "error", "owner", "parkable", "reply", "settled",
-        "waits",
-    )  # fmt: skip
-
-    def __init__(
-        self, command: Command, owner: object = None, deadline: float | None = None
-    ) -> None:
-        self.command = command
-        self.owner = owner
-        self.deadline = deadline
-        self.waits = deadline is not None
-        """Whether it is a claim that may wait for messages to fall due."""
-        self.reply: Reply | None = None
-        self.error: BaseException | None = None
-        self.abandoned = False
-        """Whether its caller was interrupted."""
-        self.parkable = False
-        self.settled = False
+    command: Command
+    owner: object = None
+    deadline: float | None = None
+    reply: Reply | None = None
+    error: BaseException | None = None
+    abandoned: bool = False
+    """Whether its caller was interrupted."""
+    parkable: bool = False
+    settled: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop of the task that waits for it."""
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of the task that waits for it."""
-        return None
+    def waits(self) -> bool:
+        """Whether it is a claim that may wait for messages to fall due."""
+        return self.deadline is not None
 
     @property
     def gone(self) -> bool:
@@ -57,67 +60,63 @@ class Ticket:
         """Let the caller go on."""
 
 
-class BlockingTicket(Ticket):
+def _taken() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+class BlockingTicket(Ticket, eq=False):
     """A command of a thread that blocks until it is settled."""
 
-    __slots__ = ("_done",)
-
-    def __init__(
-        self, command: Command, owner: object = None, deadline: float | None = None
-    ) -> None:
-        super().__init__(command, owner, deadline)
-        # A bare lock: a third of what an event costs, and a put waits on one.
-        self._done = threading.Lock()
-        self._done.acquire()
+    # A bare lock: a third of what an event costs, and a put waits on one.
+    done: threading.Lock = msgspec.field(default_factory=_taken)
 
     def settle(self) -> None:
         """Let the caller go on."""
-        self._done.release()
+        self.done.release()
 
     def wait(self) -> None:
         """Block until the ticket is settled."""
         # Not for ever at once: an interrupt in the moment of falling asleep would go unheard.
-        while not self._done.acquire(timeout=HEAR_INTERRUPTS):
+        while not self.done.acquire(timeout=HEAR_INTERRUPTS):
             pass
 
 
-class Unattended(Ticket):
+class Unattended(Ticket, eq=False):
     """A command that nobody waits for: messages that are given back."""
 
-    __slots__ = ()
 
-
-class AsyncTicket(Ticket):
+class AsyncTicket(Ticket, eq=False, kw_only=True):
     """A command of a task on an event loop."""
 
-    __slots__ = ("_loop", "future")
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Reply]
 
-    def __init__(
-        self, command: Command, owner: object = None, deadline: float | None = None
-    ) -> None:
-        super().__init__(command, owner, deadline)
-        self._loop = loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Reply] = loop.create_future()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the task that waits for it."""
-        return self._loop
+    @classmethod
+    def of(cls, command: Command, owner: object = None, deadline: float | None = None) -> Self:
+        """Return a ticket of the task that is running."""
+        loop = asyncio.get_running_loop()
+        return cls(command, owner, deadline, loop=loop, future=loop.create_future())
 
     @property
     def gone(self) -> bool:
         """Whether the task was cancelled, or its event loop was closed under it."""
         return self.future.done() or self.loop.is_closed()
 
-    def deliver(self) -> bool:
-        """On the loop: settle the future; return whether anybody still waits for it."""
-        if self.future.done():
-            return False
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        elif self.reply is not None:
-            self.future.set_result(self.reply)
-        return True
+
+def deliver(tickets: Sequence[AsyncTicket]) -> list[AsyncTicket]:
+    """On their loop: let tasks go on; return the tickets for which nobody waits any more."""
+    left: list[AsyncTicket] = []
+    for ticket in tickets:
+        future = ticket.future
+        if future.done():
+            left.append(ticket)
+        elif ticket.error is not None:
+            future.set_exception(ticket.error)
+        elif ticket.reply is not None:
+            future.set_result(ticket.reply)
+    return left
 
 
 def giving_back(ticket: Ticket) -> Unattended | None:
@@ -134,7 +133,9 @@ def wakes_of(tickets: Sequence[Ticket]) -> dict[str, int]:
     """Return from when on something can be claimed that could not before, by queue."""
     wakes: dict[str, int] = {}
     for ticket in tickets:
-        reply, queue = ticket.reply, ticket.command.queue
-        if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
-            wakes[queue] = min(reply.wake, wakes.get(queue, reply.wake))
+        wake = getattr(ticket.reply, "wake", None)
+        if wake is not None:
+            queue = ticket.command.queue
+            if queue not in wakes or wake < wakes[queue]:
+                wakes[queue] = wake
     return wakes

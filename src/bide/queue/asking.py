@@ -107,7 +107,8 @@ class Awaiting(Face):
             with sending(spans, command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:
-            reply = await self._lane.acall(command, self, wait)
+            lane = self._lane
+            reply = await (lane.hand_in(command) or lane.acall(command, self, wait))
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
