@@ -70,8 +70,13 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
     return data, is_json
 
 
-def encode_all(bodies: Sequence[Any], limit: int = MAX_BODY) -> list[tuple[bytes, bool]]:
-    """Return bodies as they are stored, each as `encode` does, at less cost if they are many.
+def encode_all(
+    bodies: Sequence[Any], limit: int = MAX_BODY
+) -> tuple[Sequence[bytes], Sequence[bool]]:
+    """Return bodies as they are stored, as `encode` does, at less cost if they are many.
+
+    Returns:
+        All bodies, and of each whether it is JSON.
 
     Raises:
         InvalidArgument: as `encode`.
@@ -85,8 +90,9 @@ def encode_all(bodies: Sequence[Any], limit: int = MAX_BODY) -> list[tuple[bytes
         texts = []
     careful = not texts or len(max(texts, key=len)) > short
     if careful or (not kinds <= _NO_NAN and b"null" in b" ".join(texts)):
-        return [encode(body, limit) for body in bodies]
-    return [(text, True) for text in texts]
+        encoded = [encode(body, limit) for body in bodies]
+        return [data for data, _ in encoded], [is_json for _, is_json in encoded]
+    return texts, [True] * len(texts)
 
 
 def check_depth(data: bytes) -> None:

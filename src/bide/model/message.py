@@ -137,6 +137,12 @@ class Alike(list[Item]):
     __slots__ = ()
 
 
+class Fresh(Alike):
+    """Such items whose ids were made up for them, in ascending order: nobody has used them."""
+
+    __slots__ = ()
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message as the store knows it at one moment. Moments are Unix milliseconds, UTC."""
 

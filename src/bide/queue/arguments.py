@@ -11,7 +11,7 @@ from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_ids
-from bide.model.message import MAX_ATTEMPTS, STATES, Alike, Item, NewMessage, State
+from bide.model.message import MAX_ATTEMPTS, STATES, Fresh, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
 from bide.queue.values import (
     OnConflict,
@@ -70,16 +70,16 @@ class Arguments:
         like = self.item(
             None, m.delay, m.at, "", m.priority, m.expires, m.attempts, m.group, None, now
         )
-        encoded = bodies.encode_all(listed, self.max_body)
+        encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = [
             Item(
                 id, data, is_json, like.at, like.delay, like.priority, like.expires,
                 like.attempts, like.group,
             )
-            for id, (data, is_json) in zip(ids, encoded, strict=True)
+            for id, data, is_json in zip(ids, encoded, kinds, strict=True)
         ]  # fmt: skip
         if bytes not in map(type, listed):
-            items = Alike(items)
+            items = Fresh(items)
         return cmd.Put(self.queue, items, policy_of_many(on_conflict))
 
     def put(

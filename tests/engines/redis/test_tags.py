@@ -22,7 +22,7 @@ from bide.model.commands import (
     Retry,
     Scan,
 )
-from bide.model.message import Alike, Item, Message
+from bide.model.message import Alike, Fresh, Item, Message
 from bide.model.replies import Claimed, Counts, Found, Outcomes, Page
 from tests.engines.redis.conftest import Open
 from tests.engines.redis.proxy import Proxy
@@ -174,6 +174,48 @@ def test_a_tag_that_is_taken_is_not_used(
         (id, NOW + HOUR) for id in many(prefix="a")
     ]
     sound(engine, NOW + HOUR)
+
+
+def fresh(ids: Sequence[str]) -> Put:
+    return Put("q", Fresh(put(ids).items))
+
+
+def test_ids_that_were_made_up_are_not_looked_for(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    engine.execute([Put("q", [Item("first", b"1")])], NOW)
+    server.config_resetstat()
+    assert all(do(engine, fresh(many(500))).outcomes)
+    stats = server.info("commandstats")["cmdstat_hmget"]
+    assert stats["calls"] == 2  # what the queue is like, and whether the tag is known
+    assert sound(engine).sizes.total == 501
+
+
+def test_made_up_ids_that_come_a_second_time_are_stored_once(
+    engine: RedisEngine, server: "client_library.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "token_bytes", bytes)  # as of a packet that arrives once more, late
+    ids = many()
+    assert all(do(engine, fresh(ids)).outcomes)
+    claimed = claim(engine, 40, NOW + HOUR)
+    assert [o.state for o in do(engine, fresh(ids)).outcomes] == ["leased"] * 40 + ["delayed"] * 60
+    assert all(do(engine, Ack("q", leases(claimed)), NOW + HOUR).outcomes)
+    done = [o.done for o in do(engine, fresh(ids)).outcomes]
+    assert done == [True] * 40 + [False] * 60
+    assert sound(engine).sizes.total == 100
+
+
+def test_made_up_ids_are_looked_for_where_a_tag_has_no_room(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    ids = many()
+    assert all(do(engine, fresh(ids)).outcomes)
+    server.hset(key("alive"), "@0000000001", "~half")  # half a change, of the next
+    assert not any(do(engine, fresh(ids)).outcomes)
+    assert all(do(engine, fresh(many(100, "n"))).outcomes)
+    assert tagged(server) == 100
+    server.hdel(key("alive"), "@0000000001")
+    sound(engine)
 
 
 def test_one_claim_tells_of_several_tags_and_of_none(engine: RedisEngine) -> None:

@@ -47,12 +47,12 @@ def pack(*command: Arg) -> bytes:
     return packed
 
 
-def _in_parts(command: Sequence[Arg]) -> Iterator[bytes]:
+def _in_parts(command: Sequence[Arg]) -> Iterator[bytes | memoryview]:
     """Yield a command as it goes to the server: it reads a part while the next one is made."""
     yield b"*%d\r\n" % len(command)
     for first in range(0, len(command), PART):
         packed = pack(*command[first : first + PART])
-        yield packed[packed.index(b"\n") + 1 :]
+        yield memoryview(packed)[packed.index(b"\n") + 1 :]
 
 
 def seek(settings: Settings, deadline: float | None) -> "Link":
@@ -215,7 +215,7 @@ class Link:
         """
         self._post((b"".join(packed),))
 
-    def _post(self, parts: Iterable[bytes]) -> None:
+    def _post(self, parts: Iterable[bytes | memoryview]) -> None:
         try:
             self._connection.send_packed_command(parts, check_health=False)
         except _BROKEN as error:

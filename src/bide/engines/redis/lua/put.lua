@@ -1,5 +1,6 @@
 -- put: store messages whose ids are not there yet.
--- ARGV 5 flags: of all messages, w: one has a priority, g: a group, e: an expiry
+-- ARGV 5 flags: of all messages, w: one has a priority, g: a group, e: an expiry; f: all ids were
+--        made up for them
 --      6 when: of all: a moment, or + and a delay; empty: each has its own
 --      7 priority: of all; empty: each has its own
 --      8 lines: the ids as the order of puts tells them when all of them are new
@@ -16,7 +17,18 @@ local several = SHARDS ~= 1
 local total = (#ARGV - 9) / (2 + own + (several and 1 or 0))
 local first_text, first_when, first_mark = 9 + total, 9 + total * 2, 9 + total * (1 + own)
 local first_number = 9 + total * (2 + own)
-local known = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 10, 9 + total)) or {}
+
+-- Whether all ids are new for sure. Those that were made up can be there only if this very call came
+-- before; then its tag is known. And nothing speaks against the tag, see is_tagged.
+local function is_fresh()
+  if several or ARGV[9] == '' or not find(ARGV[5], 'f', 1, true) then return false end
+  local chunk = floor(seq / PLACES) + (open > 0 and 1 or 0)
+  local found = call('HMGET', ALIVE, ARGV[9], '@' .. string.format('%010x', chunk))
+  return not found[1] and not found[2]
+end
+
+local known = {}
+if total > 0 and not is_fresh() then known = call('HMGET', RECORDS, unpack(ARGV, 10, 9 + total)) end
 local new, kept = total, {}
 for i = 1, total do
   if known[i] then new = new - 1 end
@@ -155,7 +167,7 @@ if new > 0 then
   add('ZADD', DELAYED, ranks)
   many('HSET', RECORDS, texts)
   many('ZADD', GROUPS, groups)
-  for letter in string.gmatch(ARGV[5], '%a') do flag(letter, true) end
+  for letter in string.gmatch(ARGV[5], '[wge]') do flag(letter, true) end
   wake(earliest)
 end
 return answer(kept, several and seq)

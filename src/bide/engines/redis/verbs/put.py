@@ -21,7 +21,7 @@ from bide.engines.redis.records import (
 )
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Put
-from bide.model.message import Alike, Item, State
+from bide.model.message import Alike, Fresh, Item, State
 from bide.model.replies import Outcome, Outcomes
 
 __all__ = [
@@ -88,7 +88,9 @@ def put(run: Sequence[Put]) -> Job:
 
 def _as_alike(items: Sequence[Item]) -> Sequence[Item]:
     """Return items as `Alike` if they have nothing but a body, and are so."""
-    return Alike(items) if items and is_plain(items[0]) and are_alike(items) else items
+    if isinstance(items, Alike) or not items or not is_plain(items[0]) or not are_alike(items):
+        return items
+    return Alike(items)
 
 
 def _reply(outcomes: list[Outcome], following: Sequence[int]) -> Outcomes:
@@ -106,7 +108,8 @@ def _parts(
     most = SLICE // 4 if replace else SLICE
     small = len(items) <= most and sum([len(item.data) for item in items]) <= SIZE
     small = small and (not numbers or numbers[0] // PLACES == numbers[-1] // PLACES)
-    if small and (len(items) == 1 or len({item.id for item in items}) == len(items)):
+    distinct = isinstance(items, Fresh) or len(items) == 1
+    if small and (distinct or len({item.id for item in items}) == len(items)):
         yield items
         return
     kind = type(items) if isinstance(items, list) else list  # a part of what is alike is so, too
@@ -135,12 +138,14 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     first = items[0]
     ids = [item.id for item in items]
     if isinstance(items, Alike) and is_plain(first):  # as most are that are put together
+        fresh = isinstance(items, Fresh)
         flags, moment = "w" if first.priority else "", when(first.at, first.delay)
-        head = [flags, moment, first.priority, _lines(ids)]
+        head = [flags, moment, first.priority, _lines(ids, ascending=fresh)]
         given = list(islice(numbers, len(items)))
         if given or len(items) < LONG or first.delay >= LONGEST:
             return [*head, "", *ids, *write_plain(items), *given]
         tag = b"~" + token_bytes(7).hex().encode()[: NAME - 1]
+        head[0] = flags + "f" if fresh else flags
         return [*head, tag, *ids, *write_whole(items, tag)]
     moments = {(item.at, item.delay) for item in items}
     odd = [item for item in items if not is_plain(item)]
@@ -164,11 +169,11 @@ def _putting(items: Sequence[Item], numbers: Iterator[int]) -> list[Arg]:
     return args
 
 
-def _lines(ids: Sequence[str]) -> str:
+def _lines(ids: Sequence[str], *, ascending: bool = False) -> str:
     """Return ids as the order of puts tells them, a line each."""
     if len(ids) < LONG:
         return "\n".join([*ids, ""])
-    low, high = min(ids), max(ids)
+    low, high = (ids[0], ids[-1]) if ascending else (min(ids), max(ids))
     same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     return "\n".join([low[:same], *[id[same:] for id in ids], ""])
 
