@@ -61,6 +61,13 @@ def test_a_task_awaits_until_there_is_room(narrow: Lane, engine: FlakyEngine) ->
     asyncio.run(main())
 
 
+def test_who_finds_room_after_all_does_not_wait(narrow: Lane) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(narrow._inbox.wait_on(asyncio.get_running_loop()), PATIENCE)
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_task_takes_nobodys_place(narrow: Lane, engine: FlakyEngine) -> None:
     async def main() -> None:
         with engine.held():

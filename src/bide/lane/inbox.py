@@ -101,21 +101,22 @@ class Inbox:
         """Block a thread until it may try again."""
         self._space.wait()
 
-    def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Return what is done as soon as a task may try again; that may be at once."""
+    async def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have a task wait until it may try again; that may be at once."""
         room: asyncio.Future[None] = loop.create_future()
         with self._guard:
-            if self.full:
-                self._tasks.append((loop, room))
-            else:
-                room.set_result(None)
-        return room
+            if not self.full:
+                return
+            self._tasks.append((loop, room))
+        try:
+            await room
+        except asyncio.CancelledError:
+            with self._guard:
+                self.let_in()  # the place goes to the next
+            raise
 
     def let_in(self) -> None:
-        """Let callers who wait try again: as many tasks as there is room for, and the threads.
-
-        Whoever was let in and does not come (its task was cancelled) calls this for the next one.
-        """
+        """Let callers who wait try again: as many tasks as there is room for, and the threads."""
         self._space.notify_all()
         room = self._limit - len(self._tickets)
         while self._tasks and room > 0:

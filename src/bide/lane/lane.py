@@ -142,12 +142,7 @@ class Lane:
         deadline = None if wait is None else self._clock.monotonic() + wait
         ticket = AsyncTicket.of(command, owner, deadline)
         while not self._hand_in(ticket):
-            try:
-                await self._inbox.room(ticket.loop)
-            except asyncio.CancelledError:
-                with self._changed:
-                    self._inbox.let_in()  # the place goes to the next
-                raise
+            await self._inbox.wait_on(ticket.loop)
         try:
             return await ticket.future
         except asyncio.CancelledError:
