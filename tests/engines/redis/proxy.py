@@ -12,17 +12,19 @@ class Proxy:
     """Forwards from a port of its own to a Unix socket.
 
     `cut_up` and `cut_down` are how many more bytes go to and from the server before the connection
-    is cut, once; `silent` swallows everything; `rewrite` changes what comes back.
+    is cut, once; `silent` swallows everything; `holds` keeps back what goes to the server, until
+    `deliver`; `rewrite` changes what comes back.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.cut_up: int | None = None
         self.cut_down: int | None = None
-        self.silent = False
+        self.silent = self.holds = False
         self.rewrite: Rewrite = lambda data: data
         self.connections = 0
         self._open: list[socket.socket] = []
+        self._held: list[tuple[socket.socket, bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -44,6 +46,13 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
         self._open = []
+
+    def deliver(self) -> None:
+        """Send to the server what was kept back, on the connections that it came by."""
+        for sink, data in self._held:
+            with suppress(OSError):
+                sink.sendall(data)
+        self._held = []
 
     def _accept(self) -> None:
         while True:
@@ -68,6 +77,10 @@ class Proxy:
             while data := source.recv(65536):
                 if self.silent:
                     continue
+                if up and self.holds:  # as a network: it goes on though who sent it has gone
+                    self._held.append((sink, data))
+                    self.holds = False
+                    return
                 left = self.cut_up if up else self.cut_down
                 if left is not None and len(data) >= left:
                     sink.sendall(data[:left])

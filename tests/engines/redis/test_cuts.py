@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+import redis as client_library
 
 from bide.engines.redis import RedisEngine, from_url
 from bide.model.commands import Ack, Cancel, Claim, Command, Count, Lease, Put
@@ -115,6 +116,26 @@ def test_who_was_cut_off_while_idle_notices_nothing(far: RedisEngine, proxy: Pro
     (reply,) = ask(far, put("b"))
     assert isinstance(reply, Outcomes)
     assert reply.outcomes[0]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_what_the_network_held_back_of_a_lost_connection_is_not_done_after_its_second_try(
+    proxy: Proxy, url: str, open_engine: Open, server: "client_library.Redis", shards: int
+) -> None:
+    far = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?timeout=500ms&shards={shards}")
+    ask(far, put("a"))
+    ask(far, put("b"))
+    before = {client["id"] for client in server.client_list()}
+    proxy.holds = True
+    (claimed,) = ask(far, Claim("q", 1, HOUR, "w"))
+    assert isinstance(claimed, Claimed)
+    assert len(claimed.messages) == 1
+    assert len(before - {client["id"] for client in server.client_list()}) == 1
+    proxy.deliver()
+    (again,) = ask(open_engine(url), Claim("q", 1, HOUR, "w"))
+    assert isinstance(again, Claimed)
+    assert {m.id for m in claimed.messages + again.messages} == {"a", "b"}
+    sound(far)
 
 
 def test_a_server_that_is_gone_is_said_to_be_gone(proxy: Proxy, open_engine: Open) -> None:

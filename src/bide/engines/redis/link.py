@@ -55,7 +55,7 @@ def _in_parts(command: Sequence[Arg]) -> Iterator[bytes | memoryview]:
         yield memoryview(packed)[packed.index(b"\n") + 1 :]
 
 
-def seek(settings: Settings, deadline: float | None) -> "Link":
+def seek(settings: Settings, deadline: float | None, lost: "Link | None" = None) -> "Link":
     """Return a connection to the server, sought until a moment of the monotonic clock.
 
     A server that is loading its data is waited for in any case, for as long as a lost connection
@@ -64,6 +64,7 @@ def seek(settings: Settings, deadline: float | None) -> "Link":
     Args:
         settings: where the server is.
         deadline: until when to try; `None`: once.
+        lost: the connection whose place it takes, if there was one.
 
     Raises:
         StoreError: it cannot be reached, or is not what bide needs.
@@ -72,7 +73,7 @@ def seek(settings: Settings, deadline: float | None) -> "Link":
     loaded = time.monotonic() + settings.reconnect
     while True:
         try:
-            return Link(settings)
+            return Link(settings, lost)
         except StoreUnavailable as error:
             if not is_away(error):
                 raise
@@ -139,13 +140,16 @@ class Link:
 
     Args:
         settings: where the server is.
+        lost: the connection whose place it takes. The server is told to end it: what the network
+            still holds back of it would be done after it was sent again here.
 
     Raises:
         StoreError: it cannot be reached, or is not what bide needs.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, lost: "Link | None" = None) -> None:
         self._settings = settings
+        self._run, self._number = "", None
         self._connection = settings.connection()
         self.place = place(self._connection)
         self.open = True
@@ -154,6 +158,8 @@ class Link:
             self._connection.connect()
             self._poll = _poll(self._connection)
             self._examine()
+            if lost is not None:
+                self._end(lost)
         except (raised.RedisError, OSError) as error:
             self.close()
             raise no_connection(error, settings.shown, self.place) from error
@@ -263,13 +269,13 @@ class Link:
         alone = self._settings.cluster is None
         packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
         # Whether waiting lanes may be told is to show here, not in the middle of a change.
-        packed.append(pack("PUBLISH", CHANNEL, ""))
+        packed += [pack("PUBLISH", CHANNEL, ""), pack("CLIENT", "ID")]
         packed += [pack("SCRIPT", "LOAD", script.text) for script in load_all().values()]
         try:
             answers = self.exchange(packed)
         except Lost as lost:
             raise lost.cause from None
-        info, version, told, *shas = answers
+        info, version, told, number, *shas = answers
         if isinstance(info, Exception):
             raise info
         facts = dict(
@@ -307,10 +313,19 @@ class Link:
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
             refuse_newer(version, self._settings.shown)
-        for answer in (told, *shas):
+        for answer in (told, number, *shas):
             if isinstance(answer, Exception):
                 raise answer
+        self._run, self._number = facts.get("run_id", ""), number
         self._warn(facts)
+
+    def _end(self, lost: "Link") -> None:
+        """Have the server end a connection that was to this very run of it."""
+        if lost._number is None or lost._run != self._run:
+            return
+        answer = self.ask("CLIENT", "KILL", "ID", lost._number)
+        if isinstance(answer, Exception):
+            _log.debug("%s: the lost connection was not ended (%s)", self._settings.shown, answer)
 
     def _warn(self, facts: dict[str, str]) -> None:
         """Say once what makes this server a bad place for messages."""

@@ -220,7 +220,7 @@ class Sender:
             deadline = deadline or time.monotonic() + self._settings.reconnect
         self._left = False
         if self._link is None or not self._link.open:
-            self._link = seek(self._settings, deadline)
+            self._link = seek(self._settings, deadline, self._link)
             if self._renewed is not None:
                 self._renewed(self._link.place)
         return self._link

@@ -37,9 +37,10 @@ class _Away(NamedTuple):
 class _Seeker:
     """Waits for a silent node in a thread of its own, so that nobody else has to."""
 
-    def __init__(self, settings: Settings, error: StoreError) -> None:
+    def __init__(self, settings: Settings, error: StoreError, lost: Link | None) -> None:
         self.error = error
         self._settings = settings
+        self._lost = lost
         self._link: Link | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -68,7 +69,7 @@ class _Seeker:
     def _seek(self) -> None:
         while not self._ended.wait(REST):
             try:
-                link = Link(self._settings)
+                link = Link(self._settings, self._lost)
             except StoreError as error:
                 self.error = error
                 continue
@@ -92,6 +93,7 @@ class Nodes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._links: dict[Address, Link] = {}
+        self._lost: dict[Address, Link] = {}
         self._away: dict[Address, _Away] = {}
         self._sought: dict[Address, _Seeker] = {}
         self._doubted: set[Address] = set()
@@ -126,6 +128,7 @@ class Nodes:
         self._away.pop(address, None)
         self._doubted.discard(address)
         self._links[address] = link
+        self._lost.pop(address, None)
         return link
 
     def _connect(self, address: Address) -> Link:
@@ -134,14 +137,15 @@ class Nodes:
             raise away.error
         settings = self._settings.of_node(address)
         doubtful = away is not None or address in self._doubted
+        lost = self._lost.get(address)
         begin = time.monotonic()
         try:
-            link = Link(settings.hurried(QUICK) if doubtful else settings)
+            link = Link(settings.hurried(QUICK) if doubtful else settings, lost)
         except StoreError as error:
             now = time.monotonic()
             self._away[address] = _Away(error, now + REST)
             if is_away(error) and now - begin > REST / 10:  # each try would cost others their time
-                self._sought[address] = _Seeker(settings, error)
+                self._sought[address] = _Seeker(settings, error, lost)
             raise
         if doubtful:  # it answers: from now on it may take its time
             link.close()
@@ -153,6 +157,7 @@ class Nodes:
         link = self._links.pop(address, None)
         if link is not None:
             link.close()
+            self._lost[address] = link
             self._doubted.add(address)
 
     def refresh(self, *, doubted: Address | None = None) -> bool:
