@@ -144,7 +144,7 @@ class Arguments:
         now: int,
     ) -> Item:
         """Return one message as the store takes it; `id` is checked already."""
-        if isinstance(body, msgspec.Struct) and headers is None:
+        if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             refuse_whole(body)
         data, is_json = bodies.encode(body, self.max_body)
         moment, ms = when(delay, at, now)
