@@ -58,12 +58,15 @@ local function order()
   function o.seal(chunk, name, total)
     local tail = '\n' .. (call('GET', TAIL) or '')
     local prefix = string.match(tail, '\n([^\1\n]+)') or ''
-    local lines, found
-    repeat  -- until all ids are found to begin with it
+    local last = string.match(sub(tail, -600), '^.*\n([^\n]+)\n$') or ''
+    local long = 0
+    while long < #prefix and byte(prefix, long + 1) == byte(last, long + 1) do long = long + 1 end
+    prefix = sub(prefix, 1, long)  -- what these two begin with most have in common
+    local lines, found = tail, 0
+    while prefix ~= '' and found < total do
       lines, found = string.gsub(tail, '\n' .. string.gsub(prefix, '%W', '%%%0'), '\n')
-      if found < total then prefix = sub(prefix, 1, floor(#prefix / 2)) end
-    until found >= total or prefix == ''
-    if prefix == '' then lines = tail end
+      if found < total then lines, prefix = tail, sub(prefix, 1, floor(#prefix / 2)) end
+    end
     if call('HINCRBY', ALIVE, name, total * 1025) % 1024 == 0 then
       call('HDEL', ALIVE, name)
     else
@@ -92,7 +95,7 @@ local function order()
     local ids, seqs = o.told_by_chunk(text)
     local name, stands, left = sub(text, 1, 10), {}, {}
     for i, id in ipairs(ids) do left[i] = seqs[i] .. id end
-    for i, mark in ipairs(marks_of(ids)) do
+    for i, mark in ipairs(L().marks_of(ids)) do
       local record = mark and call('HGET', RECORDS, ids[i])
       if record and place_of(record, ALIVE) == seqs[i] then stands[left[i]] = true end
     end
