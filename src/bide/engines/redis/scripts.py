@@ -2,6 +2,11 @@
 
 A script is called by the hash of its text. So two versions of bide beside each other on one server
 each run their own, and neither has to know of the other's.
+
+What each call pays for is mostly the making of its functions. What they share with their
+surroundings Lua looks for among all that is shared, unless it is shared by the function around them
+already; so all but the frame stands in one function, and what is seldom needed in others, of which
+`L()`, `R()`, `O()` and `W()` make the contents when they are.
 """
 
 import hashlib
@@ -120,6 +125,9 @@ def load_all() -> dict[str, Script]:
     found = {}
     for name, flags in _FLAGS.items():
         head = f"#!lua flags={flags}" if flags else "#!lua"
-        text = "\n".join([head, *map(read, ("_mark", *_PARTS.get(name, _CHANGES), name))])
+        parts = [*_PARTS.get(name, _CHANGES), name]
+        frame = parts[:1] if parts[0] == "_frame" else []
+        inner = ["return (function()", *map(read, parts[len(frame) :]), "end)()"]
+        text = "\n".join([head, *map(read, ("_mark", *frame)), *inner])
         found[name] = as_script(name, text)
     return found

@@ -42,7 +42,7 @@ if not now then
 end
 
 local function number(value)
-  return value and string.format('%.0f', value) or '-'
+  return value and string.format('%d', value) or '-'
 end
 
 -- What the queue is like, a letter each: p paused, k messages are remembered, w some have weight,

@@ -1,8 +1,8 @@
 -- What leases messages, for claims from one shard or from several.
 
 local ids, texts, token = {}, {}, ''  -- what was leased, and the number of the claim
-local LOTS = 256  -- the records of so many are left to be asked for: to give them out takes a script
-local apart = false  --   half as long again as the server itself, which it stands in the way of
+local LOTS = 256  -- of so many or more the records are left to be fetched, which takes the server
+local apart = false  --   less time than to tell them from here; whether it is so now
 local chunks = {}  -- the names of those in which it stands
 local until_text
 local reach = number(now * 256 + 255)  -- the highest rank of what is due
@@ -12,11 +12,11 @@ local READ = 2000  -- of so many ids of leases one call reads about, whoever sti
 -- Takes back what is held by leases that are over, at most so many; returns how many.
 local function take_back(limit)
   local over = call('ZRANGEBYSCORE', LEASED, '-inf', number(now), 'LIMIT', '0', limit)
-  if #over > 0 then spread() end
+  if #over > 0 then L().spread() end
   local taken, read = 0, 0
   for _, lease in ipairs(over) do
     if read >= READ then break end
-    local held, _, looked = held_by(lease)
+    local held, _, looked = L().held_by(lease)
     read = read + looked
     local last = math.min(#held, limit - taken)
     for i = 1, last do
@@ -27,7 +27,7 @@ local function take_back(limit)
       call('HSET', LEASES, lease, concat(held, '\n', last + 1), lease .. ' left', #held - last)
       break
     end
-    forget_lease(lease)
+    L().forget(lease)
   end
   return taken
 end
@@ -80,7 +80,7 @@ end
 
 -- Holds messages, of which so many after the other stand in the chunk of a name.
 local function hold_all(lease, found, names, holder)
-  local others = whole_leases()
+  local others = has('h') and L().whole() or {}
   if apart and #others < MOST and call('HEXISTS', LEASES, lease) == 0 then
     call('ZADD', LEASED, until_text, lease)
     call('HSET', LEASES, lease, concat(found, '\n'), lease .. ' left', #found,
@@ -98,8 +98,8 @@ local function hold_all(lease, found, names, holder)
       held[#held + 1] = mark
     end
   end
-  if #others > 0 and call('HEXISTS', LEASES, lease) == 1 then spread() end
-  hold(lease, until_text, found)
+  if #others > 0 and call('HEXISTS', LEASES, lease) == 1 then L().spread() end
+  L().hold(lease, until_text, found)
   add('HSET', HELD, held)
 end
 

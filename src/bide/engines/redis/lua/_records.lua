@@ -43,7 +43,7 @@ local function records()
   end
 
   local function format(r)
-    local line = {r.seq, string.format('%013.0f', r.due), r.kind, r.priority, r.attempt, r.attempts}
+    local line = {r.seq, string.format('%013d', r.due), r.kind, r.priority, r.attempt, r.attempts}
     local rest = r.group .. r.headers .. r.failures
     if r.expires or r.aside or rest ~= '' then
       line[3] = string.upper(r.kind)
@@ -78,7 +78,7 @@ local function records()
     elseif r.token then
       if SHARDS ~= 1 then returned(r) end
       call('HDEL', HELD, r.id)
-      let_go(r.lease, 1)
+      L().let_go(r.lease, 1)
       r.lease, r.token, r.holder, r.until_ = nil, nil, nil, nil
     elseif call('ZREM', DELAYED, r.member) == 0 then
       call('ZREM', READY, r.member)
@@ -130,7 +130,7 @@ local function records()
     if not text then return nil end
     local r = parse(id, text)
     if not r.aside then
-      spread()
+      if has('h') then L().spread() end
       local held = call('HGET', HELD, id)
       if held then
         r.token, r.until_, r.holder = string.match(held, '^(%d+) (%d+) (.*)$', NAME + 1)

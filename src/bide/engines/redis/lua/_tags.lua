@@ -20,7 +20,7 @@ local function place_of(text, alive)
   if byte(due) == 43 then
     local moment = known.dues[due]
     if not moment then
-      moment = string.format('%013.0f', known.moment + sub(due, 2))
+      moment = string.format('%013d', known.moment + sub(due, 2))
       known.dues[due] = moment
     end
     due = moment

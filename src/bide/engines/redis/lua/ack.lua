@@ -34,7 +34,7 @@ local function at_once()
   leave_groups()
   call('HDEL', RECORDS, unpack(ARGV, 6, 5 + total))
   call('HDEL', HELD, unpack(ARGV, 6, 5 + total))
-  for each_lease, held in pairs(counts) do let_go(each_lease, held) end
+  for each_lease, held in pairs(counts) do L().let_go(each_lease, held) end
   count('acked', total)
   gone(marks)
   return true
@@ -42,9 +42,9 @@ end
 
 -- A lease that is whole, all of it: of none of its messages anything has to be looked up.
 local function whole()
-  if ARGV[5] == '' then return false end
+  if ARGV[5] == '' or not has('h') then return false end
   local others, lines, lease = {}, nil, nil
-  for _, each_lease in ipairs(whole_leases()) do
+  for _, each_lease in ipairs(L().whole()) do
     local token, moment = string.match(each_lease, '^(%d+) (%d+)$')
     others[#others + 1] = each_lease
     if not lease and token == ARGV[5] and tonumber(moment) > now then
@@ -55,11 +55,11 @@ local function whole()
     end
   end
   if not lease then return false end
-  local marks = marks_in(lease)
+  local marks = L().marks_in(lease)
   leave_groups()
   call('HDEL', RECORDS, unpack(ARGV, 6, 5 + total))
-  no_longer_whole(lease, others)
-  forget_lease(lease)
+  L().no_longer_whole(lease, others)
+  L().forget(lease)
   count('acked', total)
   gone(marks)
   return true
@@ -68,7 +68,7 @@ end
 if exists and keep == 0 and total > 0 then
   if whole() or at_once() then return answer({}) end
   if has('h') then
-    spread()
+    L().spread()
     if at_once() then return answer({}) end
   end
 end

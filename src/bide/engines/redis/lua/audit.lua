@@ -11,7 +11,7 @@ local strays, left = 0, 200
 local function check(id, member, name)
   local text = call('HGET', RECORDS, id)
   local r = text and R().parse(id, text)
-  local is_held = call('HEXISTS', HELD, id) == 1 or mark_in_whole(id) ~= false
+  local is_held = call('HEXISTS', HELD, id) == 1 or L().mark_in_whole(id) ~= false
   local fine = r and r.aside == states[set] and is_held == (set == 3)
     and (r.member == member or sub(r.seq, 1, NAME) == name)
   member = member or r and r.member or ''
@@ -41,7 +41,7 @@ local function check_leases()
       ids[#ids + 1] = sub(lines, at, last - 1)
       at = last + 1
     end
-    local held, marks = held_by(lease, ids)
+    local held, marks = L().held_by(lease, ids)
     for i, id in ipairs(held) do check(id, nil, sub(marks[i], 1, NAME)) end
     left = left - 1 - floor(#ids / 8)
     if at <= #lines then

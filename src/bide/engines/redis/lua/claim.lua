@@ -3,7 +3,7 @@
 -- ARGV 5 count: how many are still wanted; 6 lease: milliseconds; 7 holder; 8 token: of the slice
 --      before, or empty; how many may still be 9 taken back, 10 weighed, 11 examined
 -- Reply: [head, ids, records, tags]; ids and tags are texts of lines, see tags_told; of many the
---   records are left to be asked for; head is JSON:
+--   records are left to be fetched; head is JSON:
 --   [now, token, next or null, weighted, taken back, weighed, examined, more slices to come]
 --   Sent again after it had leased something: JSON [token, until], to be given to `recover`.
 local SLICE, LAPSES, WEIGHED, PROMOTE = 500, 200, 1000, 1024

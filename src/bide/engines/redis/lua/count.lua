@@ -3,7 +3,7 @@
 local due = call('ZCOUNT', DELAYED, '-inf', number(now * 256 + 255))
 local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
 local leased, dead = call('HLEN', HELD), call('ZCARD', ENDED.dead)
-local whole = whole_leases()
+local whole = L().whole()
 for _, lease in ipairs(whole) do leased = leased + (call('HGET', LEASES, lease .. ' left') or 0) end
 local kept = call('ZCARD', ENDED.acked) + call('ZCARD', ENDED.expired)
 local oldest

@@ -19,7 +19,7 @@ for i = 6, #ARGV, 2 do
   end
   outcomes[#outcomes + 1] = R().outcome(r, done)
 end
-for lease, ids in pairs(after) do hold(lease, number(moment), ids) end
+for lease, ids in pairs(after) do L().hold(lease, number(moment), ids) end
 many('HSET', HELD, held)
-for lease, total in pairs(before) do let_go(lease, total) end
+for lease, total in pairs(before) do L().let_go(lease, total) end
 return answer(outcomes)

@@ -5,4 +5,4 @@ local ids = {}
 for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
 local texts = each('HMGET', RECORDS, ids)
 for i, text in ipairs(texts) do texts[i] = without_tag(text, ALIVE) end
-return {number(now), texts, marks_of(ids)}
+return {number(now), texts, L().marks_of(ids)}

@@ -70,7 +70,7 @@ local digits = {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c',
 local function resolve(when)
   due = tonumber(when)
   if byte(when) == 43 then due = now + due end
-  due_text = string.format(' %013.0f ', due)
+  due_text = string.format(' %013d ', due)
   when_before, rank = when, nil
 end
 

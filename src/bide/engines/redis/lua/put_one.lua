@@ -25,7 +25,7 @@ if find(flags, 'l', 1, true) then  -- somebody waits: is it known when to ask, a
   if not at or at > due or at + 50 <= now then return false end
 end
 
-local head = string.format('%013x %013.0f ', seq, due)
+local head = string.format('%013x %013d ', seq, due)
 if call('HSETNX', RECORDS, id, head .. ARGV[8]) == 0 then return false end
 call('ZADD', DELAYED, due * 256 + 255 - priority, sub(head, 1, 13) .. id)
 call('APPEND', TAIL, id .. '\n')

@@ -34,7 +34,7 @@ for at = 6, #ARGV, several and 4 or 3 do
       list(1, 1, name, place, id .. '\n')
       mine = name .. string.format('%03x', place)
     end
-    local text = mine .. string.format(' %013.0f ', due) .. rest
+    local text = mine .. string.format(' %013d ', due) .. rest
     local r = R().parse(id, text)
     call('HSET', RECORDS, id, text)
     if r.group ~= '' then

@@ -22,7 +22,7 @@ end
 local function add(id, text)
   if not fits(id, text) then return end
   ids[#ids + 1], texts[#texts + 1] = id, without_tag(text, ALIVE)
-  marks[#marks + 1] = call('HGET', HELD, id) or mark_in_whole(id)
+  marks[#marks + 1] = call('HGET', HELD, id) or L().mark_in_whole(id)
 end
 
 -- Adds those of a chunk that stand behind the place; returns whether there was room for all.
@@ -122,7 +122,7 @@ local function of_leases()
     if moment ~= rank then rank, seq = moment, '' end
     local members = {}
     for _, lease in ipairs(call('ZRANGEBYSCORE', LEASED, moment, moment)) do
-      local held, _, read = held_by(lease)
+      local held, _, read = L().held_by(lease)
       looked = looked + floor(read / 8)
       for i, text in ipairs(each('HMGET', RECORDS, held)) do
         local at = text and place_of(text, ALIVE)

@@ -50,7 +50,7 @@ end
 
 local next_cursor
 if which == 'group' then
-  spread()
+  L().spread()
   local prefix = group .. '\1'
   local low = cursor == '' and '[' .. prefix or '(' .. prefix .. cursor
   local members = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, 300)

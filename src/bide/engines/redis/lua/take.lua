@@ -2,7 +2,7 @@
 -- ARGV 5 how many to look at; 6 lease: milliseconds; 7 holder; 8 from: ready or delayed
 --      9 token: the number of the claim, or empty: this shard gives it; 10 the highest known token
 -- Reply: [head, ids, records]; head is JSON: [now, token], ids a text of lines. Nothing has tags.
---   Of many the records are left to be asked for.
+--   Of many the records are left to be fetched.
 --   Sent again after it had leased something: JSON [token, until], to be given to `recover`.
 local set = ARGV[8] == 'ready' and READY or DELAYED
 token = ARGV[9]
