@@ -1,7 +1,7 @@
 """A message: as a user hands it over, and as the store knows it."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -138,9 +138,16 @@ class Alike(list[Item]):
 
 
 class Fresh(Alike):
-    """Such items whose ids were made up for them, in ascending order: nobody has used them."""
+    """Such items whose ids were made up for them, in ascending order.
 
-    __slots__ = ()
+    Until they have been `tried` to be put nobody can have used them.
+    """
+
+    __slots__ = ("tried",)
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        super().__init__(items)
+        self.tried = False
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -205,6 +205,13 @@ def test_made_up_ids_that_come_a_second_time_are_stored_once(
     assert sound(engine).sizes.total == 100
 
 
+def test_made_up_ids_are_looked_for_at_the_second_try(engine: RedisEngine) -> None:
+    again = fresh(many())  # as of who repeats what failed for another reason
+    assert all(do(engine, again).outcomes)
+    assert not any(do(engine, again).outcomes)
+    assert sound(engine).sizes.total == 100
+
+
 def test_made_up_ids_are_looked_for_where_a_tag_has_no_room(
     engine: RedisEngine, server: "client_library.Redis"
 ) -> None:

@@ -1,8 +1,5 @@
 """Claims of many: their leases are whole until somebody asks for one of their messages."""
 
-from collections.abc import Iterator
-from urllib.parse import urlsplit
-
 import pytest
 import redis as client_library
 
@@ -10,9 +7,6 @@ from bide.engines.redis import RedisEngine
 from bide.model.commands import (
     Ack,
     Cancel,
-    Claim,
-    Command,
-    Count,
     Extend,
     Find,
     Lease,
@@ -22,58 +16,19 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.message import Item
-from bide.model.replies import Affected, Claimed, Counts, Found, Outcome, Outcomes, Page
+from bide.model.replies import Affected, Claimed, Found, Page
+from tests.engines.redis.claims import (
+    LEASE,
+    MANY,
+    NOW,
+    claim,
+    key,
+    of,
+    put,
+    settle,
+    sound,
+)
 from tests.engines.redis.conftest import Open
-from tests.engines.redis.proxy import Proxy
-
-NOW = 1_700_000_000_000
-LEASE = 60_000
-MANY = 300
-
-
-@pytest.fixture
-def proxy(url: str) -> Iterator[Proxy]:
-    proxy = Proxy(urlsplit(url).path)
-    yield proxy
-    proxy.close()
-
-
-def key(part: str) -> str:
-    return f"bide:{{q#0}}:{part}"
-
-
-def put(engine: RedisEngine, total: int, prefix: str = "m", group: str | None = None) -> list[str]:
-    ids = [f"{prefix}{number:04}" for number in range(total)]
-    for first in range(0, total, 10):  # so that they stand in several chunks, as they come
-        items = [Item(id, b'"%b"' % id.encode(), group=group) for id in ids[first : first + 10]]
-        engine.execute([Put("q", items)], NOW)
-    return ids
-
-
-def claim(engine: RedisEngine, count: int = MANY, now: int = NOW, holder: str = "w") -> Claimed:
-    (reply,) = engine.execute([Claim("q", count, LEASE, holder)], now)
-    assert isinstance(reply, Claimed)
-    return reply
-
-
-def of(claimed: Claimed, *ids: str) -> list[Lease]:
-    return [Lease(id, claimed.token) for id in ids or [m.id for m in claimed.messages]]
-
-
-def settle(engine: RedisEngine, command: Command, now: int = NOW) -> list[Outcome]:
-    (reply,) = engine.execute([command], now)
-    assert isinstance(reply, Outcomes)
-    return reply.outcomes
-
-
-def sound(engine: RedisEngine, now: int = NOW) -> Counts:
-    (counts,) = engine.execute([Count("q", recount=True)], now)
-    assert isinstance(counts, Counts)
-    assert counts.strays == 0
-    assert counts.recount is not None
-    assert counts.recount.leased == counts.sizes.leased
-    assert counts.flow.put == counts.flow.gone + counts.sizes.total
-    return counts
 
 
 def whole(server: "client_library.Redis") -> list[bytes]:
@@ -222,20 +177,22 @@ def test_a_whole_lease_that_nobody_asks_for_is_taken_back_by_claims(engine: Redi
 
 
 def test_only_a_few_leases_are_whole(engine: RedisEngine, server: "client_library.Redis") -> None:
-    put(engine, 6 * MANY)
-    claims = [claim(engine, now=NOW + number) for number in range(6)]
+    put(engine, 5 * MANY)
+    claims = [claim(engine, now=NOW + number) for number in range(4)]
     tokens = [f"{c.token} {NOW + number + LEASE}".encode() for number, c in enumerate(claims)]
-    assert whole(server) == tokens[3::-1]
+    assert whole(server) == tokens[1::-1]
     assert held(server) == 2 * MANY
     now = NOW + 10
-    assert sound(engine, now).sizes.leased == 6 * MANY
-    for claimed in (claims[1], claims[5], claims[3]):
+    assert sound(engine, now).sizes.leased == 4 * MANY
+    for claimed in (claims[0], claims[3]):
         assert all(settle(engine, Ack("q", of(claimed)), now))
         sound(engine, now)
-    assert whole(server) == [tokens[2], tokens[0]]
-    assert all(settle(engine, Ack("q", of(claims[4], claims[4].messages[0].id)), now))
-    assert (len(whole(server)), held(server)) == (2, MANY - 1)
-    assert all(settle(engine, Ack("q", of(claims[0], claims[0].messages[0].id)), now))
+    assert whole(server) == [tokens[1]]
+    assert all(settle(engine, Ack("q", of(claims[2], claims[2].messages[0].id)), now))
+    assert (len(whole(server)), held(server)) == (1, MANY - 1)
+    last = claim(engine, now=now)
+    assert len(whole(server)) == 2
+    assert all(settle(engine, Ack("q", of(last, last.messages[0].id)), now))
     assert (whole(server), held(server)) == ([], 3 * MANY - 2)
     assert sound(engine, now).sizes.leased == 3 * MANY - 2
 
@@ -274,16 +231,71 @@ def test_where_nothing_has_a_record_it_looks_on(
     assert [m.id for m in claim(engine, MANY).messages] == more
 
 
+@pytest.mark.parametrize("due", [500, 1000])
+def test_a_claim_of_more_than_is_there_ends(engine: RedisEngine, due: int) -> None:
+    ids = put(engine, due)
+    assert [m.id for m in claim(engine, due + 100).messages] == ids
+
+
+def test_who_finds_nothing_but_halves_of_changes_waits(
+    open_engine: Open, server: "client_library.Redis"
+) -> None:
+    engine, other = open_engine(), open_engine()
+    engine.doorbell()
+    ids = put(other, MANY)
+    server.hdel(key("records"), *ids)
+    assert claim(engine).messages == []
+    flags: bytes = server.hget(key("meta"), "flags")  # type: ignore[assignment]
+    assert b"l" in flags
+    assert server.zcard(key("delayed")) == 0
+
+
+def half_claim(
+    engine: RedisEngine, server: "client_library.Redis", count: int = MANY, now: int = NOW
+) -> Claimed:
+    """Claim, of which the end was not written: the messages still stand where they did."""
+    before: bytes = server.dump(key("delayed"))  # type: ignore[assignment]
+    claimed = claim(engine, count, now)
+    server.restore(key("delayed"), 0, before, replace=True)
+    return claimed
+
+
+@pytest.mark.parametrize("count", [200, MANY])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_half_a_claim_holds_is_the_later_ones(
+    engine: RedisEngine, server: "client_library.Redis", count: int, order: int
+) -> None:
+    put(engine, MANY)
+    first = half_claim(engine, server, count)
+    second = claim(engine, now=NOW + LEASE - 10, holder="v")
+    assert claim(engine, now=NOW + LEASE, holder="z").messages == []
+    assert not any(settle(engine, Ack("q", of(first)), NOW + LEASE))
+    assert all(settle(engine, Ack("q", of(second)[::order]), NOW + LEASE))
+    assert server.exists(*map(key, ("held", "records"))) == 0
+
+
+def test_half_a_claim_says_nothing_of_those_who_come_after(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    ids = put(engine, MANY)
+    half_claim(engine, server)
+    assert all(settle(engine, Ack("q", of(claim(engine, now=NOW + 1))), NOW + 2))
+    later = [Item(id, b"2", delay=3_600_000) for id in ids[:5]]
+    assert all(settle(engine, Put("q", later), NOW + 3))
+    (found,) = engine.execute([Find("q", ids[:1])], NOW + 4)
+    assert isinstance(found, Found)
+    assert found.messages[0] is not None
+    assert found.messages[0].state == "delayed"
+    assert claim(engine, now=NOW + LEASE + 5).messages == []
+
+
 def test_of_half_a_claim_the_later_one_counts(
     engine: RedisEngine, server: "client_library.Redis"
 ) -> None:
     ids = put(engine, MANY)
-    before: bytes = server.dump(key("delayed"))  # type: ignore[assignment]
-    first = claim(engine)
-    server.restore(key("delayed"), 0, before)  # as if the end of the claim had not been written
+    first = half_claim(engine, server)
     second = claim(engine, now=NOW + 1, holder="v")
     assert [m.id for m in second.messages] == ids
-    assert len(whole(server)) == 2
     (found,) = engine.execute([Find("q", ids[:1])], NOW + 1)
     assert isinstance(found, Found)
     assert found.messages[0] is not None
@@ -293,18 +305,3 @@ def test_of_half_a_claim_the_later_one_counts(
     assert not any(settle(engine, Ack("q", of(first)), NOW + 2))
     assert all(settle(engine, Ack("q", of(second)), NOW + 2))
     assert sound(engine, NOW + 2).sizes.total == 0
-
-
-@pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.parametrize("cut", [1, 100, 400, 900, 1600, 2500, 5000])
-def test_a_connection_that_is_cut_within_a_claim_costs_nothing(
-    open_engine: Open, url: str, proxy: Proxy, way: str, cut: int
-) -> None:
-    engine = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}")
-    ids = put(engine, MANY)
-    setattr(proxy, f"cut_{way}", cut)
-    claimed = claim(engine)
-    assert [(m.id, m.body) for m in claimed.messages] == [(id, id) for id in ids]
-    assert all(settle(engine, Ack("q", of(claimed))))
-    assert sound(engine).sizes.total == 0
-    assert proxy.connections == 2

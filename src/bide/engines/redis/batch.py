@@ -122,13 +122,7 @@ class Batch:
         try:
             calls = next(work.job)
             while True:
-                told = self._send(calls)
-                for answer in told:
-                    if isinstance(answer, Exception):
-                        work.job.close()
-                        error = self._error(answer)
-                        return [error for _ in work.commands]
-                calls = work.job.send(told)
+                calls = work.job.send(self._heard(work, self._send(calls)))
         except StopIteration as end:
             return list(end.value)
         except StoreError as error:
@@ -158,18 +152,26 @@ class Batch:
         try:
             if told is None:
                 return _Step(work.placed(next(work.job)), [])
-            broken = next((answer for answer in told if isinstance(answer, Exception)), None)
-            if broken is not None:
-                error = self._error(broken)
-                if not work.tolerant or isinstance(error, MadeOtherwise):
-                    work.job.close()
-                    return _Step(None, [error for _ in work.commands])
-                told = [self._error(a) if isinstance(a, Exception) else a for a in told]
-            return _Step(work.placed(work.job.send(told)), [])
+            return _Step(work.placed(work.job.send(self._heard(work, told))), [])
         except StopIteration as end:
             return _Step(None, list(end.value))
         except StoreError as error:
             return _Step(None, [error for _ in work.commands])
+
+    def _heard(self, work: Work, told: list[Any]) -> list[Any]:
+        """Return what a job is sent of what its calls returned.
+
+        Raises:
+            StoreError: one of them is an error, and the job goes on with no such thing; it is over.
+        """
+        broken = next((answer for answer in told if isinstance(answer, Exception)), None)
+        if broken is None:
+            return told
+        error = self._error(broken)
+        if not work.tolerant or isinstance(error, MadeOtherwise):
+            work.job.close()
+            raise error
+        return [self._error(a) if isinstance(a, Exception) else a for a in told]
 
     def _error(self, answer: Exception) -> StoreError:
         if isinstance(answer, raised.ResponseError) and str(answer).startswith("SHARDS "):

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from bide.engines.redis.records import Arg
 
-__all__ = ["SCRIPTS", "Fetch", "Script", "as_script", "load_all"]
+__all__ = ["FETCHES", "SCRIPTS", "Fetch", "Script", "as_script", "load_all"]
 
 _CHANGES: Final = ("_frame", "_tags", "_leases", "_records", "_order", "_gone")
 _LOOKS: Final = ("_frame", "_tags", "_leases", "_records")
@@ -92,20 +92,24 @@ class Script(NamedTuple):
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
 
-class Fetch:
-    """What is called as a script and is none: the records of messages, as they are.
+class Fetch(NamedTuple):
+    """What is called as a script and is none: a command about one key, which only reads.
 
-    A script would make a text of its own of each before it tells it.
+    A script would make texts of its own of all that it tells.
     """
 
-    writes = False
+    name: str
+    writes: bool = False
 
     def command(
-        self, keys: Sequence[bytes], now: Arg, mark: Arg, lane: Arg, label: Arg, *ids: Arg
+        self, keys: Sequence[bytes], now: Arg, mark: Arg, lane: Arg, label: Arg, *args: Arg
     ) -> tuple[Arg, ...]:
-        """Return the command that tells the records of ids."""
-        return ("HMGET", keys[0], *ids)
+        """Return the command, with what it is about."""
+        return (self.name, keys[0], *args)
 
+
+FETCHES: Final = {"records": Fetch("HMGET"), "lease": Fetch("ZSCORE")}
+"""The records of ids, and until when a lease holds."""
 
 SCRIPTS: Final = tuple(_FLAGS)
 """The names of all scripts."""

@@ -12,7 +12,7 @@ from bide.engines.redis.keys import LONE, probe_key, script_keys
 from bide.engines.redis.link import Link, Lost, pack, seek
 from bide.engines.redis.marks import Marks
 from bide.engines.redis.records import Arg
-from bide.engines.redis.scripts import Fetch, Script, load_all
+from bide.engines.redis.scripts import FETCHES, Fetch, Script, load_all
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.verbs import Call
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
@@ -42,7 +42,7 @@ class Sender:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._settings = settings
-        self._scripts: dict[str, Script | Fetch] = {**load_all(), "records": Fetch()}
+        self._scripts: dict[str, Script | Fetch] = {**load_all(), **FETCHES}
         self._lane = lane
         self._keys: dict[tuple[str, str], list[bytes]] = {}
         self._marks = Marks(settings.reconnect)

@@ -15,7 +15,7 @@ from bide.engines.redis.faults import passes, translate
 from bide.engines.redis.keys import VERSION, meta_key, probe_key, script_keys
 from bide.engines.redis.link import LAYOUT, Link, Lost, is_away, pack, refuse_newer
 from bide.engines.redis.marks import Marks
-from bide.engines.redis.scripts import Fetch, Script, load_all
+from bide.engines.redis.scripts import FETCHES, Fetch, Script, load_all
 from bide.engines.redis.settings import Address, Settings
 from bide.engines.redis.verbs import Call
 from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
@@ -47,7 +47,7 @@ class ClusterSender:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._settings = settings
-        self._scripts: dict[str, Script | Fetch] = {**load_all(), "records": Fetch()}
+        self._scripts: dict[str, Script | Fetch] = {**load_all(), **FETCHES}
         self._lane = lane
         self._keys: dict[tuple[str, str], tuple[int, list[bytes]]] = {}
         self._marks = Marks(settings.reconnect)

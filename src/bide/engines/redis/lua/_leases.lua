@@ -13,14 +13,14 @@
 -- L() are the functions.
 
 local NAME = 10  -- how long the name of a chunk is
-local MOST = 4   -- so many leases are whole at most
+local MOST = 2   -- so many leases are whole at most
 
 local function leases()
   local l = {}
 
   function l.forget(lease)
+    call('HDEL', LEASES, lease, lease .. ' left', lease .. ' marks')
     call('ZREM', LEASED, lease)
-    call('HDEL', LEASES, lease, lease .. ' left')
   end
 
   -- A lease no longer holds so many.
@@ -40,13 +40,13 @@ local function leases()
 
   -- These are the whole leases now, and this one is none any more.
   function l.no_longer_whole(lease, others)
-    call('HDEL', LEASES, lease .. ' marks')
     if #others > 0 then
       call('HSET', LEASES, 'whole', concat(others, '\n'))
     else
       call('HDEL', LEASES, 'whole')
       flag('h', false)
     end
+    call('HDEL', LEASES, lease .. ' marks')
   end
 
   -- Returns what `held` would say of the messages of a whole lease, one after the other.
@@ -60,20 +60,30 @@ local function leases()
     return marks
   end
 
-  -- Has no lease be whole: for who changes what is held.
+  -- Has no lease be whole: for who changes what is held. Half of this, left by a server that died, is
+  -- done again: so nothing is counted down, and what stands there already is still held.
   function l.spread()
     if not has('h') then return end
-    for _, lease in ipairs(l.whole()) do
-      local ids, marks, held = l.ids_of(lease), l.marks_in(lease), {}
+    local left = l.whole()
+    if #left == 0 then flag('h', false) end
+    while #left > 0 do
+      local lease = table.remove(left, 1)
+      local ids, marks, held, mine = l.ids_of(lease), l.marks_in(lease), {}, 0
       for i, known in ipairs(each('HMGET', HELD, ids)) do
-        if not known then  -- else this is half a change, left by a server that died
+        local mark = marks[i]
+        if mark and not known then
           held[#held + 1] = ids[i]
-          held[#held + 1] = marks[i]
+          held[#held + 1] = mark
         end
+        if mark and (not known or known == mark) then mine = mine + 1 end
       end
       add('HSET', HELD, held)
-      if #held < 2 * #ids then l.let_go(lease, #ids - #held / 2) end
-      l.no_longer_whole(lease, {})
+      if mine == 0 then
+        l.forget(lease)
+      elseif mine < #ids then
+        call('HSET', LEASES, lease .. ' left', mine)
+      end
+      l.no_longer_whole(lease, left)
     end
   end
 

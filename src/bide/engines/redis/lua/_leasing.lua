@@ -78,15 +78,30 @@ local function whole(members, found, records)
   return unpack(fine)
 end
 
--- Holds messages, of which so many after the other stand in the chunk of a name.
+-- Whether whole leases have what is leased now: then they are halves of claims, left by a server
+-- that died, which leave their messages where the next claim finds them, the first one first.
+local function is_leased_again(others, found)
+  local lines
+  for _, other in ipairs(others) do
+    lines = lines or '\n' .. concat(found, '\n') .. '\n'
+    local first = string.match(call('HGET', LEASES, other) or '', '^[^\n]+')
+    if first and find(lines, '\n' .. first .. '\n', 1, true) then return true end
+  end
+  return false
+end
+
+-- Holds messages, of which so many after the other stand in the chunk of a name. Of what is held
+-- already, by half a claim, this is said instead.
 local function hold_all(lease, found, names, holder)
   local others = has('h') and L().whole() or {}
-  if apart and #others < MOST and call('HEXISTS', LEASES, lease) == 0 then
+  local again = is_leased_again(others, found)
+  if apart and not again and #others < MOST and call('HEXISTS', LEASES, lease) == 0 then
+    flag('h', true)
+    if call('EXISTS', HELD) == 1 then many('HDEL', HELD, found) end
     call('ZADD', LEASED, until_text, lease)
     call('HSET', LEASES, lease, concat(found, '\n'), lease .. ' left', #found,
       lease .. ' marks', concat(names, ' ') .. '\n' .. holder,
       'whole', concat({lease, unpack(others)}, '\n'))
-    flag('h', true)
     return
   end
   local held = {}
@@ -98,7 +113,7 @@ local function hold_all(lease, found, names, holder)
       held[#held + 1] = mark
     end
   end
-  if #others > 0 and call('HEXISTS', LEASES, lease) == 1 then L().spread() end
+  if again or #others > 0 and call('HEXISTS', LEASES, lease) == 1 then L().spread() end
   L().hold(lease, until_text, found)
   add('HSET', HELD, held)
 end

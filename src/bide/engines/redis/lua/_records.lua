@@ -71,15 +71,21 @@ local function records()
     if tonumber(r.token) > highest then call('HSET', META, 'returned', r.token) end
   end
 
+  -- Nobody holds it any more. Said when it stands elsewhere: of half a change, left by a server that
+  -- died, the lease lapses, and nothing is lost.
+  local function let_go(r)
+    if SHARDS ~= 1 then returned(r) end
+    call('HDEL', HELD, r.id)
+    L().let_go(r.lease, 1)
+    r.lease, r.token, r.holder, r.until_ = nil, nil, nil, nil
+  end
+
   local function leave(r)
     if r.aside then
       call('ZREM', ENDED[r.aside], r.member)
       r.aside, r.ended = nil, nil
     elseif r.token then
-      if SHARDS ~= 1 then returned(r) end
-      call('HDEL', HELD, r.id)
-      L().let_go(r.lease, 1)
-      r.lease, r.token, r.holder, r.until_ = nil, nil, nil, nil
+      let_go(r)
     elseif call('ZREM', DELAYED, r.member) == 0 then
       call('ZREM', READY, r.member)
     end
@@ -115,13 +121,12 @@ local function records()
   end
 
   local function lapse(r)
-    local holder, moment = r.holder, r.until_
-    leave(r)
     count('lapsed')
-    if failed(r, holder, LAPSED, moment) then
+    if failed(r, r.holder, LAPSED, r.until_) then
       to_ready(r)
       save(r)
     end
+    let_go(r)
   end
 
   -- Returns the record of an id, a lease that is over taken back; nil when there is none.
@@ -130,7 +135,7 @@ local function records()
     if not text then return nil end
     local r = parse(id, text)
     if not r.aside then
-      if has('h') then L().spread() end
+      if has('h') and L().mark_in_whole(id) then L().spread() end
       local held = call('HGET', HELD, id)
       if held then
         r.token, r.until_, r.holder = string.match(held, '^(%d+) (%d+) (.*)$', NAME + 1)
@@ -174,6 +179,7 @@ local function records()
   end
 
   return {parse = parse, save = save, to_delayed = to_delayed, to_ready = to_ready, leave = leave,
+    let_go = let_go,
     aside = aside, delete = delete, failed = failed, is_still = is_still, locate = locate,
     outcome = outcome, grouped = grouped}
 end

@@ -7,9 +7,8 @@ for i = 6, #ARGV, 2 do
   local r = R().locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
   if done then
-    local holder = r.holder
-    R().leave(r)
-    R().failed(r, holder, ARGV[5], now, true)
+    R().failed(r, r.holder, ARGV[5], now, true)
+    R().let_go(r)
   end
   outcomes[#outcomes + 1] = R().outcome(r, done)
 end

@@ -9,11 +9,9 @@ for i = 8, #ARGV, 2 do
   local r = R().locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
   if done then
-    local holder = r.holder
-    R().leave(r)
     if release and due == now then
       R().to_ready(r)
-    elseif release or R().failed(r, holder, reason, now) then
+    elseif release or R().failed(r, r.holder, reason, now) then
       if not release then count('retried') end
       -- The moment from which on it is too late stays where it is.
       if r.expires then r.expires = r.expires - (due - r.due) end
@@ -21,6 +19,7 @@ for i = 8, #ARGV, 2 do
       R().to_delayed(r)
       R().save(r)
     end
+    R().let_go(r)
     if not r.aside and (not earliest or r.due < earliest) then earliest = r.due end
   end
   outcomes[#outcomes + 1] = R().outcome(r, done)

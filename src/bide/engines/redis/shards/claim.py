@@ -126,16 +126,18 @@ class _Claim:
             calls = {s: Call("recover", command.queue, tuple(told)) for s, told in lost.items()}
             untils = {s: until for s, (_, until) in lost.items()}
             answers = answers | self.heard((yield from ask(calls, self.made.count)))
-        told = {s: answer for s, answer in answers.items() if not isinstance(answer, bytes)}
-        jobs = {s: brought(command.queue, answer) for s, answer in told.items()}
+        jobs = {}
+        heads = {s: decode(a[0]) for s, a in answers.items() if not isinstance(a, bytes)}
+        for s, (now, *_) in heads.items():
+            until = untils.setdefault(s, now + command.lease)
+            jobs[s] = brought(command.queue, answers[s], until)
         for s, (ids, records) in self.heard((yield from together(jobs, self.made.count))).items():
-            now, token, *_ = decode(told[s][0])  # nothing has tags
+            now, token, *_ = heads[s]  # nothing has tags
             self.token = self.token or token
             self.now = max(self.now, now)
-            until = untils.get(s, now + command.lease)
-            if s in untils:  # what was leased at the same moment before is told again as well
+            if s in lost:  # what was leased at the same moment before is told again as well
                 ids, records = others(ids, records, {m.id for _, m in self.found})
-            messages = as_claimed(command.queue, ids, records, now, command.holder, until)
+            messages = as_claimed(command.queue, ids, records, now, command.holder, untils[s])
             for message, record in zip(messages, records, strict=True):
                 rank = ready_rank(message.due, message.priority)
                 self.found.append(((rank, record[:SEQ], s), message))

@@ -86,7 +86,7 @@ def plan(commands: Sequence[cmd.Command]) -> Iterator[Work]:
         elif isinstance(first, cmd.Bury) and first.ids:
             yield Work(run, settle.bury_by_id(first), True)
         elif isinstance(first, cmd.Claim):
-            yield Work(run, claim.claim(first), claim.is_large(first))
+            yield Work(run, claim.claim(first), claim.is_large(first), tolerant=True)
         elif type(first) in _TOGETHER:
             yield Work(run, _TOGETHER[type(first)][0](run), False)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 from bide.engines.redis.records import as_claimed, read_tags, seq_of
 from bide.engines.redis.verbs.job import Call, Job, decode
 from bide.model.commands import Claim
-from bide.model.errors import StoreError
+from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Message
 from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Claimed
@@ -30,18 +30,24 @@ def is_large(command: Claim) -> bool:
     return command.count >= LOTS
 
 
-def brought(queue: str, answer: Sequence[Any]) -> Generator[list[Call], list[Any], Any]:
-    """Return what a script that leases has told, records that it left out asked for.
+def brought(queue: str, answer: Sequence[Any], until: int) -> Generator[list[Call], list[Any], Any]:
+    """Return what a script that leases has told, records that it left out fetched.
 
-    Messages without one are left out: they were cancelled meanwhile, or are halves of changes, left
-    by a server that died. Returns the error instead, if that is what a call returns.
+    Messages without one are left out: they are halves of changes, left by a server that died. All
+    are, if the lease was over before they were fetched: they may be somebody else's by then.
+    Returns the error instead, if that is what a call returns.
     """
-    _, lines, records, *_ = answer
+    head, lines, records, *_ = answer
     ids = lines.decode().split("\n") if lines else []
     if len(ids) > len(records):
-        (records,) = yield [Call("records", queue, ids)]
-        if isinstance(records, StoreError):
-            return records
+        _, token, *_ = decode(head)
+        told = yield [Call("records", queue, ids), Call("lease", queue, (f"{token} {until}",))]
+        for each in told:
+            if isinstance(each, StoreError):
+                return each
+        records, lease = told
+        if lease is None:
+            return [], []
     if None in records:
         ids = [id for id, record in zip(ids, records, strict=True) if record is not None]
         records = [record for record in records if record is not None]
@@ -52,6 +58,12 @@ def others(ids: Sequence[str], records: Sequence[bytes], known: Container[str]) 
     """Return the ids, and their records, that are not known."""
     pairs = [pair for pair in zip(ids, records, strict=True) if pair[0] not in known]
     return [id for id, _ in pairs], [record for _, record in pairs]
+
+
+def _unknown(error: StoreError) -> OutcomeUnknown:
+    unknown = OutcomeUnknown(f"{error}; messages were leased, and come again when the lease lapses")
+    unknown.__cause__ = error
+    return unknown
 
 
 def claim(command: Claim) -> Job:
@@ -67,17 +79,29 @@ def claim(command: Claim) -> Job:
     while True:
         args = (wanted, command.lease, holder, token or "", lapses, weigh, examine)
         (answer,) = yield [Call("claim", queue, args)]
-        until = None
+        if isinstance(answer, StoreError):
+            if found:  # else they would be held by nobody who knows
+                break
+            raise answer
+        lost = None
         if isinstance(answer, bytes):  # its reply was lost on the way, and this is the second try
-            recovered, until = decode(answer)
-            (answer,) = yield [Call("recover", queue, (recovered, until))]
+            lost = decode(answer)
+            (answer,) = yield [Call("recover", queue, lost)]
+            if isinstance(answer, StoreError):
+                raise _unknown(answer)
         tags |= read_tags(answer[3])
         now, given, following, weighs, lapsed, weighed, examined, more = decode(answer[0])
-        ids, records = yield from brought(queue, answer)
-        more = more or (given and not records)  # nothing but halves of changes stood there
-        if until is not None:  # a slice that was leased at the same moment is told again as well
+        until = now + command.lease if lost is None else lost[1]
+        told = yield from brought(queue, answer, until)
+        if isinstance(told, StoreError):
+            if found:
+                break
+            raise _unknown(told)
+        ids, records = told
+        if answer[1] and not records:  # nothing of it was left, so that it looks anew
+            more, given = True, 0
+        if lost is not None:  # a slice that was leased at the same moment is told again as well
             ids, records = others(ids, records, {message.id for message in found})
-        until = until or now + command.lease
         found += as_claimed(queue, ids, records, now, holder, until, tags)
         texts += records
         token = given or token

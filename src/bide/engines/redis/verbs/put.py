@@ -59,7 +59,7 @@ class NumberedOutcomes(Outcomes, frozen=True, tag="outcomes"):
 def put(run: Sequence[Put]) -> Job:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     queue, replace = run[0].queue, run[0].on_conflict != "keep"
-    given = [command.items for command in run]
+    given = [_tried(command.items) for command in run]
     items = given[0] if len(run) == 1 else list(chain.from_iterable(given))
     numbers: list[int] = []
     if isinstance(run[0], NumberedPut):
@@ -84,6 +84,16 @@ def put(run: Sequence[Put]) -> Job:
         return [Outcomes([o], o.due if o.done and o.state != "dead" else None) for o in outcomes]
     rest = iter(outcomes)
     return [_reply(list(islice(rest, len(items))), following) for items in given]
+
+
+def _tried(items: list[Item]) -> list[Item]:
+    """Return items, fresh ones for the first time only: a second try meets what the first left."""
+    if not isinstance(items, Fresh):
+        return items
+    if items.tried:
+        return Alike(items)
+    items.tried = True
+    return items
 
 
 def _as_alike(items: Sequence[Item]) -> Sequence[Item]:

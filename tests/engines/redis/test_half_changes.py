@@ -1,0 +1,173 @@
+"""Halves of changes, left by a server that died: a script cut behind each of its writes.
+
+The writes are read from the append-only file, and the first of them are done again on what was
+there before. Whatever then stands where, each message comes once more, and who asks is answered.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as client_library
+
+from bide.engines.redis import RedisEngine
+from bide.model.commands import Ack, Claim, Count, Extend, Find, Lease, Put, Retry, Scan
+from bide.model.message import Item
+from bide.model.replies import Claimed, Outcomes
+from tests.engines.redis.conftest import Open
+from tests.servers import RedisServer
+
+NOW = 1_700_000_000_000
+LEASE = 60_000
+MANY = 260
+
+Change = Callable[[], object]
+
+
+@pytest.fixture
+def disk(start: Callable[..., RedisServer]) -> RedisServer:
+    return start(appendonly="yes", appendfsync="no")
+
+
+@pytest.fixture
+def engine(open_engine: Open, disk: RedisServer) -> RedisEngine:
+    return open_engine(disk.url)
+
+
+def key(part: str) -> str:
+    return f"bide:{{q#0}}:{part}"
+
+
+def put(engine: RedisEngine, total: int = MANY) -> list[str]:
+    ids = [f"m{number:04}" for number in range(total)]
+    for first in range(0, total, 60):
+        engine.execute([Put("q", [Item(id, b"1") for id in ids[first : first + 60]])], NOW)
+    return ids
+
+
+def claim(engine: RedisEngine, count: int = MANY, now: int = NOW) -> Claimed:
+    (reply,) = engine.execute([Claim("q", count, LEASE, "w")], now)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def of(claimed: Claimed) -> list[Lease]:
+    return [Lease(message.id, claimed.token) for message in claimed.messages]
+
+
+def _claiming(engine: RedisEngine) -> Change:
+    put(engine, 2 * MANY)
+    claim(engine)
+    return lambda: claim(engine, now=NOW + 1)
+
+
+def _claiming_few(engine: RedisEngine) -> Change:
+    put(engine)
+    return lambda: claim(engine, 50)
+
+
+def _acking(engine: RedisEngine) -> Change:
+    put(engine, 2 * MANY)
+    claimed = claim(engine)
+    claim(engine, now=NOW + 1)
+    return lambda: engine.execute([Ack("q", of(claimed))], NOW + 2)
+
+
+def _acking_one(engine: RedisEngine) -> Change:
+    put(engine)
+    claimed = claim(engine)
+    return lambda: engine.execute([Ack("q", of(claimed)[:1])], NOW + 1)
+
+
+def _asking(engine: RedisEngine) -> Change:
+    put(engine, 2 * MANY)
+    claim(engine)
+    claim(engine, now=NOW + 1)
+    return lambda: engine.execute([Put("q", [Item("m0000", b"2")])], NOW + 2)
+
+
+def _retrying(engine: RedisEngine) -> Change:
+    put(engine)
+    claimed = claim(engine)
+    return lambda: engine.execute([Retry("q", of(claimed)[:3], 5, "later")], NOW + 1)
+
+
+def _extending(engine: RedisEngine) -> Change:
+    put(engine)
+    claimed = claim(engine)
+    return lambda: engine.execute([Extend("q", of(claimed)[:3], 2 * LEASE)], NOW + 1)
+
+
+def _lapsing(engine: RedisEngine) -> Change:
+    put(engine)
+    claim(engine)
+    return lambda: claim(engine, 10, NOW + LEASE)
+
+
+def writes(server: RedisServer) -> list[list[bytes]]:
+    """Return all commands of the append-only file that change something."""
+    (file,) = Path(server.folder).glob("appendonlydir/*.incr.aof")
+    data, commands = file.read_bytes(), []
+    at = 0
+
+    def line() -> bytes:
+        nonlocal at
+        start, at = at, data.index(b"\r\n", at) + 2
+        return data[start : at - 2]
+
+    while at < len(data):
+        words = []
+        for _ in range(int(line()[1:])):
+            size = int(line()[1:])
+            words.append(data[at : at + size])
+            at += size + 2
+        commands.append(words)
+    return [words for words in commands if words[0].upper() not in (b"MULTI", b"EXEC", b"SELECT")]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        _claiming, _claiming_few, _acking, _acking_one, _asking, _retrying, _extending, _lapsing,
+    ],
+    ids=lambda begin: begin.__name__[1:],
+)  # fmt: skip
+def test_a_script_may_be_cut_behind_any_of_its_writes(
+    disk: RedisServer, open_engine: Open, engine: RedisEngine, begin: Callable[..., Change]
+) -> None:
+    server = disk.client()
+    change = begin(engine)
+    names: list[bytes] = server.keys("*")  # type: ignore[assignment]
+    before = {name: server.dump(name) for name in names}
+    known = len(writes(disk))
+    change()
+    done = writes(disk)[known:]
+    assert len(done) > 3
+    for cut in [*range(min(len(done), 24)), *range(24, len(done), 1 + len(done) // 6)]:
+        server.flushall()
+        for name, dumped in before.items():
+            server.restore(name, 0, dumped)  # type: ignore[arg-type]
+        for words in done[:cut]:
+            server.execute_command(*words)  # type: ignore[no-untyped-call]
+        _all_comes_once(open_engine(disk.url), server)
+
+
+def _all_comes_once(engine: RedisEngine, server: "client_library.Redis") -> None:
+    """See that everything which has a record comes, and that nothing stays behind."""
+    there = {name.decode() for name in server.hkeys(key("records"))}  # type: ignore[union-attr]
+    engine.execute([Count("q", recount=True), Scan("q", "leased"), Find("q", ["m0001"])], NOW + 5)
+    now = NOW + 10 * LEASE
+    found: Counter[str] = Counter()
+    while (claimed := claim(engine, 400, now)).messages:
+        found.update(message.id for message in claimed.messages)
+        (acked,) = engine.execute([Ack("q", of(claimed))], now)
+        assert isinstance(acked, Outcomes)
+        assert all(acked.outcomes)
+        now += 1
+    assert set(found) == there
+    assert set(found.values()) <= {1}
+    left = server.exists(*map(key, ("records", "leases", "leased", "delayed", "ready")))
+    assert left == 0
+    ids = put(engine)
+    assert [message.id for message in claim(engine, now=now).messages] == ids
