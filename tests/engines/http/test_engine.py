@@ -65,10 +65,11 @@ class Script:
         if answer is None:
             return False
         status, data = answer
+        is_last = self.hang_up  # before the answer, behind which the test says it of the next one
         connection.sendall(
             b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data
         )
-        return not self.hang_up
+        return not is_last
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
