@@ -1,11 +1,15 @@
 """What a task hands in at once: the short way for whatever is no claim."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from bide.lane import Lane
+from bide.lane.inbox import Inbox
+from bide.lane.ticket import AsyncTicket
 from bide.model.commands import Cancel, Command, Count, Where
 from bide.model.errors import Closed, StoreFull
 from bide.model.replies import Outcomes, Reply
@@ -92,3 +96,28 @@ def test_a_closed_lane_refuses(lane: Lane) -> None:
             lane.hand_in(put("a"))
 
     asyncio.run(main())
+
+
+def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
+    class Loop(asyncio.SelectorEventLoop):
+        interrupts = 1
+
+        def call_soon(  # type: ignore[override]
+            self, *arguments: Any, **options: Any
+        ) -> asyncio.Handle:
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return super().call_soon(*arguments, **options)
+
+    notified: list[int] = []
+    inbox = Inbox(threading.RLock(), 10, lambda: notified.append(1))
+    loop = Loop()
+    ticket = AsyncTicket(Count("q"), loop=loop, future=loop.create_future())
+    with pytest.raises(KeyboardInterrupt):
+        inbox.add(ticket)
+    inbox.add(ticket)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert notified

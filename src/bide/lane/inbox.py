@@ -61,8 +61,8 @@ class Inbox:
         if loop is None:
             self._notify()
         elif loop not in self._turns:
-            self._turns.add(loop)
             loop.call_soon(self._end_turn, loop)
+            self._turns.add(loop)
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._guard:

@@ -140,9 +140,10 @@ def _make_ready() -> str:
         count = min(_AHEAD, 1024 - (_count & 1023))
         n, prefix = _reserve(count)
         head = prefix + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023]
-        _ready = map(head.__add__, _PAIRS[n & 1023 : (n & 1023) + count])
-        _until = (_last_ms + 1) * 1_000_000
-        return next(_ready)
+        made = map(head.__add__, _PAIRS[n & 1023 : (n & 1023) + count])
+        first = next(made)
+        _ready, _until = made, (_last_ms + 1) * 1_000_000
+        return first
 
 
 def new_ids(count: int) -> list[str]:

@@ -1,6 +1,7 @@
 """A connection cut at any byte, a silent server, one that restarts: what was done is known."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -136,6 +137,35 @@ def test_what_the_network_held_back_of_a_lost_connection_is_not_done_after_its_s
     assert isinstance(again, Claimed)
     assert {m.id for m in claimed.messages + again.messages} == {"a", "b"}
     sound(far)
+
+
+def test_a_server_that_tells_no_run_is_not_told_to_end_anything(
+    start: Callable[..., RedisServer], open_engine: Open
+) -> None:
+    server = start()
+    proxy = Proxy(server.path)
+    proxy.rewrite = lambda data: re.sub(rb"run_id:\w{40}", b"run_ix:" + b"0" * 40, data)
+    engine = open_engine(f"{proxy.url}?timeout=2s&reconnect=10s")
+    ask(engine, put("a"))
+    number = engine._sender._link._number  # type: ignore[union-attr]
+    assert number is not None
+    server.stop()
+    server.start()  # which counts its connections anew
+    others = [server.client()]
+    while others[-1].client_id() < number:
+        others.append(server.client())
+    ask(engine, put("b"))
+    assert number in {int(client["id"]) for client in others[0].client_list()}
+    proxy.close()
+
+
+def test_who_may_not_ask_for_the_number_of_a_connection_gets_one(
+    start: Callable[..., RedisServer], open_engine: Open
+) -> None:
+    server = start()
+    rights = "on", ">pw", "~*", "&*", "+@all", "-client|id"
+    server.client().execute_command("ACL", "SETUSER", "bide", *rights)  # type: ignore[no-untyped-call]
+    ask(open_engine(f"unix://bide:pw@{server.path}"), put("a"))
 
 
 def test_a_server_that_is_gone_is_said_to_be_gone(proxy: Proxy, open_engine: Open) -> None:

@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 import pytest
 import redis as client_library
 
+from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.verbs import Call
-from bide.model.commands import Ack, Put
-from bide.model.errors import OutcomeUnknown
+from bide.model.commands import Ack, Cancel, Claim, Command, Put
+from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Item
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, of, put, settle, sound
 from tests.engines.redis.conftest import Open
@@ -50,6 +51,22 @@ def test_who_stood_still_until_its_lease_was_over_gets_what_is_left(open_engine:
     between(engine, meanwhile)
     assert claim(engine).messages == []
     assert sound(other, later).sizes.delayed == MANY
+
+
+def test_what_one_alone_was_taken_from_is_not_handed_out(open_engine: Open) -> None:
+    engine, other = open_engine(), open_engine()
+    ids = put(engine, MANY)
+
+    def meanwhile() -> None:
+        assert all(settle(other, Cancel("q", [ids[0]]), NOW + LEASE))
+        new = [Item(ids[0], b'"new"', delay=3_600_000)]
+        assert all(settle(other, Put("q", new), NOW + LEASE))
+
+    between(engine, meanwhile)
+    claimed = claim(engine)
+    assert [m.id for m in claimed.messages] == ids[1:]
+    assert all(settle(engine, Ack("q", of(claimed))))
+    assert sound(engine).sizes.total == 1
 
 
 def test_a_store_that_is_wiped_within_a_claim(
@@ -93,3 +110,49 @@ def test_a_connection_that_is_cut_within_a_claim_costs_nothing(
     assert all(settle(engine, Ack("q", of(claimed))))
     assert sound(engine).sizes.total == 0
     assert proxy.connections == 2
+
+
+def test_of_shards_it_is_unknown_as_well(open_engine: Open, url: str, proxy: Proxy) -> None:
+    far = f"{proxy.url}/{url.rpartition('=')[2]}?reconnect=300ms&shards=3"
+    engine = open_engine(far)
+    put(engine, 1500)
+    between(engine, proxy.close)
+    with pytest.raises(OutcomeUnknown, match="were leased"):
+        claim(engine, 1500)
+
+
+def test_of_shards_what_came_before_is_handed_out_as_well(
+    open_engine: Open, url: str, proxy: Proxy
+) -> None:
+    far = f"{proxy.url}/{url.rpartition('=')[2]}?reconnect=300ms&shards=2"
+    engine = open_engine(far)
+    put(engine, 3000)
+    send, fetched = engine._sender.send, list[Call]()
+
+    def send_later(calls: Sequence[Call], *rest: Any) -> list[Any]:
+        if calls[0].script == "survey" and fetched:
+            proxy.close()
+        fetched.extend(call for call in calls if call.script == "records")
+        return send(calls, *rest)
+
+    engine._sender.send = send_later  # type: ignore[assignment, method-assign]
+    assert len(claim(engine, 3000).messages) == 1000
+
+
+def test_each_of_a_batch_hears_its_own_error(
+    open_engine: Open, url: str, proxy: Proxy, server: "client_library.Redis"
+) -> None:
+    engine = open_engine(f"{proxy.url}/{url.rpartition('=')[2]}?reconnect=300ms")
+    put(engine, MANY)
+    server.set("bide:{p#0}:delayed", "somebody's own")
+    between(engine, proxy.close)
+    batch: list[Command] = [
+        Put("p", [Item("x", b"1"), Item("y", b"1")]),
+        Claim("q", MANY, LEASE, "w"),
+    ]
+    with pytest.raises(PartlyDone) as raised:
+        engine.execute(batch, NOW)
+    refused, unknown = raised.value.outcomes
+    assert isinstance(refused, StoreError)
+    assert not isinstance(refused, OutcomeUnknown)
+    assert isinstance(unknown, OutcomeUnknown)

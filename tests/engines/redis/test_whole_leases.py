@@ -197,6 +197,20 @@ def test_only_a_few_leases_are_whole(engine: RedisEngine, server: "client_librar
     assert sound(engine, now).sizes.leased == 3 * MANY - 2
 
 
+def test_what_is_extended_into_a_whole_lease_is_held_by_it(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    ids = put(engine, MANY + 5)
+    first = claim(engine)
+    server.hset(key("meta"), "token", first.token - 1)  # as of a later slice of the same claim
+    second = claim(engine, 5, NOW + 7)
+    assert second.token == first.token
+    assert all(settle(engine, Extend("q", of(second, ids[-1]), LEASE)))
+    assert all(settle(engine, Ack("q", of(first))))
+    assert [m.id for m in claim(engine, now=NOW + LEASE).messages] == ids[-1:]
+    assert sound(engine, NOW + LEASE).flow.lapsed == 1
+
+
 def test_claims_of_one_moment_that_make_one_lease(
     engine: RedisEngine, server: "client_library.Redis"
 ) -> None:

@@ -64,7 +64,7 @@ class RedisEngine:
         if not _has_errors(outcomes):
             return outcomes  # type: ignore[return-value]
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
-        if len(errors) == len(outcomes):
+        if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)
 

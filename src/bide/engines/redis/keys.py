@@ -35,7 +35,7 @@ _PARTS = (
 
 _FEW: Final[dict[str, tuple[str, ...]]] = {
     "records": ("records",),
-    "lease": ("leased",),
+    "lease": ("leases",),
     "put_one": ("meta", "records", "delayed", "tail"),
     "cancel_one": ("meta", "records", "delayed", "order", "alive"),
 }

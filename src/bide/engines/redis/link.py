@@ -149,7 +149,8 @@ class Link:
 
     def __init__(self, settings: Settings, lost: "Link | None" = None) -> None:
         self._settings = settings
-        self._run, self._number = "", None
+        self._run = ""
+        self._number: int | None = None
         self._connection = settings.connection()
         self.place = place(self._connection)
         self.open = True
@@ -313,15 +314,16 @@ class Link:
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
             refuse_newer(version, self._settings.shown)
-        for answer in (told, number, *shas):
+        for answer in (told, *shas):
             if isinstance(answer, Exception):
                 raise answer
-        self._run, self._number = facts.get("run_id", ""), number
+        self._run = facts.get("run_id", "")
+        self._number = number if isinstance(number, int) else None
         self._warn(facts)
 
     def _end(self, lost: "Link") -> None:
         """Have the server end a connection that was to this very run of it."""
-        if lost._number is None or lost._run != self._run:
+        if not lost._run or lost._number is None or lost._run != self._run:
             return
         answer = self.ask("CLIENT", "KILL", "ID", lost._number)
         if isinstance(answer, Exception):

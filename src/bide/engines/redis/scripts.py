@@ -108,8 +108,8 @@ class Fetch(NamedTuple):
         return (self.name, keys[0], *args)
 
 
-FETCHES: Final = {"records": Fetch("HMGET"), "lease": Fetch("ZSCORE")}
-"""The records of ids, and until when a lease holds."""
+FETCHES: Final = {"records": Fetch("HMGET"), "lease": Fetch("HGET")}
+"""The records of ids, and how many messages a lease still holds."""
 
 SCRIPTS: Final = tuple(_FLAGS)
 """The names of all scripts."""

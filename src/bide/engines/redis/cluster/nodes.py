@@ -202,5 +202,7 @@ class Nodes:
         """Close connections to what is no master any more."""
         for address in set(self._links) - self.slots.masters:
             self.lost(address)
+        for address in set(self._lost) - self.slots.masters:
+            del self._lost[address]
         for address in set(self._sought) - self.slots.masters:
             self._sought.pop(address).end()

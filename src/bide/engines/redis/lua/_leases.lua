@@ -125,6 +125,7 @@ local function leases()
 
   -- A lease holds these as well.
   function l.hold(lease, moment, ids)
+    if has('h') and call('HEXISTS', LEASES, lease .. ' marks') == 1 then l.spread() end
     call('ZADD', LEASED, moment, lease)
     if call('HINCRBY', LEASES, lease .. ' left', #ids) == #ids then
       call('HSET', LEASES, lease, concat(ids, '\n'))

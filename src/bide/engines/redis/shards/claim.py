@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from bide.engines.redis.records import SEQ, as_claimed
 from bide.engines.redis.shards.made import Made
 from bide.engines.redis.shards.rounds import Round, ask, together
-from bide.engines.redis.verbs.claim import brought, others
+from bide.engines.redis.verbs.claim import brought, others, unknown
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode
 from bide.model.commands import Claim
 from bide.model.errors import StoreError
@@ -130,6 +130,7 @@ class _Claim:
         heads = {s: decode(a[0]) for s, a in answers.items() if not isinstance(a, bytes)}
         for s, (now, *_) in heads.items():
             until = untils.setdefault(s, now + command.lease)
+            self.token = self.token or heads[s][1]
             jobs[s] = brought(command.queue, answers[s], until)
         for s, (ids, records) in self.heard((yield from together(jobs, self.made.count))).items():
             now, token, *_ = heads[s]  # nothing has tags
@@ -165,7 +166,9 @@ def claim_all(command: Claim, made: Made) -> Job:
     while True:
         views = yield from claim.survey(claim.alive, 0)
         if not views and claim.error is not None:
-            raise claim.error
+            if claim.found:  # else they would be held by nobody who knows
+                break
+            raise unknown(claim.error) if claim.token else claim.error
         if claim.wanted <= 0:
             break
         ready = any(view.ready for view in views.values() if not view.paused)

@@ -15,7 +15,7 @@ from bide.model.message import Message
 from bide.model.rank import PROMOTE, ready_rank
 from bide.model.replies import Claimed
 
-__all__ = ["brought", "claim", "is_large", "others"]
+__all__ = ["brought", "claim", "is_large", "others", "unknown"]
 
 LOTS = 256
 """Of so many messages or more the script may leave the records to be asked for."""
@@ -41,13 +41,20 @@ def brought(queue: str, answer: Sequence[Any], until: int) -> Generator[list[Cal
     ids = lines.decode().split("\n") if lines else []
     if len(ids) > len(records):
         _, token, *_ = decode(head)
-        told = yield [Call("records", queue, ids), Call("lease", queue, (f"{token} {until}",))]
+        told = yield [Call("records", queue, ids), Call("lease", queue, (f"{token} {until} left",))]
         for each in told:
             if isinstance(each, StoreError):
                 return each
         records, lease = told
         if lease is None:
             return [], []
+        if int(lease) != len(ids):  # some are held no longer, or more than these by this lease
+            (told,) = yield [Call("recover", queue, (token, until))]
+            if isinstance(told, StoreError):
+                return told
+            of, held, given = set(ids), told[1].decode().split("\n"), told[2]
+            pairs = [pair for pair in zip(held, given, strict=False) if pair[0] in of]
+            ids, records = [id for id, _ in pairs], [record for _, record in pairs]
     if None in records:
         ids = [id for id, record in zip(ids, records, strict=True) if record is not None]
         records = [record for record in records if record is not None]
@@ -60,7 +67,8 @@ def others(ids: Sequence[str], records: Sequence[bytes], known: Container[str]) 
     return [id for id, _ in pairs], [record for _, record in pairs]
 
 
-def _unknown(error: StoreError) -> OutcomeUnknown:
+def unknown(error: StoreError) -> OutcomeUnknown:
+    """Return the error of a claim that had leased something before it failed."""
     unknown = OutcomeUnknown(f"{error}; messages were leased, and come again when the lease lapses")
     unknown.__cause__ = error
     return unknown
@@ -88,7 +96,9 @@ def claim(command: Claim) -> Job:
             lost = decode(answer)
             (answer,) = yield [Call("recover", queue, lost)]
             if isinstance(answer, StoreError):
-                raise _unknown(answer)
+                if found:
+                    break
+                raise unknown(answer)
         tags |= read_tags(answer[3])
         now, given, following, weighs, lapsed, weighed, examined, more = decode(answer[0])
         until = now + command.lease if lost is None else lost[1]
@@ -96,7 +106,7 @@ def claim(command: Claim) -> Job:
         if isinstance(told, StoreError):
             if found:
                 break
-            raise _unknown(told)
+            raise unknown(told)
         ids, records = told
         if answer[1] and not records:  # nothing of it was left, so that it looks anew
             more, given = True, 0
@@ -110,6 +120,10 @@ def claim(command: Claim) -> Job:
         lapses, weigh, examine = lapses - lapsed, weigh - weighed, examine - examined
         if not more or wanted <= 0:
             break
+    if found and command.lease > 0 and (found[0].until or 0) <= now:
+        # Its slices took longer than the lease: the first ones are somebody else's, or come again.
+        held = [i for i, message in enumerate(found) if (message.until or 0) > now]
+        found, texts, following = [found[i] for i in held], [texts[i] for i in held], 0
     if not found:
         return [Claimed([], 0, now, following)]
     if weighted:
