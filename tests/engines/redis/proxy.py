@@ -13,7 +13,7 @@ class Proxy:
 
     `cut_up` and `cut_down` are how many more bytes go to and from the server before the connection
     is cut, once; `silent` swallows everything; `holds` keeps back what goes to the server, until
-    `deliver`; `rewrite` changes what comes back.
+    `deliver`; `rewrite` changes what comes back; `told` counts its bytes.
     """
 
     def __init__(self, path: str) -> None:
@@ -22,7 +22,7 @@ class Proxy:
         self.cut_down: int | None = None
         self.silent = self.holds = False
         self.rewrite: Rewrite = lambda data: data
-        self.connections = 0
+        self.connections = self.told = 0
         self._open: list[socket.socket] = []
         self._held: list[tuple[socket.socket, bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -93,6 +93,8 @@ class Proxy:
                     self.cut_up = left - len(data)
                 elif left is not None:
                     self.cut_down = left - len(data)
+                if not up:
+                    self.told += len(data)
                 sink.sendall(data if up else self.rewrite(data))
         for each in (source, sink):
             with suppress(OSError):

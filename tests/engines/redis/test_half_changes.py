@@ -12,15 +12,12 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Claim, Count, Extend, Find, Lease, Put, Retry, Scan
+from bide.model.commands import Ack, Count, Extend, Find, Put, Retry, Scan
 from bide.model.message import Item
-from bide.model.replies import Claimed, Outcomes
+from bide.model.replies import Outcomes
+from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
-
-NOW = 1_700_000_000_000
-LEASE = 60_000
-MANY = 260
 
 Change = Callable[[], object]
 
@@ -35,27 +32,6 @@ def engine(open_engine: Open, disk: RedisServer) -> RedisEngine:
     return open_engine(disk.url)
 
 
-def key(part: str) -> str:
-    return f"bide:{{q#0}}:{part}"
-
-
-def put(engine: RedisEngine, total: int = MANY) -> list[str]:
-    ids = [f"m{number:04}" for number in range(total)]
-    for first in range(0, total, 60):
-        engine.execute([Put("q", [Item(id, b"1") for id in ids[first : first + 60]])], NOW)
-    return ids
-
-
-def claim(engine: RedisEngine, count: int = MANY, now: int = NOW) -> Claimed:
-    (reply,) = engine.execute([Claim("q", count, LEASE, "w")], now)
-    assert isinstance(reply, Claimed)
-    return reply
-
-
-def of(claimed: Claimed) -> list[Lease]:
-    return [Lease(message.id, claimed.token) for message in claimed.messages]
-
-
 def _claiming(engine: RedisEngine) -> Change:
     put(engine, 2 * MANY)
     claim(engine)
@@ -63,7 +39,7 @@ def _claiming(engine: RedisEngine) -> Change:
 
 
 def _claiming_few(engine: RedisEngine) -> Change:
-    put(engine)
+    put(engine, MANY)
     return lambda: claim(engine, 50)
 
 
@@ -75,7 +51,7 @@ def _acking(engine: RedisEngine) -> Change:
 
 
 def _acking_one(engine: RedisEngine) -> Change:
-    put(engine)
+    put(engine, MANY)
     claimed = claim(engine)
     return lambda: engine.execute([Ack("q", of(claimed)[:1])], NOW + 1)
 
@@ -88,19 +64,19 @@ def _asking(engine: RedisEngine) -> Change:
 
 
 def _retrying(engine: RedisEngine) -> Change:
-    put(engine)
+    put(engine, MANY)
     claimed = claim(engine)
     return lambda: engine.execute([Retry("q", of(claimed)[:3], 5, "later")], NOW + 1)
 
 
 def _extending(engine: RedisEngine) -> Change:
-    put(engine)
+    put(engine, MANY)
     claimed = claim(engine)
     return lambda: engine.execute([Extend("q", of(claimed)[:3], 2 * LEASE)], NOW + 1)
 
 
 def _lapsing(engine: RedisEngine) -> Change:
-    put(engine)
+    put(engine, MANY)
     claim(engine)
     return lambda: claim(engine, 10, NOW + LEASE)
 
@@ -169,5 +145,5 @@ def _all_comes_once(engine: RedisEngine, server: "client_library.Redis") -> None
     assert set(found.values()) <= {1}
     left = server.exists(*map(key, ("records", "leases", "leased", "delayed", "ready")))
     assert left == 0
-    ids = put(engine)
+    ids = put(engine, MANY)
     assert [message.id for message in claim(engine, now=now).messages] == ids

@@ -1,8 +1,9 @@
 -- What leases messages, for claims from one shard or from several.
 
+local LOTS = 256  -- of so many or more the records are left to be fetched, at less cost
+
 local ids, texts, token = {}, {}, ''  -- what was leased, and the number of the claim
-local LOTS = 256  -- of so many or more the records are left to be fetched, which takes the server
-local apart = false  --   less time than to tell them from here; whether it is so now
+local apart = false  -- whether the records are left to be fetched
 local chunks = {}  -- the names of those in which it stands
 local until_text
 local reach = number(now * 256 + 255)  -- the highest rank of what is due
@@ -113,7 +114,7 @@ local function hold_all(lease, found, names, holder)
       held[#held + 1] = mark
     end
   end
-  if again or #others > 0 and call('HEXISTS', LEASES, lease) == 1 then L().spread() end
+  if again then L().spread() end
   L().hold(lease, until_text, found)
   add('HSET', HELD, held)
 end

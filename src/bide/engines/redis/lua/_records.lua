@@ -91,7 +91,7 @@ local function records()
     end
   end
 
-  -- Sets aside a record that stands nowhere; the caller saves it.
+  -- Sets aside a record that stands in no set; the caller saves it.
   local function aside(r, state, moment)
     r.aside, r.ended = state, moment
     call('ZADD', ENDED[state], number(moment), r.member)
@@ -104,7 +104,7 @@ local function records()
     if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   end
 
-  -- Counts a failed attempt of a record that stands nowhere any more; true when another one is left.
+  -- Counts a failed attempt of a record that stands in no set; true when another one is left.
   local function failed(r, holder, reason, moment, final)
     r.attempt = r.attempt + 1
     local failures = r.failures ~= '' and cjson.decode(r.failures) or {}

@@ -6,9 +6,12 @@ local still = ARGV[5]
 local total = exists and #ARGV - 5 or 0
 local texts = total > 0 and call('HMGET', RECORDS, unpack(ARGV, 6)) or {}
 local held = {}
-local there = false
-for i = 1, total do there = there or texts[i] end
-if there and has('h') then L().spread() end
+for i = 1, has('h') and total or 0 do
+  if texts[i] then
+    L().spread()
+    break
+  end
+end
 if total > 0 and call('EXISTS', HELD) == 1 then held = call('HMGET', HELD, unpack(ARGV, 6)) end
 local outcomes, members, ids, groups = {}, {}, {}, {}
 local n = 0

@@ -1,7 +1,7 @@
 """Claim: lease the next due messages, slice by slice if very many are wanted.
 
-Of few messages the script tells the records as well. Those of many are fetched behind it: that
-takes a round trip more, and a quarter of its time off the server.
+Of few messages the script tells the records as well. Those of many are fetched behind it: a script
+would make a text of its own of each, which costs more than the round trip.
 """
 
 from collections.abc import Container, Generator, Sequence
@@ -18,7 +18,7 @@ from bide.model.replies import Claimed
 __all__ = ["brought", "claim", "is_large", "others", "unknown"]
 
 LOTS = 256
-"""Of so many messages or more the script may leave the records to be asked for."""
+"""Of so many messages or more the script may leave the records to be fetched."""
 
 
 Records = tuple[Sequence[str], Sequence[bytes]]
@@ -30,6 +30,10 @@ def is_large(command: Claim) -> bool:
     return command.count >= LOTS
 
 
+def _ids(lines: bytes) -> list[str]:
+    return lines.decode().split("\n") if lines else []
+
+
 def brought(queue: str, answer: Sequence[Any], until: int) -> Generator[list[Call], list[Any], Any]:
     """Return what a script that leases has told, records that it left out fetched.
 
@@ -38,7 +42,7 @@ def brought(queue: str, answer: Sequence[Any], until: int) -> Generator[list[Cal
     Returns the error instead, if that is what a call returns.
     """
     head, lines, records, *_ = answer
-    ids = lines.decode().split("\n") if lines else []
+    ids = _ids(lines)
     if len(ids) > len(records):
         _, token, *_ = decode(head)
         told = yield [Call("records", queue, ids), Call("lease", queue, (f"{token} {until} left",))]
@@ -52,9 +56,9 @@ def brought(queue: str, answer: Sequence[Any], until: int) -> Generator[list[Cal
             (told,) = yield [Call("recover", queue, (token, until))]
             if isinstance(told, StoreError):
                 return told
-            of, held, given = set(ids), told[1].decode().split("\n"), told[2]
-            pairs = [pair for pair in zip(held, given, strict=False) if pair[0] in of]
-            ids, records = [id for id, _ in pairs], [record for _, record in pairs]
+            asked, held = set(ids), dict(zip(_ids(told[1]), told[2], strict=True))
+            ids = [id for id in held if id in asked]
+            records = [held[id] for id in ids]
     if None in records:
         ids = [id for id, record in zip(ids, records, strict=True) if record is not None]
         records = [record for record in records if record is not None]
@@ -69,9 +73,9 @@ def others(ids: Sequence[str], records: Sequence[bytes], known: Container[str]) 
 
 def unknown(error: StoreError) -> OutcomeUnknown:
     """Return the error of a claim that had leased something before it failed."""
-    unknown = OutcomeUnknown(f"{error}; messages were leased, and come again when the lease lapses")
-    unknown.__cause__ = error
-    return unknown
+    leased = OutcomeUnknown(f"{error}; messages were leased, and come again when the lease lapses")
+    leased.__cause__ = error
+    return leased
 
 
 def claim(command: Claim) -> Job:
