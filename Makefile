@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-all lint types docs bench soak mutants fmt clean
+.PHONY: help demo examples test servers test-full lint types docs bench soak mutants fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,8 @@ test: $(VENV)/.dev servers lint types docs ## Run every check: lint, types, docs
 servers:
 	@tools/servers
 
-test-all: ## Run every check on Python 3.11, 3.12 and 3.13
+test-full: $(VENV)/.dev servers ## Run every test: also Valkey, whole clusters, Python 3.11 to 3.13
+	$(BIN)/python -m pytest --numprocesses auto --full tests
 	@for version in 3.11 3.12 3.13; do \
 	  python=$$(tools/find-python $$version) || exit 1; \
 	  echo "== Python $$version ($$python)"; \

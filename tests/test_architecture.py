@@ -1,16 +1,29 @@
-"""Imports run one way, and files stay of a size that can be read."""
+"""Imports run one way, files can be read in one sitting, and their names tell them apart."""
 
 import ast
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "bide"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-ENGINES = ["http", "memory", "redis", "sqlite"]
+LONGEST = 400
+VAGUE = {"common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
 
-# A part of bide, and which parts it may import beside itself. The first match counts.
+ALIKE = {
+    "cli/screen.py",
+    "engines/redis/bell.py",
+    "engines/redis/claim.py",
+    "engines/redis/sender.py",
+    "server/deliveries.py",
+    "server/metrics.py",
+    "server/service.py",
+    "server/wire.py",
+}
+"""Names that two files of one package still share. This list only gets shorter."""
+
+# A part of bide, and which parts it may import beside itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "bide.model": set(),
     "bide.clock": set(),
@@ -48,16 +61,29 @@ def part_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+def engine_of(module: str) -> str | None:
+    """Return which engine a module belongs to; `None` for what engines share, and all else."""
+    parts = module.split(".")
+    in_folder = parts[:2] == ["bide", "engines"] and len(parts) > 2
+    return parts[2] if in_folder and (SOURCE / "engines" / parts[2]).is_dir() else None
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
-    """Return the modules of bide that a file imports, wherever in it."""
+    """Return the modules that a file imports, wherever in it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if is_module(name) else node.module for name in names}
-    return {name for name in found if name == "bide" or name.startswith("bide.")}
+    return found
 
 
 def is_module(name: str) -> bool:
@@ -65,57 +91,80 @@ def is_module(name: str) -> bool:
     return name.startswith("bide.") and (path.is_dir() or path.with_suffix(".py").is_file())
 
 
-every_file = pytest.mark.parametrize("path", FILES, ids=module_of)
+IMPORTS = [
+    (module_of(path), name)
+    for path in FILES
+    for name in sorted(imports_of(path))
+    if name.partition(".")[0] == "bide"
+]
+"""Each module of bide with each of those that it imports."""
 
 
-@every_file
-def test_imports_run_one_way(path: Path) -> None:
-    mine = part_of(module_of(path))
-    assert mine in MAY_IMPORT, f"a new part: say in MAY_IMPORT what {mine} may import"
-    wrong = {name for name in imports_of(path) if part_of(name) not in MAY_IMPORT[mine] | {mine}}
-    assert wrong == set()
-
-
-@every_file
-def test_no_import_is_relative(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        assert not (isinstance(node, ast.ImportFrom) and node.level)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_knows_no_other_engine(engine: str) -> None:
-    others = [f"bide.engines.{other}" for other in ENGINES if other != engine]
-    for path in (SOURCE / "engines" / engine).rglob("*.py"):
-        assert [name for name in imports_of(path) if name.startswith(tuple(others))] == []
-
-
-def test_what_engines_share_knows_no_engine() -> None:
-    for path in (SOURCE / "engines").glob("*.py"):
-        mine = [f"bide.engines.{engine}" for engine in ENGINES]
-        assert [name for name in imports_of(path) if name.startswith(tuple(mine))] == []
-
-
-def test_nothing_but_tests_imports_testing() -> None:
-    for path in FILES:
-        if not module_of(path).startswith("bide.testing"):
-            assert [name for name in imports_of(path) if name.startswith("bide.testing")] == []
-
-
-def test_only_the_conformance_suite_needs_the_extra() -> None:
-    for path in FILES:
-        if module_of(path).startswith("bide.testing.conformance"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.partition(".")[0] for name in names} & {"pytest", "hypothesis"}
-
-
-@every_file
-def test_a_file_is_at_most_400_lines_long(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) <= 400
+def test_imports_run_one_way() -> None:
+    unknown = {part_of(module_of(path)) for path in FILES} - MAY_IMPORT.keys()
+    assert unknown == set(), "new parts: say in MAY_IMPORT what they may import"
+    wrong = [
+        f"{module} imports {name}"
+        for module, name in IMPORTS
+        if part_of(name) not in MAY_IMPORT[part_of(module)] | {part_of(module)}
+    ]
+    assert wrong == []
 
 
 def test_the_table_has_no_part_that_is_gone() -> None:
-    parts = {part_of(module_of(path)) for path in FILES}
-    assert set(MAY_IMPORT) <= parts
+    assert MAY_IMPORT.keys() <= {part_of(module_of(path)) for path in FILES}
+
+
+def test_no_import_is_relative() -> None:
+    relative = [
+        f"{module_of(path)}, line {node.lineno}"
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_an_engine_knows_no_other_engine_and_what_they_share_knows_none() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, name in IMPORTS
+        if module.startswith("bide.engines") and engine_of(name) not in (None, engine_of(module))
+    ]
+    assert wrong == []
+
+
+def test_nothing_but_tests_imports_testing() -> None:
+    parts = [(part_of(module), part_of(name)) for module, name in IMPORTS]
+    assert {module for module, name in parts if name == "bide.testing"} == {"bide.testing"}
+
+
+def test_only_the_conformance_suite_needs_the_extra() -> None:
+    needing = {
+        module_of(path)
+        for path in FILES
+        if {name.partition(".")[0] for name in imports_of(path)} & {"pytest", "hypothesis"}
+    }
+    assert needing
+    assert {name for name in needing if not name.startswith("bide.testing.conformance")} == set()
+
+
+def test_a_file_is_at_most_400_lines_long() -> None:
+    sizes = {module_of(path): len(path.read_text("utf-8").splitlines()) for path in FILES}
+    assert {name: size for name, size in sizes.items() if size > LONGEST} == {}
+
+
+def test_a_file_is_named_after_what_is_in_it() -> None:
+    assert [module_of(path) for path in FILES if path.stem in VAGUE] == []
+
+
+def test_no_two_files_of_a_package_have_the_same_name() -> None:
+    """Those of two engines may: they do the same for two stores."""
+    found: dict[str, int] = defaultdict(int)
+    for path in FILES:
+        module = module_of(path)
+        engine = engine_of(module)
+        package = f"engines/{engine}" if engine else part_of(module).removeprefix("bide.")
+        if path.stem not in ("__init__", "__main__"):
+            found[f"{package}/{path.name}"] += 1
+    assert {name for name, count in found.items() if count > 1} <= ALIKE

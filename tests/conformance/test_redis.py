@@ -125,6 +125,7 @@ class OnCluster:
 _numbers = itertools.count()
 
 
+@pytest.mark.full
 class TestRedisCluster(OnCluster, ShardedConformance):
     """The whole suite again; of the random scripts, which meet nothing new here, a few."""
 
@@ -147,6 +148,7 @@ def bereft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     cluster.stop()
 
 
+@pytest.mark.full
 class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
     """A part of the suite, after the death of a master."""
 

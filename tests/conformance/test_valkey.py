@@ -11,6 +11,8 @@ from bide.engines.redis import from_url
 from bide.testing.conformance import EngineConformance
 from tests.servers import RedisServer, valkey_program
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:

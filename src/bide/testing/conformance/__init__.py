@@ -1,7 +1,6 @@
 """The conformance suite: what every engine promises, as tests that anybody's engine can run.
 
 Subclass `EngineConformance`, provide the fixture `make_engine`, and let pytest run it. See there.
-`QueueConformance` and `AsyncQueueConformance` ask the same through what users call.
 """
 
 try:
@@ -13,17 +12,13 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches calls changing claiming content desk faces keeping looking moving play putting "
-    "scripts settling suite watch"
+    "batches changing claiming content desk keeping looking moving play putting scripts settling "
+    "suite watch"
 )
 
 # So that a failing assertion tells what it compared, as in tests of one's own.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
-from bide.testing.conformance.suite import (  # noqa: E402
-    AsyncQueueConformance,
-    EngineConformance,
-    QueueConformance,
-)
+from bide.testing.conformance.suite import EngineConformance  # noqa: E402
 
-__all__ = ["AsyncQueueConformance", "EngineConformance", "QueueConformance"]
+__all__ = ["EngineConformance"]
