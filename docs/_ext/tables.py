@@ -8,38 +8,38 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from bide.engines.memory import MemoryEngine
-from bide.engines.port import Capabilities
 from bide.engines.redis import RedisEngine
 from bide.engines.sqlite import SqliteEngine
 from bide.model import lifecycle
 
 ENGINES = {
-    "memory://": MemoryEngine.capabilities,
     "sqlite://": SqliteEngine.capabilities,
     "redis://": RedisEngine.capabilities,
+    "memory://": MemoryEngine.capabilities,
 }
 
 MEANING = {
-    "durable": "survives the death of every process",
+    "durable": "confirmed changes survive the death of every process",
     "shared": "several processes at a time",
-    "caller_time": "goes by a clock that a test moves",
     "random_access": "get, scan, cancel, reschedule",
     "priorities": "priorities",
-    "precision_ms": "precision of its moments, in ms",
-    "resends": "finds out after a lost connection what was done",
-    "overlaps": "gets many commands in halves, one while the callers of the other go on",
+    "precision_ms": "precision of due times, in ms",
 }
+"""The capabilities that matter to users."""
+
+INTERNAL = frozenset({"caller_time", "resends", "overlaps"})
+"""The capabilities that only the code asks for."""
 
 
 def capabilities() -> str:
-    """Return what each engine can do, as a table."""
+    """Return a table of what each store can do; `http://` does what the store behind it does."""
     lines = [
-        f"| | {' | '.join(f'`{name}`' for name in ENGINES)} |",
-        "|---" * (len(ENGINES) + 1) + "|",
+        f"| | {' | '.join(f'`{name}`' for name in ENGINES)} | `http://` |",
+        "|---" * (len(ENGINES) + 2) + "|",
     ]
-    for name in Capabilities.__struct_fields__:
+    for name, meaning in MEANING.items():
         cells = [_cell(msgspec.structs.asdict(can)[name]) for can in ENGINES.values()]
-        lines.append(f"| {MEANING[name]} | {' | '.join(cells)} |")
+        lines.append(f"| {meaning} | {' | '.join(cells)} | as the server's store |")
     return "\n".join(lines)
 
 
@@ -56,7 +56,7 @@ def _directive(text: Callable[[], str]) -> type[SphinxDirective]:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Make the directives known."""
+    """Register the directives."""
     app.add_directive("transitions", _directive(lifecycle.as_markdown))
     app.add_directive("capabilities", _directive(capabilities))
     return {"parallel_read_safe": True}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,15 +25,16 @@ from bide.server.settings import PORT, Settings
 from bide.worker.supervisor import LEEWAY, SILENT
 from tests.docs.test_pages import ROOT
 
-UNIT = ROOT / "deploy/bide.service"
+SERVER = ROOT / "deploy/bide.service"
+WORKER = ROOT / "deploy/bide-worker.service"
 CONTAINER = ROOT / "deploy/Containerfile"
 BOUND = 30.0
 
 
-def unit() -> dict[str, list[str]]:
-    """Return what the unit sets in all its sections, each as often as it is set."""
+def unit(path: Path) -> dict[str, list[str]]:
+    """Return the values of each key of a unit, over all its sections."""
     found: dict[str, list[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line and line[0] not in "#[":
             name, _, value = line.partition("=")
             found.setdefault(name, []).append(value)
@@ -74,7 +76,7 @@ def calls(text: str) -> Iterator[list[str]]:
             yield shlex.split(found[1])
 
 
-@pytest.mark.parametrize("path", [UNIT, CONTAINER], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [SERVER, CONTAINER], ids=lambda path: path.name)
 def test_what_the_comments_tell_to_run_exists(path: Path) -> None:
     found = list(calls(path.read_text()))
     assert ["token", "create"] in [words[:2] for words in found]
@@ -82,18 +84,52 @@ def test_what_the_comments_tell_to_run_exists(path: Path) -> None:
         check_options(words)
 
 
-def test_the_units_commands_and_times_fit() -> None:
-    told = unit()
+def test_the_servers_unit_runs_commands_that_exist() -> None:
+    told = unit(SERVER)
     for name in ("ExecStartPre", "ExecStart"):
         program, *words = shlex.split(told[name][0])
         assert program == "/opt/bide/bin/bide"
         assert words[0] == "serve"
         check_options(words)
-    assert "HUP" in told["ExecReload"][0]
-    assert int(told["TimeoutStopSec"][0]) > Settings().grace + LEEWAY
-    assert int(told["WatchdogSec"][0]) > SILENT
     assert told["WorkingDirectory"] == [f"/var/lib/{told['StateDirectory'][0]}"]
-    assert told["RestartPreventExitStatus"] == ["2"]  # a mistake in the settings mends itself never
+    assert int(told["TimeoutStopSec"][0]) > Settings().grace + LEEWAY
+
+
+def test_the_workers_unit_runs_a_command_that_exists() -> None:
+    told = unit(WORKER)
+    program, *words = shlex.split(told["ExecStart"][0])
+    assert program == "/srv/shop/.venv/bin/bide"
+    assert words[:2] == ["worker", "shop:app"]
+    check_options(words)
+    grace = int(words[words.index("--grace") + 1].removesuffix("s"))
+    assert int(told["TimeoutStopSec"][0]) > grace + LEEWAY
+    folder = f"/var/lib/{told['StateDirectory'][0]}"
+    assert told["Environment"] == [f"BIDE_URL=sqlite:///{folder}/bide.db"]
+
+
+@pytest.mark.parametrize("path", [SERVER, WORKER], ids=lambda path: path.name)
+def test_a_unit_is_confined_and_reloads(path: Path) -> None:
+    told = unit(path)
+    assert told["UMask"] == ["0077"]
+    assert told["MemoryMax"]
+    assert told["ProtectSystem"] == ["strict"]
+    assert "HUP" in told["ExecReload"][0]
+    assert int(told["WatchdogSec"][0]) > SILENT
+    assert told["RestartPreventExitStatus"] == ["2"]  # a restart does not fix wrong usage
+
+
+@pytest.mark.parametrize("path", [SERVER, WORKER], ids=lambda path: path.name)
+def test_systemd_understands_the_unit(tmp_path: Path, path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = re.sub(r"=/(opt|srv)/\S+/bin/bide ", "=/bin/true ", path.read_text())
+    (tmp_path / path.name).write_text(text)  # the program must exist, or it complains
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(tmp_path / path.name)],
+        capture_output=True, text=True, timeout=BOUND,
+    )  # fmt: skip
+    assert not [line for line in done.stderr.splitlines() if path.name in line], done.stderr
 
 
 def test_the_containers_instructions_fit() -> None:
@@ -165,15 +201,34 @@ def get(url: str) -> Any:
 
 
 @pytest.mark.process
-def test_the_units_command_starts_reloads_and_stops_as_systemd_wants(tmp_path: Path) -> None:
+def test_the_servers_command_starts_reloads_and_stops_as_systemd_wants(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "serve.toml").write_text(f"port = {port}\n")
-    words = shlex.split(unit()["ExecStart"][0])
+    words = shlex.split(unit(SERVER)["ExecStart"][0])
     words[words.index("/etc/bide/serve.toml")] = str(tmp_path / "serve.toml")
     assert words[0] == "/opt/bide/bin/bide"
     with started(tmp_path, [sys.executable, "-m", "bide", *words[1:]]) as systemd:
         systemd.hears("READY=1")
         assert get(f"http://127.0.0.1:{port}/readyz") == {"status": "ready"}
+        systemd.hears("WATCHDOG=1")
+        systemd.process.send_signal(signal.SIGHUP)
+        systemd.hears("RELOADING=1")
+        systemd.hears("READY=1")
+        systemd.process.terminate()
+        systemd.hears("STOPPING=1")
+        assert systemd.process.wait(BOUND) == 0
+
+
+@pytest.mark.process
+def test_the_workers_command_starts_reloads_and_stops_as_systemd_wants(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "import bide\napp = bide.App()\n@app.handler('orders')\ndef expire(order: dict): ...\n"
+    )
+    told = unit(WORKER)
+    _, *words = shlex.split(told["ExecStart"][0])
+    environment = {"BIDE_URL": f"sqlite:///{tmp_path}/bide.db"}
+    with started(tmp_path, [sys.executable, "-m", "bide", *words], **environment) as systemd:
+        systemd.hears("READY=1")
         systemd.hears("WATCHDOG=1")
         systemd.process.send_signal(signal.SIGHUP)
         systemd.hears("RELOADING=1")
