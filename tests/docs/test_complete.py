@@ -3,10 +3,9 @@
 import ast
 import re
 import runpy
+from collections.abc import Iterable
 from inspect import signature
 from pathlib import Path
-
-import pytest
 
 import _bide_pytestplugin
 import bide
@@ -28,58 +27,59 @@ def text(*names: str) -> str:
     return "\n".join((DOCS / name).read_text() for name in names)
 
 
-@pytest.mark.parametrize("name", errors.__all__)
-def test_every_error_has_its_cause_and_mend(name: str) -> None:
-    rows = re.findall(rf"^\| `{name}` \| (.+) \| (.+) \|$", text("errors.md"), re.MULTILINE)
-    if name == "BideError":
-        assert "`BideError` itself is never raised" in text("errors.md")
-    else:
-        assert len(rows) == 1
+def missing(names: Iterable[str], pattern: str, told: str) -> list[str]:
+    """Return the names for which a pattern, with the name in place of `NAME`, finds nothing."""
+    return [name for name in names if not re.search(pattern.replace("NAME", name), told, re.M)]
 
 
-@pytest.mark.parametrize("name", bide.__all__)
-def test_every_public_name_is_in_the_reference(name: str) -> None:
-    if name in errors.__all__:
-        assert "automodule:: bide.model.errors" in text("reference/exceptions.md")
-    else:
-        told = text("reference/queue.md", "reference/values.md", "reference/worker.md")
-        assert re.search(rf"auto(class|function):: bide\.{name}\n", told)
+def tasks(*others: str) -> str:
+    return "\n".join(page.read_text() for page in DOCS.glob("howto/*.md")) + text(*others)
 
 
-@pytest.mark.parametrize("name", bide.timing.__all__)
-def test_every_timer_is_in_the_reference(name: str) -> None:
-    assert re.search(rf"auto\w+:: bide\.timing\.{name}\n", text("reference/timing.md"))
+def test_every_error_has_its_cause_and_mend() -> None:
+    assert "`BideError` itself is never raised" in text("errors.md")
+    names = [name for name in errors.__all__ if name != "BideError"]
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", text("errors.md"), re.M)
+    assert [name for name in names if rows.count(name) != 1] == []
 
 
-@pytest.mark.parametrize("name", bide.testing.__all__)
-def test_everything_for_tests_is_in_the_reference(name: str) -> None:
-    assert f"autoclass:: bide.testing.{name}\n" in text("reference/testing.md")
+def test_every_public_name_is_in_the_reference() -> None:
+    assert "automodule:: bide.model.errors" in text("reference/exceptions.md")
+    names = [name for name in bide.__all__ if name not in errors.__all__]
+    told = text("reference/queue.md", "reference/values.md", "reference/worker.md")
+    assert missing(names, r"auto(class|function):: bide\.NAME$", told) == []
 
 
-@pytest.mark.parametrize("name", _bide_pytestplugin.__all__)
-def test_every_fixture_is_told(name: str) -> None:
-    assert f"| `{name}` |" in text("reference/testing.md")
-    assert name in text("howto/testing.md")
+def test_every_timer_is_in_the_reference() -> None:
+    told = text("reference/timing.md")
+    assert missing(bide.timing.__all__, r"auto\w+:: bide\.timing\.NAME$", told) == []
 
 
-@pytest.mark.parametrize("name", [name for name in dir(bide.Queue) if not name.startswith("_")])
-def test_every_method_has_a_task(name: str) -> None:
+def test_everything_for_tests_is_in_the_reference() -> None:
+    told = text("reference/testing.md")
+    assert missing(bide.testing.__all__, r"autoclass:: bide\.testing\.NAME$", told) == []
+
+
+def test_every_fixture_is_told() -> None:
+    names = _bide_pytestplugin.__all__
+    assert missing(names, r"\| `NAME` \|", text("reference/testing.md")) == []
+    assert missing(names, "NAME", text("howto/testing.md")) == []
+
+
+def test_every_method_has_a_task() -> None:
     """The reference says what it does; a page must say what it is good for."""
-    pages = [*DOCS.glob("howto/*.md"), DOCS / "quickstart.md", DOCS / "stores.md"]
-    told = "\n".join(page.read_text() for page in pages)
-    if name not in ("name", "url"):
-        assert re.search(rf"\.{name}\(", told)
+    names = [name for name in dir(bide.Queue) if name[0] != "_" and name not in ("name", "url")]
+    assert missing(names, r"\.NAME\(", tasks("quickstart.md", "stores.md")) == []
 
 
-@pytest.mark.parametrize("name", sorted(Face.__init__.__kwdefaults__ or ()))
-def test_every_option_of_a_queue_is_told(name: str) -> None:
-    pages = [*DOCS.glob("howto/*.md"), DOCS / "operations.md"]
-    assert any(re.search(rf"\b{name}=", page.read_text()) for page in pages)
+def test_every_option_of_a_queue_is_told() -> None:
+    options = Face.__init__.__kwdefaults__ or {}
+    assert missing(options, r"\bNAME=", tasks("operations.md")) == []
 
 
-@pytest.mark.parametrize("name", list(signature(bide.Queue.put).parameters)[2:])
-def test_every_option_of_a_put_has_a_task(name: str) -> None:
-    assert any(re.search(rf"\b{name}=", page.read_text()) for page in DOCS.glob("howto/*.md"))
+def test_every_option_of_a_put_has_a_task() -> None:
+    options = list(signature(bide.Queue.put).parameters)[2:]
+    assert missing(options, r"\bNAME=", tasks()) == []
 
 
 def test_every_option_of_a_url_is_told() -> None:
@@ -96,14 +96,10 @@ def test_every_option_of_a_url_is_told() -> None:
         assert f"| `{name}` |" in told
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_every_state_is_told(state: str) -> None:
-    assert f"- **{state}**:" in text("lifecycle.md")
-
-
-@pytest.mark.parametrize("cause", sorted({transition.cause for transition in TRANSITIONS}))
-def test_every_cause_is_told(cause: str) -> None:
-    assert re.search(rf"^- \*\*{cause}\*\*", text("lifecycle.md"), re.MULTILINE)
+def test_every_state_and_every_cause_is_told() -> None:
+    told = text("lifecycle.md")
+    assert missing(STATES, r"^- \*\*NAME\*\*:", told) == []
+    assert missing({step.cause for step in TRANSITIONS}, r"^- \*\*NAME\*\*", told) == []
 
 
 def test_the_diagram_shows_what_the_table_says() -> None:
@@ -146,10 +142,10 @@ def test_the_table_of_stores_knows_every_capability() -> None:
     assert shown | internal == set(Capabilities.__struct_fields__)
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_lead_somewhere() -> None:
     """Those of the documentation itself are checked by its build."""
-    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / name).read_text()):
+    pages = "\n".join((ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md"))
+    for target in re.findall(r"\]\(([^)]+)\)", pages):
         if "://" not in target:
             path, _, anchor = target.partition("#")
             page = (ROOT / path).read_text()

@@ -26,24 +26,44 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-@pytest.fixture(params=["memory", "redis", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
+_PAIRS = [
+    ("sync", "sqlite"),
+    ("async", "redis"),
+    *(
+        pytest.param(pair, marks=pytest.mark.full)
+        for pair in [
+            ("sync", "memory"), ("sync", "redis"), ("async", "memory"), ("async", "sqlite"),
+        ]
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(params=_PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A face, and what kind of store it is on."""
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, pair: tuple[str, str], tmp_path: Path) -> str:
+    kind = pair[1]
+    if kind == "redis":
         fresh: Callable[[], str] = request.getfixturevalue("redis_url")
         return fresh()
-    if request.param == "memory":
+    if kind == "memory":
         return f"memory://test{next(_numbers)}"
     return f"sqlite:///{tmp_path}/bide.db?durability=normal"
 
 
-@pytest.fixture(params=["sync", "async"])
-def make(request: pytest.FixtureRequest, url: str, clock: FakeClock, loop: Loop) -> Iterator[Make]:
+@pytest.fixture
+def make(pair: tuple[str, str], url: str, clock: FakeClock, loop: Loop) -> Iterator[Make]:
     """Makes queues of one face on one store; all are closed at the end."""
     made: list[Any] = []
 
     def make(name: str = "orders", url: str = url, **options: Any) -> Any:
         options.setdefault("clock", clock)
-        if request.param == "sync":
+        if pair[0] == "sync":
             made.append(bide.Queue(name, url, **options))
         else:
             made.append(Blocking(bide.AsyncQueue(name, url, **options), loop))

@@ -11,10 +11,10 @@ from bide import App, InvalidArgument, Job, NewMessage, move
 from bide.testing.clock import START
 
 
-@pytest.fixture
-def url() -> str:
-    """None of this reaches a store."""
-    return "memory://refusals"
+@pytest.fixture(params=["sync", pytest.param("async", marks=pytest.mark.full)])
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """None of this reaches a store, and both faces have it checked in one place."""
+    return request.param, "memory"
 
 
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001  (this is what it is about)

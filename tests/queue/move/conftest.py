@@ -7,7 +7,12 @@ import bide
 from bide.testing.clock import FakeClock
 from tests.queue.move.scene import Stores
 
-_KINDS = [("memory", "memory"), ("sqlite", "memory"), ("memory", "sqlite"), ("sqlite", "sqlite")]
+_KINDS = [
+    ("sqlite", "memory"),
+    ("memory", "sqlite"),
+    pytest.param(("memory", "memory"), marks=pytest.mark.full),
+    pytest.param(("sqlite", "sqlite"), marks=pytest.mark.full),
+]
 
 
 @pytest.fixture(params=_KINDS, ids="-to-".join)

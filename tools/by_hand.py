@@ -1,0 +1,154 @@
+"""Mutants written by hand: each stands for a mistake that somebody could make."""
+
+from typing import NamedTuple
+
+MEMORY = "memory/engine.py"
+SHELF = "memory/shelf.py"
+SESSION = "sqlite/session.py"
+SQL = "sqlite/statements.sql"
+CLAIM = "sqlite/verbs/claim.py"
+SETTLE = "sqlite/verbs/settle.py"
+CHANGE = "sqlite/verbs/change.py"
+PUT = "sqlite/verbs/put.py"
+LOOK = "sqlite/verbs/look.py"
+
+
+class Mutant(NamedTuple):
+    """One change: the text `old`, which stands in the file exactly once, becomes `new`."""
+
+    name: str
+    path: str
+    """Below `src/bide/engines`."""
+    old: str
+    new: str
+
+    @property
+    def engine(self) -> str:
+        """Whose source it changes."""
+        return self.path.partition("/")[0]
+
+    def applied(self, text: str) -> str | None:
+        """Return the file's text with the change; `None` if `old` is not there exactly once."""
+        return text.replace(self.old, self.new) if text.count(self.old) == 1 else None
+
+
+MUTANTS = [
+    Mutant("one tick early", SHELF,
+           'first = list(islice(self._upto("delayed", delayed_reach(now)),',
+           'first = list(islice(self._upto("delayed", delayed_reach(now + 1)),'),
+    Mutant("a lapse one tick late", SHELF, "record.until <= now", "record.until < now"),
+    Mutant("expired one tick early", SHELF, "now > record.due + record.expires",
+           "now >= record.due + record.expires"),
+    Mutant("the token does not count", MEMORY, "record.token != lease.token", "False"),
+    Mutant("tokens do not grow", MEMORY, "shelf.token += 1", "shelf.token += 0"),
+    Mutant("one attempt too many", SHELF, "record.attempt >= record.attempts",
+           "record.attempt > record.attempts"),
+    Mutant("release counts an attempt", MEMORY, "if command.release and not command.delay:",
+           "if command.release and not shelf.failed(record, '', now, now):"),
+    Mutant("a late release counts an attempt", MEMORY, "elif command.release or shelf.failed(",
+           "elif shelf.failed("),
+    Mutant("retry puts off expiry", MEMORY, "record.expires -= now + command.delay - record.due",
+           "pass"),
+    Mutant("revive keeps the attempts", MEMORY, "record.attempt = 0", "pass"),
+    Mutant("a replaced one loses its place", SHELF, "record = Record.of(item, due, old.seq)",
+           "self._seq += 1; record = Record.of(item, due, self._seq)"),
+    Mutant("the dead cannot be replaced", SHELF, '("delayed", "ready", "dead")',
+           '("delayed", "ready")'),
+    Mutant("a group is not left", SHELF, "_discard(self.groups, record.group, record.seq)", "pass"),
+    Mutant("keep counts from too late", SHELF, '("acked", now - self.keep)',
+           '("acked", now - self.keep - 1)'),
+    Mutant("expired ones kept as acked ones", SHELF, "max(self.keep, EXPIRED_KEEP)", "self.keep"),
+    Mutant("weight only in a backlog", SHELF,
+           "        if self.weighted:\n            taken.sort",
+           "        if False:\n            taken.sort"),
+    Mutant("a claim weighs all", SHELF,
+           'list(islice(self._upto("delayed", delayed_reach(now)), reach))',
+           'list(self._upto("delayed", delayed_reach(now)))'),
+    Mutant("paused queues hand out", MEMORY, "if shelf.paused:", "if False:"),
+    Mutant("resuming wakes nobody", MEMORY, "now if resumed else None", "None"),
+    Mutant("a cursor stays on its message", SHELF, "if seq > after)", "if seq >= after)"),
+    Mutant("after is not included", SHELF, "record.due >= where.after", "record.due > where.after"),
+    Mutant("purge takes what is held", SHELF, 'if state == "leased":', "if False:"),
+    Mutant("a dry run forgets", MEMORY, "unheld(command.where, now)))",
+           "unheld(command.where, now), ) if self._shelf(command.queue, now) else ())"),
+    Mutant("next does not see leases", SHELF,
+           'moments += [until for until, _, _ in islice(self.sets["leased"], 1)]', "pass"),
+
+    Mutant("any version will do", SHELF, "return if_version is None or self",
+           "return if_version is not None or self"),
+    Mutant("an edit stores what was not there", MEMORY, ' or command.if_version):', '):'),
+
+    Mutant("one tick early", CLAIM, "due = delayed_reach(session.now)",
+           "due = delayed_reach(session.now + 1)"),
+    Mutant("a lapse one tick late", SQL, "l.until <= ? ORDER", "l.until < ? ORDER"),
+    Mutant("a lapse is not seen by id", SESSION, "p.until <= now]", "p.until < now]"),
+    Mutant("expired one tick early", CLAIM, "now > due + expires", "now >= due + expires"),
+    Mutant("the token does not count", SETTLE, "place.token != lease.token", "place.token is None"),
+    Mutant("tokens do not grow", CLAIM, "queue.token += 1", "queue.token += 0"),
+    Mutant("one attempt too many", SESSION, "attempt >= place.attempts",
+           "attempt > place.attempts"),
+    Mutant("a lease outlives its ack", SQL,
+           "DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(?));",
+           "DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(?) LIMIT 3);"),
+    Mutant("retry puts off expiry", SETTLE,
+           "place.expires if place.expires is None else place.expires - (due - place.due)",
+           "place.expires"),
+    Mutant("ids are numbers", SQL,
+           "m.id IN (SELECT value FROM json_each(?));\n\n-- name: locate_one",
+           "CAST(m.id AS REAL) IN (SELECT CAST(value AS REAL) FROM json_each(?));\n\n"
+           "-- name: locate_one"),
+    Mutant("ranks are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: drop_picked",
+           "ORDER BY CAST(p.rank AS TEXT), p.seq LIMIT ?;\n\n-- name: drop_picked"),
+    Mutant("ties are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: drop_picked",
+           "ORDER BY p.rank, CAST(p.seq AS TEXT) LIMIT ?;\n\n-- name: drop_picked"),
+    Mutant("promotion takes one too few", CLAIM, "due, limit - 1)).fetchone()",
+           "due, limit - 2)).fetchone()"),
+    Mutant("promotion takes one too many", CLAIM, "due, limit - 1)).fetchone()",
+           "due, limit)).fetchone()"),
+    Mutant("weights of many are not remembered", PUT,
+           "any(item.priority for _, item in kept)", "False"),
+    Mutant("weights of one are not remembered", SQL,
+           " AND weighted >= (NEW.priority > 0)", ""),
+    Mutant("a lone put knows no version", "sqlite/lone.py",
+           "if command.if_version is not None:", "if False:"),
+    Mutant("a lone put is not counted", SESSION, "queue.put += count", "pass"),
+    Mutant("a lone put of another queue is not counted", SQL, "put = put + :count, delayed",
+           "put = put, delayed"),
+    Mutant("a lone put loses failures", "sqlite/lone.py", " or item.failures:", ":"),
+    Mutant("a lone put does not see what is kept", SQL, "NEW.queue AND kept = 0 AND weighted",
+           "NEW.queue AND weighted"),
+    Mutant("lone puts of other queues are forgotten", SESSION,
+           "for id, count in lone.items():", "for id, count in ():"),
+    Mutant("lone puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
+    Mutant("what is late is leased", CLAIM, "    if late:", "    if False:"),
+    Mutant("what is late is leased among others", CLAIM,
+           "*grant) for row in good", "*grant) for row in rows"),
+    Mutant("one claim does not sort", CLAIM, "    if queue.weighted:\n        rows.sort",
+           "    if False:\n        rows.sort"),
+    Mutant("a message named twice is settled at once", SETTLE,
+           "if len({lease.id for lease in leases}) == len(leases):", "if True:"),
+    Mutant("any cursor will do", LOOK, "if not cursor.startswith(_BY_ID):", "if False:"),
+    Mutant("kept ones are not counted", SESSION, "queue.kept -= len(seqs)", "pass"),
+    Mutant("a rule reaches one too few", SQL, 'm."group" = :group AND m.due >= :after',
+           'm."group" = :group AND m.due > :after'),
+    Mutant("a rule takes from all groups", SQL,
+           'WHERE m.queue = :queue AND m."group" = :group AND m.due >= :after',
+           "WHERE m.queue = :queue AND m.due >= :after"),
+    Mutant("a rule takes what is held", SQL,
+           "  AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = m.seq)\n", ""),
+    Mutant("names of queues are patterns", SQL,
+           "substr(name, 1, length(:prefix)) = :prefix", "name LIKE :prefix || '%'"),
+    Mutant("a forecast starts a tick late", SQL, "rank >> 8) - :now - 1)", "rank >> 8) - :now)"),
+    Mutant("purged ones are not counted", CHANGE,
+           "queue.purged += count", "queue.purged += 0"),
+    Mutant("revive keeps the attempts", SQL, "SET due = ?, attempt = 0", "SET due = ?"),
+    Mutant("a replaced one loses its place", PUT, "seq = old.seq", "seq = session.next_seq(1) + 1"),
+    Mutant("bytes that are text come back as JSON", PUT,
+           "        item.data.decode() if item.json else item.data,",
+           "        item.data.decode() if item.json or item.data == b'1' else item.data,"),
+    Mutant("oldest is the weightiest", LOOK, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
+    Mutant("a page begins on its cursor", SQL, "m.id > :id", "m.id >= :id"),
+    Mutant("a batch is not undone", "sqlite/engine.py", '"ROLLBACK"', '"COMMIT"'),
+    Mutant("what was counted is not saved", SESSION, "if values != before:",
+           "if values[:10] != before[:10]:"),
+]  # fmt: skip
