@@ -161,7 +161,7 @@ def test_a_network_that_is_none(run: Bide) -> None:
 def test_without_the_extra_it_is_said_what_to_install(
     run: Bide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.setitem(sys.modules, "h11", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for command in (("push",), ("subscription", "list")):
         result = run(*command)

@@ -18,11 +18,13 @@ class ServerProcess:
     Args:
         folder: where it runs, and keeps its log.
         arguments: of the command.
+        descriptors: how many files it may have open.
     """
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, descriptors: int | None = None) -> None:
         self.log = folder / f"serve-{time.monotonic_ns()}.log"
-        command = [sys.executable, "-m", "bide", "serve", "--port", "0", *arguments]
+        limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]
+        command = [*limit, sys.executable, "-m", "bide", "serve", "--port", "0", *arguments]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

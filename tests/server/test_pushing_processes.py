@@ -146,3 +146,26 @@ def test_a_second_signal_hands_back_at_once(tmp_path: Path) -> None:
             assert (found["state"], found["attempt"]) == ("ready", 0)
 
     play(story)
+
+
+@pytest.mark.process
+def test_a_hanging_receiver_leaves_descriptors_for_requests(tmp_path: Path) -> None:
+    async def story(it: Receiver) -> None:
+        async def hang(got: Got, _: object) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        it.script = hang
+        options = settings(tmp_path, grace=0.2)
+        with ServerProcess(tmp_path, *options, descriptors=300) as server:
+            ask = Asking(server.port)
+            await ask.subscribe(it, concurrency=1_000, timeout="5m")
+            for batch in range(4):
+                await ask.put(*[f"{batch}-{number}" for number in range(200)])
+            await until(lambda: it.under_way >= 300 // 8)
+            for _ in range(20):  # each on a connection of its own
+                assert (await ask("GET", Q))["sizes"]["leased"] == it.under_way
+            assert it.most <= 300 // 4
+            assert "Too many open files" not in server.text
+
+    play(story)

@@ -77,9 +77,9 @@ def server_extra() -> None:
     """
     from importlib.util import find_spec
 
-    if find_spec("aiohttp") is None:
+    if find_spec("h11") is None:
         raise InvalidArgument(
-            "this needs the package aiohttp, which is not installed: pip install 'bide[server]'"
+            "this needs the package h11, which is not installed: pip install 'bide[server]'"
         )
 
 

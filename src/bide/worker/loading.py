@@ -15,7 +15,7 @@ from bide.worker.app import App
 __all__ = ["check_app", "lives_alone", "load"]
 
 EXTRAS = {
-    "aiohttp": "server", "cronsim": "schedules", "opentelemetry": "otel",
+    "h11": "server", "cronsim": "schedules", "opentelemetry": "otel",
     "prometheus_client": "metrics", "redis": "redis", "starlette": "server", "uvicorn": "server",
 }  # fmt: skip
 """Which extra of bide's brings a module. What the package of another module is called nobody knows:

@@ -16,6 +16,7 @@ import msgspec
 
 from bide.telemetry.metrics import MetricsServer, registry_of
 from bide.worker.child import BEAT, FAILED, WRONG_USAGE, Orders
+from bide.worker.descriptors import raise_descriptor_limit
 from bide.worker.gathered import Gathered
 from bide.worker.health import HealthFile, HealthPort
 from bide.worker.line import Report
@@ -100,6 +101,7 @@ class Supervisor:
         the command line, a store that cannot be opened, or a lifespan that raises does not mend
         itself. With `reload` somebody is there who does.
         """
+        raise_descriptor_limit()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)

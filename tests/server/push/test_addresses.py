@@ -4,7 +4,6 @@ import socket
 from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from bide.server.push.addresses import Gate, NotPublic
 from tests.server.push.receiver import answer, receiver
@@ -40,7 +39,7 @@ def test_all_others_are_refused(address: str) -> None:
     assert not gate.lets(address)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with pytest.raises(NotPublic):
-        gate.socket((family, socket.SOCK_STREAM, 6, "", (address, 80)))
+        gate.socket(family, address)
 
 
 def test_networks_can_be_allowed_and_nothing_beside_them() -> None:
@@ -52,28 +51,18 @@ def test_networks_can_be_allowed_and_nothing_beside_them() -> None:
     assert not gate.lets("fd00:2::7")
 
 
-class Names(AbstractResolver):
+class Names:
     """Tells what a test wants it to; each look-up takes the next answer."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def __call__(self, host: str, port: int) -> list[str]:
         self.asked.append(host)
-        addresses = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return [
-            ResolveResult(
-                hostname=host, host=address, port=port, proto=0, flags=socket.AI_NUMERICHOST,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-            )
-            for address in addresses
-        ]  # fmt: skip
-
-    async def close(self) -> None:
-        pass
+        if not (found := self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]):
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return found
 
 
 async def refused(stage: Stage, url: str, **options: Any) -> str:
@@ -95,11 +84,7 @@ def test_no_way_to_write_this_machine_leads_to_it(stage: Stage, host: str) -> No
     async def story() -> None:
         async with receiver() as it:
             error = await refused(stage, f"http://{host}:{it.port}/")
-            assert error.startswith(
-                "no connection: the URL names no host that can be"
-                if host.isdigit()
-                else "no connection: the host leads to an address that is private"
-            )
+            assert error.startswith("no connection: the host is unknown or its address is not pub")
             assert it.connections == 0
 
     stage.play(story())
@@ -118,10 +103,25 @@ def test_a_name_that_leads_to_a_private_address_is_refused(stage: Stage) -> None
     async def story() -> None:
         async with receiver() as it:
             names = Names(["127.0.0.1", "::1"])
-            error = await refused(stage, f"http://hook.example:{it.port}/", resolver=names)
+            error = await refused(stage, f"http://hook.example:{it.port}/", lookup=names)
             assert "not public" in error
             assert names.asked == ["hook.example"]
             assert it.connections == 0
+
+    stage.play(story())
+
+
+def test_a_private_name_and_an_unknown_one_fail_with_the_same_words(stage: Stage) -> None:
+    """Else a stranger could find out which names exist in the network of the server."""
+
+    async def story() -> None:
+        names = Names(["10.1.2.3"], [])
+        private = await refused(stage, "http://hook.example/", lookup=names)
+        await stage.put(2, id="m1")
+        async with stage.pushing(networks=(), lookup=names):
+            await stage.delayed(2)
+        assert (await stage.find("m1")).error == private
+        assert names.answers == [[]]
 
     stage.play(story())
 
@@ -133,7 +133,7 @@ def test_what_is_judged_is_what_is_connected_to(stage: Stage) -> None:
         async with receiver() as it:
             names = Names(["127.0.0.1"], ["169.254.169.254"])
             await stage.subscribe(f"http://hook.example:{it.port}/")
-            async with stage.pushing(resolver=names):
+            async with stage.pushing(lookup=names):
                 await stage.put(1)
                 await stage.acked(1)
             assert names.asked == ["hook.example"]
@@ -162,11 +162,11 @@ def test_redirects_are_not_followed(stage: Stage, status: int) -> None:
 def test_a_redirect_to_the_metadata_service_is_not_followed(stage: Stage) -> None:
     async def story() -> None:
         names = Names(["127.0.0.1"])
-        async with stage.at_work(options={"resolver": names, "networks": LOOPBACK}) as (it, _):
+        async with stage.at_work(options={"lookup": names, "networks": LOOPBACK}) as (it, _):
             it.answers(answer(302, location="http://169.254.169.254/latest/meta-data/"))
             await stage.put(1)
             await stage.delayed(1)
-        assert names.asked == []
+        assert names.asked == ["127.0.0.1"]
 
     stage.play(story())
 

@@ -199,6 +199,80 @@ def test_a_huge_answer_is_not_read_to_its_end(stage: Stage, status: int) -> None
     stage.play(story())
 
 
+def test_interim_answers_without_end_are_cut_off(stage: Stage) -> None:
+    """They would keep the event loop busy for as long as the receiver likes."""
+
+    async def story() -> None:
+        sent = 0
+
+        async def flood(got: Got, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            while True:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 4_000)
+                await writer.drain()
+                sent += 100_000
+
+        async with stage.at_work(timeout=300_000) as (it, _):
+            it.script = flood
+            await stage.put(1)
+            assert "more than 8 interim answers" in await error_of(stage)
+            await until(lambda: not it.under_way)
+        assert sent < 20_000_000  # what fits into the buffers of two sockets
+
+    stage.play(story())
+
+
+def test_a_few_interim_answers_are_no_harm(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+            it.answers(early * 8 + answer(204))
+            await stage.put(1)
+            await stage.acked(1)
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_an_answer_in_chunks_or_until_the_end_is_read(stage: Stage, chunked: bool) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            head = b"HTTP/1.1 500 No\r\n"
+            whole = head + b"\r\nhello"
+            if chunked:
+                whole = head + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+            async def tell(got: Got, writer: asyncio.StreamWriter) -> None:
+                writer.write(whole)
+                await writer.drain()
+
+            it.script = tell
+            await stage.put(1)
+            assert await error_of(stage) == "500 Internal Server Error: hello"
+
+    stage.play(story())
+
+
+def test_a_connection_that_the_receiver_closed_while_idle_costs_no_attempt(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(concurrency=1) as (it, _):
+            served = 0
+
+            async def serve_one(got: Got, writer: asyncio.StreamWriter) -> bytes | None:
+                nonlocal served
+                served += 1
+                if served == 2:  # the request came on a kept connection that is about to close
+                    return None
+                return answer(200)
+
+            it.script = serve_one
+            await stage.put(1, 2)
+            await stage.acked(2)
+            assert [got.headers["bide-attempt"] for got in it.got] == ["1", "1", "1"]
+
+    stage.play(story())
+
+
 def test_no_secret_comes_back_into_the_reason(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work(headers={"authorization": "Bearer abcdefghij"}) as (it, outlet):

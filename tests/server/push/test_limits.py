@@ -1,9 +1,10 @@
 """Rate, concurrency, and the circuit that opens when a receiver is dead."""
 
 import asyncio
+from functools import partial
 
 from bide.server.push.circuit import Circuit
-from tests.server.push.receiver import Got, answer
+from tests.server.push.receiver import Got, answer, receiver
 from tests.server.push.stage import Stage, until
 
 
@@ -46,6 +47,46 @@ def test_no_more_requests_begin_a_second_than_allowed(stage: Stage) -> None:
         assert took >= 3_800
         for moment in moments:
             assert sum(moment <= other < moment + 1_000 for other in moments) <= 12
+
+    stage.play(story())
+
+
+def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) -> None:
+    """And a receiver that hangs leaves some for the others."""
+
+    async def story() -> None:
+        async def hang(got: Got, _: object) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        async with (
+            receiver() as well,
+            stage.at_work(concurrency=500, options={"connections": 8}) as (it, _),
+        ):
+            it.script = hang
+            await stage.put(*range(100))
+            await until(lambda: it.under_way == 4)
+            await stage.subscribe(well.url, name="other", queue="w")
+            await stage.put(*range(100), queue="w")
+            await stage.pass_time(lambda: stage.counts("w").flow.acked == 100, step=0.01)
+            assert it.most == 4
+            assert it.connections + well.connections <= 8
+
+    stage.play(story())
+
+
+def test_connections_that_are_kept_make_room_for_others(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.pushing(connections=3) as pusher:
+            async with receiver() as one, receiver() as two:
+                for number, it in enumerate((one, two, one, two)):
+                    await stage.subscribe(it.url, name=f"s{number}", queue=f"q{number}")
+                pusher.look()
+                for number in range(4):
+                    await stage.put(1, 2, queue=f"q{number}")
+                for queue in ("q0", "q1", "q2", "q3"):
+                    acked = partial(lambda queue: stage.counts(queue).flow.acked == 2, queue)
+                    await stage.pass_time(acked, step=0.05)
 
     stage.play(story())
 

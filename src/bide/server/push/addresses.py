@@ -7,7 +7,6 @@ the name is judged but the address that is about to be connected to.
 import ipaddress
 import socket
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
@@ -46,11 +45,9 @@ class NotPublic(OSError):
     """
 
     def __init__(self, mend: str = SERVERS) -> None:
-        # Which one it is tells a stranger what the names of this network lead to.
-        super().__init__(
-            "the host leads to an address that is private, of this machine, or otherwise not "
-            f"public; {mend}"
-        )
+        # The same words for a name that is unknown: else a stranger could find out which names
+        # exist in the network of the server.
+        super().__init__(f"the host is unknown or its address is not public; {mend}")
 
 
 def _refusal(url: str) -> InvalidArgument:
@@ -102,16 +99,19 @@ class Gate:
         if not self.lets(str(address)):
             raise _refusal(url)
 
-    def socket(self, info: tuple[Any, Any, int, str, tuple[Any, ...]]) -> socket.socket:
-        """Return a socket for an address that was looked up, as aiohttp asks for one.
+    def socket(self, family: socket.AddressFamily, address: str) -> socket.socket:
+        """Return a socket for connecting to an address.
 
         Raises:
-            NotPublic: it is not to be connected to.
+            NotPublic: the address may not be connected to.
         """
-        family, kind, protocol, _, address = info
-        if not self.lets(address[0]):
-            raise NotPublic(self._mend)
-        return socket.socket(family, kind, protocol)
+        if not self.lets(address):
+            raise self.refusal()
+        return socket.socket(family, socket.SOCK_STREAM)
+
+    def refusal(self) -> NotPublic:
+        """Return the error for an address that may not be connected to, or that is unknown."""
+        return NotPublic(self._mend)
 
 
 def _inner(address: _Address) -> _Address:

@@ -13,6 +13,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed
 from bide.server.push.answer import Answer, Failed, verdict
 from bide.server.push.circuit import Circuit
+from bide.server.push.client import Busy
 from bide.server.push.deliveries import Deliveries
 from bide.server.push.pace import Pace
 from bide.server.push.records import Records
@@ -31,6 +32,9 @@ __all__ = ["Outlet"]
 
 AGAIN = 1.0
 """After so many seconds at most a subscription that was not as it is known here is looked at."""
+
+FULL = 0.25
+"""Seconds after which to look again whether this process has a connection left."""
 
 OVERDUE = 5_000
 """After so many milliseconds beyond the time-out a server does not wait any more for the one whose
@@ -76,6 +80,7 @@ class Outlet:
         self._holder = holder
         self._stale = stale
         self._share = subscription.concurrency
+        self._sending = 0
         self._probes = True
         self._held_until = 0.0
         duty = Duty(subscription.source, lease, subscription.concurrency, {})
@@ -178,7 +183,11 @@ class Outlet:
         if self.subscription.paused:
             return 0, None
         running = len(self.station.running)
-        room = self._share - running
+        free = self._sender.free - (running - self._sending)
+        if free <= 0:
+            return 0, FULL
+        # At most half of the connections that others leave: a receiver that hangs cannot take all.
+        room = min(self._share, max(1, (free + running) // 2)) - running
         match self.circuit.state(now):
             case "open":
                 return 0, (self.circuit.until - now) / 1000
@@ -239,7 +248,11 @@ class Outlet:
             Failed: the receiver has not taken it.
         """
         one.given = to = self.subscription
-        answer = await self._sender.send(request_of(one.message, to), to)
+        self._sending += 1
+        try:
+            answer = await self._sender.send(request_of(one.message, to), to)
+        finally:
+            self._sending -= 1
         self._note(answer, to)
         if answer.gone:
             await self._gone(to)
@@ -254,6 +267,8 @@ class Outlet:
                 to: Subscription = one.given or self.subscription
                 answer = Answer(None, f"no answer within {to.timeout / 1000:g} s")
                 self._note(answer, to)
+            case Busy():
+                return RELEASE._replace(delay=round(FULL * 1000))
             case asyncio.CancelledError():
                 return RELEASE
             case _:

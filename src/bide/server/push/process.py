@@ -10,6 +10,7 @@ from bide.engines.registry import mask
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.server.push.pusher import Pusher
+from bide.worker.descriptors import raise_descriptor_limit
 
 __all__ = ["push"]
 
@@ -30,6 +31,7 @@ async def push(
     Raises:
         StoreError: the store cannot be opened. Once it was open, it is waited for instead.
     """
+    raise_descriptor_limit()
     lane = open_lane(url)
     try:
         await lane.acall(Queues("-"))  # what is wrong with it from the start is said at the start

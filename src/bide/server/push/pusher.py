@@ -11,13 +11,12 @@ from functools import reduce
 from typing import Any
 from zlib import crc32
 
-from aiohttp.abc import AbstractResolver
-
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
 from bide.server.push.addresses import Gate
 from bide.server.push.answer import Answer
+from bide.server.push.client import Busy, HttpClient, Lookup, lookup
 from bide.server.push.deliveries import Deliveries
 from bide.server.push.outlet import Outlet
 from bide.server.push.peers import share
@@ -78,8 +77,9 @@ class Pusher:
         lease: for how many seconds a message is held at a time. It is extended while the receiver
             takes its time; of a server that died another one takes over after that.
         holder: as whom it claims; host and process otherwise.
-        resolver: looks up names; the system's otherwise.
-        tls: what certificates are checked by; the system's authorities otherwise.
+        lookup: finds the addresses of a host; by default the system's resolver.
+        tls: checks certificates; against the system's authorities by default.
+        connections: how many may be open; a quarter of the file descriptors by default.
     """
 
     def __init__(
@@ -91,8 +91,9 @@ class Pusher:
         gate: Gate | None = None,
         lease: float = LEASE,
         holder: str | None = None,
-        resolver: AbstractResolver | None = None,
+        lookup: Lookup = lookup,
         tls: ssl.SSLContext | None = None,
+        connections: int | None = None,
     ) -> None:
         self.records = Records(lane, clock)
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -101,7 +102,7 @@ class Pusher:
         self._gate = gate or Gate(networks)
         self._lease = round(lease * 1000)
         self._hurrying = asyncio.Event()
-        self._options: dict[str, Any] = {"resolver": resolver, "tls": tls}
+        self._options: dict[str, Any] = {"lookup": lookup, "tls": tls, "limit": connections}
         self._sender: Sender | None = None
         self._works: dict[str, _Works] = {}
         self._leaving: dict[asyncio.Task[None], Outlet] = {}
@@ -127,7 +128,8 @@ class Pusher:
     def sender(self) -> Sender:
         """What sends; made on the event loop that first asks."""
         if self._sender is None:
-            self._sender = Sender(self._clock, self._gate, **self._options)
+            client = HttpClient(self._clock, self._gate, **self._options)
+            self._sender = Sender(self._clock, client)
         return self._sender
 
     def look(self) -> None:
@@ -267,7 +269,8 @@ class Pusher:
         over = sleep(self._clock, subscription.timeout / 1000)
         await _either(sending, over)
         if sending.done():
-            return sending.result()
+            error = sending.exception()
+            return Answer(None, str(error)) if isinstance(error, Busy) else sending.result()
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         return Answer(None, f"no answer within {subscription.timeout / 1000:g} s")

@@ -1,21 +1,16 @@
-"""The sender: one HTTP POST, and what came back. Connections are kept and shared."""
+"""Send a message as one signed HTTP POST, and say what the receiver answered."""
 
-import asyncio
-import os
-import ssl
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
-import aiohttp
-from aiohttp.abc import AbstractResolver
-
 from bide.clock import Clock
 from bide.model.message import Message
-from bide.server.push.addresses import Gate, NotPublic
 from bide.server.push.answer import Answer, retry_after
+from bide.server.push.client import Busy, HttpClient, NoAnswer
 from bide.server.push.signing import signed
 from bide.server.push.subscription import Subscription
 
@@ -24,17 +19,14 @@ __all__ = ["Request", "Sender", "request_of"]
 EXCERPT = 500
 """How many characters of an answer are kept with a failure."""
 
-MOST = 16_384
-"""How many bytes of an answer are read; a longer one costs its connection."""
-
-LINGER = 1.0
-"""For how many seconds the rest of an answer is waited for, once its status is known."""
-
 TRACE = ("traceparent", "tracestate")
 """Headers of a message that carry a trace on: they are sent by their own names."""
 
-KEEP = 15.0
-"""For how many seconds a connection without requests is kept."""
+HEADERS = {
+    "user-agent": f"bide/{version('bide')}", "accept-encoding": "identity", "accept": "*/*",
+}  # fmt: skip
+
+_log = logging.getLogger("bide.server.push")
 
 
 class Request(NamedTuple):
@@ -77,104 +69,49 @@ def request_of(message: Message, subscription: Subscription) -> Request:
 
 
 class Sender:
-    """Sends requests to receivers, to addresses that a gate lets through.
+    """Sends requests to receivers, and reads their answers.
 
     Args:
-        clock: what signatures are dated by.
-        gate: which addresses may be connected to.
-        resolver: looks up names; the system's otherwise.
-        tls: what certificates are checked by; the system's authorities otherwise.
+        clock: dates signatures.
+        client: makes the connections.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        gate: Gate,
-        *,
-        resolver: AbstractResolver | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock, client: HttpClient) -> None:
         self._clock = clock
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                socket_factory=gate.socket, resolver=resolver, limit=0, keepalive_timeout=KEEP,
-                ssl=tls or ssl.create_default_context(),
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # whoever asks has one
-            auto_decompress=False,
-            trust_env=False,  # a proxy would connect in our place, past the gate
-            headers={
-                "user-agent": f"bide/{version('bide')}",
-                "accept-encoding": "identity",
-                "accept": "*/*",
-            },
-        )  # fmt: skip
+        self._client = client
+
+    @property
+    def free(self) -> int:
+        """How many more requests this process may have under way."""
+        return self._client.free
 
     async def send(self, request: Request, subscription: Subscription) -> Answer:
-        """Send a request; whoever cancels this ends it.
+        """Send a request and return the answer, or why there is none. Cancelling this ends it.
 
-        Returns:
-            What came of it, whatever it was.
+        Raises:
+            Busy: too many requests are under way in this process.
         """
         now = self._clock.now()
         secrets = subscription.valid(now)
         proof = signed(secrets, request.id, now // 1000, request.body)
-        headers = {**subscription.headers, **request.headers, **proof}
+        own = {name.lower(): value for name, value in subscription.headers.items()}
+        headers = {**HEADERS, **own, **request.headers, **proof}
         hidden = (*secrets, proof["webhook-signature"], *_confidential(subscription))
         try:
-            async with self._session.post(
-                subscription.url, data=request.body, headers=headers, allow_redirects=False
-            ) as response:
-                return await self._read(response, hidden)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(None, reason_of(error))
+            reply = await self._client.post(subscription.url, headers.items(), request.body)
+        except Busy:
+            raise
+        except NoAnswer as error:
+            _log.debug("%s: %s (%r)", subscription.key, error, error.__cause__)
+            return Answer(None, str(error))
+        again = None
+        if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            again = retry_after(reply.headers.get("retry-after"), self._clock.now())
+        return Answer(reply.status, _told(reply.status, reply.body, hidden), again)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
-
-    async def _read(self, response: aiohttp.ClientResponse, hidden: Iterable[str]) -> Answer:
-        # The status is the answer: what its body does may cost the connection, no more.
-        status = response.status
-        start = b""
-        linger = self._clock.call_later(asyncio.get_running_loop(), LINGER, response.close)
-        try:
-            while len(start) < MOST and (part := await response.content.readany()):
-                start += part
-            if not response.content.at_eof():
-                response.close()
-        except (aiohttp.ClientError, OSError, ValueError, asyncio.CancelledError):
-            # Also when there is no time left: the receiver has answered, and that counts.
-            response.close()
-        finally:
-            linger.cancel()
-        again = None
-        if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            again = retry_after(response.headers.get("retry-after"), self._clock.now())
-        return Answer(status, _told(status, start, hidden), again)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return in words why no answer came; the URL, which may have a secret in it, is left out."""
-    match error:
-        case aiohttp.InvalidURL():
-            return "no connection: the URL names no host that can be"
-        case aiohttp.ClientConnectorCertificateError():
-            return "no connection: the certificate of the host could not be verified"
-        case aiohttp.ClientConnectorSSLError():
-            return "no connection: TLS could not be agreed on"
-        case aiohttp.ClientConnectorDNSError():
-            return "no connection: the name of the host could not be looked up"
-        case aiohttp.ClientConnectorError():
-            if isinstance(error.os_error, NotPublic):
-                return f"no connection: {error.os_error}"
-            number = error.os_error.errno
-            return f"no connection: {os.strerror(number) if number else 'all addresses failed'}"
-        case aiohttp.ServerDisconnectedError() | ConnectionError():
-            return "the receiver closed the connection without an answer"
-        case _:
-            return f"the answer could not be understood ({type(error).__name__})"
+        await self._client.close()
 
 
 def _confidential(subscription: Subscription) -> Iterator[str]:
