@@ -80,7 +80,7 @@ def test_whoever_left_before_the_moment_has_claimed_nothing(client: Client) -> N
 
 def test_a_request_that_is_half_sent_is_given_up(serve: Serve) -> None:
     client = serve(request_timeout=0.1)
-    head = f"POST {Q}/messages HTTP/1.1\r\nHost: localhost\r\n"
+    head = f"POST {Q}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     silent, slow = raw(client, b""), raw(client, head.encode())
     unfinished = raw(client, f"{head}Content-Length: 50\r\n\r\n{{".encode())
     assert client.get("/healthz").status == 200
@@ -92,7 +92,8 @@ def test_a_request_that_is_half_sent_is_given_up(serve: Serve) -> None:
 
 
 def test_whoever_leaves_in_mid_request_has_put_nothing(client: Client) -> None:
-    head = f"POST {Q}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n"
+    head = f"POST {Q}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += "Content-Length: 50\r\n\r\n"
     raw(client, head.encode() + b'{"body": 1').close()
     requests = client.app.service.requests
     until(lambda: ("put", 499) in requests)

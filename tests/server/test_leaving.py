@@ -73,7 +73,8 @@ class Connection:
         """Send a request, or its beginning; return what was not sent."""
         body = b"" if content is None else json.dumps(content).encode()
         method = method or ("GET" if content is None else "POST")
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         data = head.encode() + body
         self._socket.sendall(data[:upto])
         return b"" if upto is None else data[upto:]

@@ -128,6 +128,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(
     client = serve(max_request=2_000)
     with socket.create_connection(("127.0.0.1", client.port)) as raw:
         head = f"{operation.method} {path_of(operation)} HTTP/1.1\r\nHost: localhost\r\n"
+        head += "Content-Type: application/json\r\n"
         raw.sendall(f"{head}Content-Length: 5000\r\n\r\n".encode())
         assert b" 413 " in raw.recv(200)
     with socket.create_connection(("127.0.0.1", client.port)) as raw:

@@ -5,15 +5,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import lru_cache
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
 from bide.model.errors import BideError
 from bide.server.accesslog import log_request
+from bide.server.cross_site import refuse_pages
 from bide.server.figures import Board
 from bide.server.operation import Call, Operation, Scope, Send, send_whole
 from bide.server.problem import Problem, as_json, of_bide
@@ -111,45 +109,7 @@ class Path:
                     f"--scope {needed} makes one that has",
                 )
         if not admission.asks:
-            _refuse_strangers(call)
-
-
-def _refuse_strangers(call: Call) -> None:
-    """Without tokens, whoever can reach the server may do anything; a web page shall not.
-
-    A page of another site can send requests to this machine from the browser of somebody who uses
-    it. Its origin gives it away; a name of its own that leads here (DNS rebinding), the host.
-    """
-    server = call.scope.get("server")
-    if server is None or server[1] is None:
-        return  # a Unix socket: no browser gets there
-    host = call.header("host") or ""
-    if not _is_local(f"//{host}"):
-        raise Problem(
-            "cross-origin",
-            f"host is {host!r}, and without tokens only localhost is served; make a token "
-            "(bide token create), or ask for 127.0.0.1",
-            field="host",
-        )
-    origin = call.header("origin")
-    if origin is not None and not _is_local(origin):
-        raise Problem(
-            "cross-origin", "without tokens no page of another site is served", field="origin"
-        )
-
-
-@lru_cache(maxsize=256)
-def _is_local(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    if host in ("localhost", ""):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+            refuse_pages(call)
 
 
 async def _refuse(call: Call, problem: Problem) -> int:

@@ -19,12 +19,24 @@ from bide.server.problem import Problem, of_validation
 from bide.server.receiving import Receive, read_body, too_large
 from bide.server.service import Service
 
-__all__ = ["EXCHANGE", "JSON", "Answer", "Call", "Exchange", "Operation", "Scope", "Send"]
+__all__ = [
+    "EXCHANGE",
+    "JSON",
+    "MSGPACK",
+    "Answer",
+    "Call",
+    "Exchange",
+    "Operation",
+    "Scope",
+    "Send",
+]
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
+
+MSGPACK = "application/msgpack"
 
 EXCHANGE = "bide.exchange"
 """The ASGI extension of our own server, an `Exchange`."""
@@ -204,6 +216,12 @@ class Call:
                 field="content-type",
             )
         return decode(data or b"{}", kind)
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the request announces a body."""
+        length = self._headers.get(b"content-length", b"0")
+        return length != b"0" or b"transfer-encoding" in self._headers
 
     @property
     def content_type(self) -> str:

@@ -11,13 +11,11 @@ from bide.model.message import Item
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.server import guard
 from bide.server.access import Caller
-from bide.server.operation import JSON, Answer, Call, Operation
+from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
 from bide.server.service import own_names
 
-__all__ = ["BATCH", "MSGPACK"]
-
-MSGPACK = "application/msgpack"
+__all__ = ["BATCH"]
 
 MOST = 1_000
 """How many commands one request may bring."""

@@ -1,0 +1,90 @@
+"""Protect a server without tokens from web pages.
+
+Without tokens, every program that can reach the server may do anything. A browser is such a
+program, and it runs the pages of strangers. Four things give a page away: the `Origin` of its
+requests, `Sec-Fetch-Site`, the `Host` of a name of its own that leads to this machine (DNS
+rebinding), and a content type that needs no preflight.
+"""
+
+from functools import lru_cache
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from bide.server.operation import JSON, MSGPACK, Call
+from bide.server.problem import Problem
+
+__all__ = ["refuse_pages"]
+
+_SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+"""Content types that a page may send to another site without asking first (Fetch, 2.2.2)."""
+
+
+def refuse_pages(call: Call) -> None:
+    """Refuse a request that a page of another site may have sent.
+
+    Raises:
+        Problem: the request carries a sign of such a page, or its body has a content type that a
+            page could send without a preflight.
+    """
+    server = call.scope.get("server")
+    host = call.header("host")
+    if server is not None and server[1] is not None and host is not None and not _is_local(host):
+        raise Problem(
+            "cross-origin",
+            f"host={host!r} is not this machine, and a server without tokens serves only this "
+            "machine; ask for 127.0.0.1, or make a token: bide token create",
+            field="host",
+        )
+    origin = call.header("origin")
+    if origin is not None and not _is_local_page(origin):
+        raise Problem(
+            "cross-origin",
+            f"origin={origin!r} is not a page of this machine, and a server without tokens serves "
+            "no other pages; make a token: bide token create",
+            field="origin",
+        )
+    if call.header("sec-fetch-site") == "cross-site":
+        raise Problem(
+            "cross-origin",
+            "a page of another site sent this (sec-fetch-site: cross-site), and a server without "
+            "tokens does not serve such pages; make a token: bide token create",
+            field="sec-fetch-site",
+        )
+    if call.has_body:
+        _refuse_safelisted(call)
+
+
+def _refuse_safelisted(call: Call) -> None:
+    """Refuse a body that a page could send without a preflight, which the server never grants."""
+    kind = call.content_type
+    if kind in (JSON, MSGPACK) or kind.endswith("+json"):
+        return
+    if call.operation.takes_bytes and kind not in _SAFELISTED:
+        return
+    raise Problem(
+        "unsupported-type" if call.operation.takes_bytes else "malformed",
+        f"content-type is {kind or 'missing'!r}; a server without tokens takes {JSON}, so that no "
+        f"web page can write to it: send content-type: {JSON} (curl --json)",
+        field="content-type",
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_local_page(origin: str) -> bool:
+    scheme, colon, host = origin.partition("://")
+    return bool(colon) and scheme in ("http", "https") and _is_local(host)
+
+
+@lru_cache(maxsize=256)
+def _is_local(host: str) -> bool:
+    """Tell whether a host, with or without a port, is this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    if name is None or name == "localhost":
+        return name is not None
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
