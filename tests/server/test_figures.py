@@ -133,7 +133,9 @@ def test_a_scrape_tells_of_all_processes_and_no_counter_ever_goes_back(tmp_path:
             for _ in range(count):
                 connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
                 try:
-                    connection.request("POST", "/v1/queues/orders/messages", '{"body": 1}')
+                    kind = {"content-type": "application/json"}
+                    path = "/v1/queues/orders/messages"
+                    connection.request("POST", path, '{"body": 1}', kind)
                     sent += connection.getresponse().status == 201
                 except (OSError, HTTPException):
                     pass  # it was with the process that was killed

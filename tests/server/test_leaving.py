@@ -262,7 +262,8 @@ class Load:
     def _put(self, connection: HTTPConnection, name: str) -> None:
         id = f"{name}-{time.monotonic_ns()}"
         try:
-            connection.request("PUT", f"{Q}/messages/{id}", '{"body": 1}')
+            kind = {"content-type": "application/json"}
+            connection.request("PUT", f"{Q}/messages/{id}", '{"body": 1}', kind)
             reply = connection.getresponse()
             reply.read()
         except (OSError, HTTPException) as error:

@@ -80,7 +80,8 @@ def test_a_rate_holds_however_many_processes_there_are(tmp_path: Path) -> None:
 
         def put(number: int) -> None:
             connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
-            connection.request("POST", f"{Q}/messages", json.dumps({"body": number}))
+            kind = {"content-type": "application/json"}
+            connection.request("POST", f"{Q}/messages", json.dumps({"body": number}), kind)
             reply = connection.getresponse()
             answers.append((reply.status, json.loads(reply.read())))
             connection.close()
