@@ -5,6 +5,7 @@
 
 from bide.model.backoff import Backoff
 from bide.model.errors import (
+    AccessDenied,
     AlreadyExists,
     AlreadyMoving,
     BideError,
@@ -36,6 +37,7 @@ from bide.worker.signals import Bury, Discard, Retry
 from bide.worker.tick import Tick
 
 __all__ = [
+    "AccessDenied",
     "AlreadyExists",
     "AlreadyMoving",
     "App",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import bide
+from bide.cli.demo.journal import Handling, Journal, Records, Tail
 from bide.cli.demo.plan import QUEUE, Plan
 from bide.cli.demo.proof import percentile, prove
-from bide.cli.demo.records import Handling, Journal, Records, Tail
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.answers import Audit
 

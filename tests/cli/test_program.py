@@ -82,7 +82,7 @@ def test_the_documentation_tells_every_long_option() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("name", ["exits", "forecast", "moments"])
+@pytest.mark.parametrize("name", ["errors", "forecast", "output", "times"])
 def test_examples_in_docstrings(name: str) -> None:
     result = doctest.testmod(import_module(f"bide.cli.{name}"))
     assert result.attempted > 0
@@ -145,7 +145,7 @@ def test_nothing_is_imported_that_is_not_called(url: str, arguments: list[str]) 
         capture_output=True, text=True, check=True, env={"BIDE_URL": url},
     )  # fmt: skip
     loaded = set(done.stderr.split())
-    called = {"put": {"bide.cli.put"}, "counts": {"bide.cli.count"}}.get(arguments[0], set())
+    called = {"put": {"bide.cli.put"}, "counts": {"bide.cli.counts"}}.get(arguments[0], set())
     families = {f"bide.cli.{entry.where.partition(':')[0]}" for entry in COMMANDS}
     assert loaded & families == called
     assert "rich" not in loaded

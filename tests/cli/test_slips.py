@@ -197,3 +197,26 @@ def test_what_is_no_store_to_move(run: Bide, source: str, target: str, told: str
     assert told in result.stderr
     assert "--url" not in result.stderr
     assert result.exit_code == (3 if "none.db" in source else 2)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:SECRET/x@127.0.0.1:1",
+        "redis://me:SEC#RET@127.0.0.1:1/0",
+        "redis://me:1/SECRET@127.0.0.1:1/0",
+        "rediss://me:SEC?RET@h",
+        "http://SECRET@/",
+    ],
+)
+def test_no_password_is_printed_even_of_a_url_that_cannot_be_parsed(run: Bide, url: str) -> None:
+    for arguments in (["queues"], ["token", "list"], ["put", "orders", "1"]):
+        result = run(*arguments, "--url", url)
+        assert result.exit_code != 0
+        assert "SEC" not in result.output
+        assert "RET" not in result.output
+
+
+def test_a_file_with_an_at_sign_is_shown_whole(run: Bide, tmp_path: Path) -> None:
+    result = run("queues", "--url", f"sqlite:///{tmp_path}/a@b.db")
+    assert f"{tmp_path}/a@b.db" in result.output

@@ -3,7 +3,6 @@
 import io
 
 from rich.console import Console
-from rich.text import Text
 
 from bide.cli.tables import Column, table_of
 
@@ -15,7 +14,7 @@ ROW = ("identity-1", "delayed", "7", "a long text")
 
 
 def drawn(width: int | None, *columns: Column, row: tuple[str, ...] = ROW) -> tuple[list[str], str]:
-    table, gone = table_of(columns or COLUMNS, [[Text(cell) for cell in row]], width)
+    table, gone = table_of(columns or COLUMNS, [list(row)], width)
     console = Console(file=io.StringIO(), width=200, record=True)
     console.print(table)
     lines = [line.strip() for line in console.export_text().splitlines()]

@@ -11,9 +11,9 @@ import pytest
 
 import bide
 from bide.cli.forecast import bar
-from bide.cli.moments import iso, local, relative, rounded
-from bide.cli.output import printable
+from bide.cli.output import escape
 from bide.cli.progress import Bar
+from bide.cli.times import iso, local, relative, rounded
 
 Terminal = Callable[..., tuple[str, int]]
 
@@ -220,4 +220,39 @@ def test_moments_read_well() -> None:
     assert (relative(0, 0), relative(5_000, 0), relative(0, 60_000)) == ("now", "in 5.0s", "1m ago")
     assert iso(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
     assert len(local(0, 0)) == 8
-    assert printable("a\x1b[31mb\n") == "a\\x1b[31mb\\n"
+    assert escape("a\x1b[31mb\n") == "a\\x1b[31mb\\n"
+    assert escape("a\u202eb\u200fc") == "a\\u202eb\\u200fc"
+    assert escape("\u3000日本\xa0語") == "\u3000日本\xa0語"
+
+
+@pytest.mark.process
+def test_foreign_text_cannot_speak_to_the_terminal(terminal: Terminal, url: str) -> None:
+    harmful = "x\u202ey\u200fz"
+    with bide.Queue("orders", url, holder="web\u202e1") as queue:
+        queue.put(harmful, id=f"id-{harmful}", group=harmful, headers={"k": f"\x1b[2J{harmful}"})
+        queue.claim()[0].retry(60, f"\x1b]0;title\x07{harmful}")
+        queue.put(1, id=f"dead-{harmful}")
+        queue.claim(lease="1h")[0].bury(f"\x1b[2J{harmful}")
+    for arguments in (
+        ["get", "orders", f"id-{harmful}"],
+        ["peek", "orders"],
+        ["dead", "orders"],
+        ["dead", "show", "orders", f"dead-{harmful}"],
+        ["cancel", "orders", f"gone-{harmful}"],
+        ["cancel", "orders", f"id-{harmful}"],
+        ["counts", f"no-{harmful}"],
+    ):
+        screen, _ = terminal(*arguments)
+        assert "\u202e" not in screen
+        assert "\u200f" not in screen
+        assert "\x1b[2J" not in screen
+        assert "\x1b]0" not in screen
+        assert "\\u202e" in screen
+
+
+@pytest.mark.process
+def test_counts_agree_with_their_noun(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1, delay="5m")
+    assert "1 message waits" in plain(terminal("forecast", "orders")[0])
+    orders.put(1, delay="5m")
+    assert "2 messages wait" in plain(terminal("forecast", "orders")[0])

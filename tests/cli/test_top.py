@@ -18,7 +18,7 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.top.sample import Rates, Workers, rates
+from bide.cli.top.rates import Rates, Workers, rates
 from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
 from bide.telemetry.sample import REMEMBER, Lateness, Sample, Worker
@@ -111,7 +111,7 @@ def test_the_picture_of_lateness_and_of_workers_without_work() -> None:
     assert re.search(r"idle:1 +0 +mail 0, orders 0", screen)
     assert re.search(r"dead:2 +0 +silent +for 42s: dead, or hangs", screen)
     assert "at most" in screen
-    assert "nobody is at work" in drawn(Sample(9.0, queues))
+    assert "no worker is active" in drawn(Sample(9.0, queues))
     nothing = drawn(Sample(9.0, {}, at_work))
     assert "idle:1" in nothing
     assert "no queues" in drawn(Sample(9.0, {}))

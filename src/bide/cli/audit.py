@@ -1,13 +1,13 @@
-"""`bide audit`: everything that was put is accounted for."""
+"""`bide audit`: check that every message is accounted for."""
 
 import click
 
-from bide.cli.count import SIZES
+from bide.cli.counts import SIZES, all_option
 from bide.cli.options import complete_queue, on_store
 from bide.cli.output import STYLES, Output
 from bide.cli.progress import Bar
 from bide.cli.store import Store
-from bide.cli.tables import ID, Column, print_table
+from bide.cli.tables import ID, Cell, Column, counted, grid, print_table
 from bide.queue.answers import Audit
 
 __all__ = ["audit"]
@@ -17,14 +17,14 @@ GONE = ("acked", "cancelled", "expired", "purged")
 
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=complete_queue)
-@click.option("--all", "own", is_flag=True, help="Those that bide keeps for itself as well.")
+@all_option
 @on_store
 def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
     """Check that every message is accounted for, on a live store: of one queue, or of all.
 
-    What was put = acked + cancelled + expired + purged + delayed + ready + leased + dead, by the
-    counters; and the messages that are there are counted one by one as well. Exit code 1 when it
-    does not add up. In a pipe a line is: name, value; with the verdict last.
+    put = acked + cancelled + expired + purged + delayed + ready + leased + dead, by the counters;
+    and the messages themselves are counted one by one as well. Exit code 1 when it does not add up.
+    In a pipe a line is: name, value; the verdict comes last.
 
     \b
     Example:
@@ -38,19 +38,20 @@ def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool
         for one in audited:
             found.append(one.audit())
             bar.advance()
-    for balance in found if not out.terminal else ():
-        _print(out, balance)
-    if out.terminal:
-        if len(found) == 1:
-            _sheet(out, found[0])
-        elif found:
-            _table(out, found)
-        _verdict(out, store, found)
+    if not out.terminal:
+        for balance in found:
+            _print(out, balance)
+        return all(found)
+    if len(found) == 1:
+        _print_sum(out, found[0])
+    elif found:
+        _print_table(out, found)
+    _print_verdict(out, store, found)
     return all(found)
 
 
 def parts_of(audited: Audit) -> dict[str, int]:
-    """Return where the messages are, by name."""
+    """Return how many messages are in each state, or gone, by name."""
     counts = audited.counts
     gone = {name: int(getattr(counts.flow, name)) for name in GONE}
     return gone | {name: int(getattr(counts.sizes, name)) for name in SIZES}
@@ -66,51 +67,37 @@ def _print(out: Output, audited: Audit) -> None:
     out.row("balanced", "yes" if audited else "no: " + "; ".join(audited.problems))
 
 
-def _sheet(out: Output, audited: Audit) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    sheet = Table.grid(padding=(0, 2))
-    sheet.add_column(justify="right")
-    sheet.add_column(justify="right")
-    sheet.add_column(style="dim")
+def _print_sum(out: Output, audited: Audit) -> None:
     parts = parts_of(audited)
     put = audited.counts.flow.put
     width = len(f"{max(put, sum(parts.values())):,}") + 2
-    sheet.add_row("put", Text(f"{put:,}", "bold"), "")
+    rows: list[list[Cell]] = [["put", (f"{put:,}", "bold"), ""]]
     for number, (name, count) in enumerate(parts.items()):
-        label = Text(name, STYLES.get(name, "bright_black"))
-        amount = Text(f"{count:,}", "" if count else "dim")
+        sign = "+ " if number else "= "
+        amount = [f"{sign}{'':{width - len(f'{count:,}') - 2}}", counted(count)]
         place = "gone" if name in GONE else "in the queue"
-        sheet.add_row(
-            label,
-            Text.assemble("+ " if number else "= ", f"{'':{width - len(amount) - 2}}", amount),
-            place,
-        )
-    sheet.add_row("", "─" * width, "")
-    sheet.add_row("", Text(f"{sum(parts.values()):,}", "bold"), "")
+        rows.append([(name, STYLES.get(name, "bright_black")), amount, (place, "dim")])
+    rows += [["", "─" * width, ""], ["", (f"{sum(parts.values()):,}", "bold"), ""]]
     out.text((audited.queue, "bold"))
-    out.console.print(sheet)
+    out.console.print(grid(rows, "rrl"))
 
 
-def _table(out: Output, found: list[Audit]) -> None:
-    from rich.text import Text
-
-    names = ("put", *GONE, *SIZES)
-    rows = []
-    used = dict.fromkeys(names, False)
+def _print_table(out: Output, found: list[Audit]) -> None:
+    rows: list[list[Cell]] = []
+    used = dict.fromkeys((*GONE, *SIZES), False)
     for audited in found:
-        counts = {"put": audited.counts.flow.put, **parts_of(audited)}
-        used = {name: used[name] or n > 0 for name, n in counts.items()}
-        cells = [Text(f"{n:,}", STYLES.get(name, "") if n else "dim") for name, n in counts.items()]
-        mark = Text("✓", "green") if audited else Text("✗", "bold red")
-        rows.append([Text(audited.queue, "bold"), *cells, mark])
-    columns = [Column(name, falls=2 if used[name] else 1, right=True) for name in names[1:]]
-    put = Column("put", right=True)
-    print_table(out, [Column("queue", least=ID), put, *columns, Column("")], rows)
+        parts = parts_of(audited)
+        used = {name: used[name] or count > 0 for name, count in parts.items()}
+        cells = [counted(count, STYLES.get(name, "")) for name, count in parts.items()]
+        mark = ("✓", "green") if audited else ("✗", "bold red")
+        rows.append([(audited.queue, "bold"), counted(audited.counts.flow.put), *cells, mark])
+    columns = [Column(name, falls=2 if wanted else 1, right=True) for name, wanted in used.items()]
+    print_table(
+        out, [Column("queue", least=ID), Column("put", right=True), *columns, Column("")], rows
+    )
 
 
-def _verdict(out: Output, store: Store, found: list[Audit]) -> None:
+def _print_verdict(out: Output, store: Store, found: list[Audit]) -> None:
     if not found:
         out.text((f"no queues in {store.shown}", "dim"))
         return

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import click
 import msgspec
+
+from bide.cli.errors import usage_error
 
 __all__ = ["Form", "decode", "lines_in_bursts", "read"]
 
@@ -26,10 +27,7 @@ def read(body: str | None, file: str | None) -> bytes:
         click.UsageError: there is no body, or there are two.
     """
     if (body is None) == (file is None):
-        raise click.UsageError(
-            "put needs one body: as an argument, '-' for stdin, or --file PATH",
-            click.get_current_context(),
-        )
+        raise usage_error("put needs one body: as an argument, '-' for stdin, or --file PATH")
     if file is not None:
         return Path(file).read_bytes()
     if body == "-":
@@ -47,24 +45,21 @@ def decode(data: bytes, form: Form, where: str = "the body") -> Any:
     if form == "bytes":
         return data
     if form == "json" and not data.strip():
-        raise click.UsageError(
-            f"{where} is empty; JSON has at least a null, and --text takes it as an empty string",
-            click.get_current_context(),
+        raise usage_error(
+            f"{where} is empty; JSON has at least a null, and --text takes it as an empty string"
         )
     try:
         return data.decode() if form == "text" else msgspec.json.decode(data)
     except UnicodeDecodeError as error:
-        raise click.UsageError(
-            f"{where} is no UTF-8 text ({error.reason} at byte {error.start}); put it with --bytes",
-            click.get_current_context(),
+        raise usage_error(
+            f"{where} is no UTF-8 text ({error.reason} at byte {error.start}); put it with --bytes"
         ) from error
     except msgspec.DecodeError as error:
         shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
         # Of a bare word the parser says nothing that would help.
         why = f" ({error})" if data.lstrip().startswith(_OPENING) else ""
-        raise click.UsageError(
-            f"{where} is no JSON{why}: {shown!r}; put it as a string with --text",
-            click.get_current_context(),
+        raise usage_error(
+            f"{where} is no JSON{why}: {shown!r}; put it as a string with --text"
         ) from error
 
 

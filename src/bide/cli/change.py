@@ -4,20 +4,19 @@ from typing import Any
 
 import click
 
+from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
 from bide.cli.options import (
-    MOMENT,
+    flag,
+    if_due_option,
     on_store,
     queue_argument,
     rule_options,
     version_option,
     when_options,
 )
-from bide.cli.output import Output
-from bide.cli.progress import Bar
+from bide.cli.output import DONE, NOT_DONE, Output, plural
 from bide.cli.store import Store
-from bide.model import body as bodies
-from bide.model.commands import Cancel
 from bide.model.replies import Affected
 from bide.queue.arguments import Arguments
 
@@ -28,26 +27,15 @@ __all__ = ["cancel", "reschedule"]
 @queue_argument
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @rule_options
-@click.option(
-    "--if-due",
-    type=MOMENT,
-    metavar="MOMENT",
-    help="Only if it is still due then, so that you cancel what you saw.",
-)
+@if_due_option("cancel")
 @version_option("One message only: only if")
-@click.option("--dry-run", is_flag=True, help="With a rule: only count.")
+@flag("--dry-run", help="With a rule: only count.")
 @on_store
 def cancel(
-    store: Store,
-    out: Output,
-    queue: str,
-    ids: tuple[str, ...],
-    if_due: float | None,
-    if_version: str | None,
-    dry_run: bool,
-    **rule: Any,
-) -> bool:
-    """Take messages back before somebody holds them: by id, or by a rule.
+    store: Store, out: Output, queue: str, ids: tuple[str, ...], if_due: float | None,
+    if_version: str | None, dry_run: bool, **rule: Any,
+) -> bool:  # fmt: skip
+    """Cancel messages that no worker holds: by id, or by a rule.
 
     A cancel that says it is done is final. Exit code 1 when one of the messages was not cancelled
     (a worker holds it, it is dead, there is none), or when the rule found nothing.
@@ -61,15 +49,12 @@ def cancel(
     ruled = any(value is not None for value in rule.values())
     as_seen = if_due is not None or if_version is not None
     if ruled == bool(ids) or (ids and dry_run) or (ruled and as_seen):
-        raise click.UsageError(
+        raise usage_error(
             "cancel takes ids (with --if-due or --if-version), or a rule of --group, --after and "
-            "--before (with --dry-run)",
-            click.get_current_context(),
+            "--before (with --dry-run)"
         )
     if if_version is not None and len(ids) > 1:
-        raise click.UsageError(
-            "--if-version is of one message; cancel them one by one", click.get_current_context()
-        )
+        raise usage_error("--if-version is of one message; cancel them one by one")
     if ids:
         orders = store.queue(queue)
         if as_seen:
@@ -78,55 +63,29 @@ def cancel(
             outcomes = orders.cancel_many(ids)
         told = store.told(queue, outcomes)
         return print_outcomes(out, told, "cancelled", as_seen=as_seen)
-    ask = Arguments(queue, bodies.MAX_BODY)
-    count = _cancel_all(store, ask.cancel_where(**rule, dry_run=True), dry_run)
+    command = Arguments(queue).cancel_where(**rule, dry_run=dry_run)
+    if dry_run:
+        count = store.ask(Affected, command).count
+    else:
+        count = store.repeat(command, f"cancelling in {queue}")
     if not count:
         store.must_have(queue)
     verb = "would be cancelled" if dry_run else "cancelled"
-    mark = ("✓ ", "green") if count else ("✗ ", "red")
-    sentence = f"{count:,} message{'' if count == 1 else 's'} {verb}"
     would = {"cancelled": "would-cancel"} if dry_run else None
-    out.report({"cancelled": count}, mark, sentence, would=would)
+    mark = DONE if count else NOT_DONE
+    out.report({"cancelled": count}, mark, f"{plural(count, 'message')} {verb}", would=would)
     return count > 0
-
-
-def _cancel_all(store: Store, dry: Cancel, dry_run: bool) -> int:
-    """Count what a rule finds or, a thousand at a time, cancel it."""
-    if dry_run:
-        return store.ask(Affected, dry).count
-    command = Cancel(dry.queue, where=dry.where)
-    with Bar(f"cancelling in {dry.queue}") as bar:
-        count, more = 0, True
-        while more:
-            reply = store.ask(Affected, command)
-            count, more = count + reply.count, reply.more
-            bar.advance(reply.count)
-    return count
 
 
 @click.command()
 @queue_argument
 @click.argument("id")
 @when_options
-@click.option(
-    "--if-due",
-    type=MOMENT,
-    metavar="MOMENT",
-    help="Only if it is still due then, so that you move what you saw.",
-)
+@if_due_option("move")
 @version_option("Only if")
 @on_store
-def reschedule(
-    store: Store,
-    out: Output,
-    queue: str,
-    id: str,
-    delay: float | None,
-    at: float | None,
-    if_due: float | None,
-    if_version: str | None,
-) -> bool:
-    """Move a message that nobody holds to another moment.
+def reschedule(store: Store, out: Output, queue: str, id: str, **change: Any) -> bool:
+    """Change when a message is due, if no worker holds it.
 
     Exit code 1 when it was not moved: a worker holds it, it is dead, or there is no such message.
 
@@ -135,12 +94,8 @@ def reschedule(
       bide reschedule orders order-42 --delay 1h
       bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
     """  # fmt: skip
-    if (delay is None) == (at is None):
-        raise click.UsageError(
-            "reschedule needs one new moment: --delay or --at", click.get_current_context()
-        )
-    outcome = store.queue(queue).reschedule(
-        id, delay=delay, at=at, if_due=if_due, if_version=if_version
-    )
-    as_seen = if_due is not None or if_version is not None
+    if (change["delay"] is None) == (change["at"] is None):
+        raise usage_error("reschedule needs one new moment: --delay or --at")
+    outcome = store.queue(queue).reschedule(id, **change)
+    as_seen = change["if_due"] is not None or change["if_version"] is not None
     return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)

@@ -4,76 +4,51 @@ import sys
 
 import click
 
-from bide.cli.exits import warn
+from bide.cli.errors import usage_error, warn
 from bide.cli.messages import as_json, body_bytes, body_line, standing
-from bide.cli.moments import local, relative, rounded
-from bide.cli.options import DURATION, on_any_store, queue_argument
+from bide.cli.options import (
+    count_option,
+    flag,
+    on_any_store,
+    queue_argument,
+    text_option,
+    time_option,
+)
 from bide.cli.output import Output
 from bide.cli.store import Store
-from bide.cli.tables import ID, TEXT, Column, print_table
+from bide.cli.tables import ID, TEXT, Column
+from bide.cli.times import local, relative, rounded
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
 
 __all__ = ["claim"]
 
+COLUMNS = (
+    Column("id", least=ID), Column("token", right=True), Column("attempt", falls=2, right=True),
+    Column("late by", falls=1, right=True), Column("body", least=TEXT),
+)  # fmt: skip
+
 
 @click.command()
 @queue_argument
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    help="How many at most; 1 by default.",
-)
-@click.option(
-    "--wait",
-    type=DURATION,
-    metavar="TIME",
-    help="How long to wait for one to fall due; by default not at all.",
-)
-@click.option(
-    "--lease",
-    type=DURATION,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="After so long without an ack it goes to somebody else.",
-)
-@click.option("--ack", is_flag=True, help="Ack once they are printed, and the output flushed.")
-@click.option(
-    "--body",
-    "only_body",
-    is_flag=True,
-    help="With --ack: print bodies alone, text and bytes as they are.",
-)
-@click.option("--exec", "command", metavar="CMD", help="Run a shell command for each message.")
-@click.option(
-    "--retry",
-    type=DURATION,
-    metavar="TIME",
-    help="With --exec: try again so long after a failure; 10s by default.",
-)
-@click.option("--loop", is_flag=True, help="With --exec: go on until interrupted.")
+@count_option("-n", "--count", most=100_000, help="How many at most; 1 by default.")
+@time_option("--wait", "How long to wait for one to fall due; by default not at all.")
+@time_option("--lease", "After so long without an ack it goes to another worker.", "30s")
+@flag("--ack", help="Ack once they are printed, and the output flushed.")
+@flag("--body", "only_body", help="With --ack: print bodies alone, text and bytes as they are.")
+@text_option("--exec", "CMD", "Run a shell command for each message.", dest="command")
+@time_option("--retry", "With --exec: try again so long after a failure; 10s by default.")
+@flag("--loop", help="With --exec: go on until interrupted.")
 @on_any_store
 def claim(
-    store: Store,
-    out: Output,
-    queue: str,
-    count: int | None,
-    wait: float | None,
-    lease: float,
-    ack: bool,
-    only_body: bool,
-    command: str | None,
-    retry: float | None,
-    loop: bool,
-) -> bool:
+    store: Store, out: Output, queue: str, count: int | None, wait: float | None, lease: float,
+    ack: bool, only_body: bool, command: str | None, retry: float | None, loop: bool,
+) -> bool:  # fmt: skip
     """Take due messages, or run a command for each.
 
-    They are yours for the length of a lease. In a pipe a line is: id, token, body. Settle each with
-    `bide ack QUEUE ID TOKEN` (or retry, bury, extend) before its lease is over. Exit code 1 when
-    nothing was due in time.
+    Each message is leased: until the lease ends, nobody else gets it. In a pipe a line is: id,
+    token, body. Settle each with `bide ack QUEUE ID TOKEN` (or retry, bury, extend) before its
+    lease ends. Exit code 1 when nothing was due in time.
 
     --exec runs CMD once a message, one after the other, with the body on stdin and BIDE_QUEUE,
     BIDE_ID, BIDE_ATTEMPT, BIDE_TOKEN, BIDE_DUE and BIDE_URL in its environment. The lease is
@@ -88,7 +63,7 @@ def claim(
       bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
     """  # fmt: skip
     _refuse_odd(count, ack, only_body, command, retry, loop)
-    if wait is None and not loop:  # who waits may come before the first put
+    if wait is None and not loop:  # one that waits may be called before the first put
         store.must_stand()
     orders = store.queue(queue)
     if command is not None:
@@ -123,7 +98,7 @@ def _refuse_odd(
     elif loop and count is not None:
         wrong = "--loop goes on until it is interrupted, --count ends before; choose one"
     if wrong is not None:
-        raise click.UsageError(wrong, click.get_current_context())
+        raise usage_error(wrong)
 
 
 def _print(out: Output, deliveries: list[Delivery], only_body: bool, ack: bool) -> None:
@@ -132,34 +107,24 @@ def _print(out: Output, deliveries: list[Delivery], only_body: bool, ack: bool) 
         for delivery in deliveries:
             stream.write(body_bytes(delivery.message) + b"\n" * delivery.message.json)
         stream.flush()
-    elif out.terminal:
-        _table(out, deliveries, ack)
     else:
-        for d in deliveries:
-            if out.as_json:
-                out.json(as_json(d.message, token=d.token, lateness=d.lateness))
-            else:
-                out.row(d.id, d.token, body_line(d.message))
+        out.items(
+            deliveries, COLUMNS,
+            facts=lambda d: as_json(d.message, token=d.token, lateness=d.lateness),
+            line=lambda d: (d.id, d.token, body_line(d.message)),
+            cells=lambda d: (
+                d.id, str(d.token), f"{d.attempt}/{d.message.attempts}",
+                rounded(d.lateness * 1000), body_line(d.message)[:500],
+            ),
+            empty=str,
+        )  # fmt: skip
+        if out.terminal and not ack:
+            _print_how_to_ack(out, deliveries[0])
 
 
-def _table(out: Output, deliveries: list[Delivery], ack: bool) -> None:
-    from rich.text import Text
-
-    columns = (
-        Column("id", least=ID), Column("token", right=True),
-        Column("attempt", falls=2, right=True), Column("late by", falls=1, right=True),
-        Column("body", least=TEXT),
-    )  # fmt: skip
-    rows = []
-    for d in deliveries:
-        attempt = f"{d.attempt}/{d.message.attempts}"
-        late = rounded(d.lateness * 1000)
-        texts = (d.id, str(d.token), attempt, late, body_line(d.message)[:500])
-        rows.append([Text(text) for text in texts])
-    print_table(out, columns, rows)
-    first = deliveries[0]
+def _print_how_to_ack(out: Output, first: Delivery) -> None:
     until, now = first.message.until, first.claimed
-    if not ack and until is not None:
+    if until is not None:
         told = f"{local(until, now)} ({relative(until, now)})"
         then = f"bide ack {first.message.queue} {first.id} {first.token}"
         out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from bide.cli.exits import warn
+from bide.cli.errors import warn
 from bide.cli.messages import body_bytes
-from bide.cli.moments import iso, rounded
 from bide.cli.output import Output
 from bide.cli.signals import ENDING, leaving
+from bide.cli.times import iso, rounded
 from bide.model.errors import LeaseLost, StoreError
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue

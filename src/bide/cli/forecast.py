@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bide.cli.moments import iso, now_ms, relative
-from bide.cli.options import DURATION, on_store, queue_argument
-from bide.cli.output import Output
+from bide.cli.options import on_store, queue_argument, time_option
+from bide.cli.output import Output, plural
 from bide.cli.store import Store
+from bide.cli.times import iso, now_ms, relative
 from bide.queue.answers import Forecast
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def bar(count: int, most: int, width: int) -> str:
-    """Return a bar of blocks, in steps of an eighth; what is not nothing shows.
+    """Return a bar of blocks, in steps of an eighth; any count above 0 is visible.
 
     Example:
         >>> bar(8, 8, 4), bar(3, 8, 4), bar(1, 1000, 4), bar(0, 8, 4)
@@ -35,28 +35,14 @@ def bar(count: int, most: int, width: int) -> str:
 
 @click.command()
 @queue_argument
-@click.option(
-    "--bucket",
-    type=DURATION,
-    default="1m",
-    show_default=True,
-    metavar="TIME",
-    help="How long a bar's span is.",
-)
-@click.option(
-    "--horizon",
-    type=DURATION,
-    default="1h",
-    show_default=True,
-    metavar="TIME",
-    help="How far to look ahead.",
-)
+@time_option("--bucket", "How long the span of a bar is.", "1m")
+@time_option("--horizon", "How far to look ahead.", "1h")
 @on_store
 def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: float) -> None:
-    """Chart how many messages fall due when, by counting, never by listing.
+    """Chart how many messages fall due when. Counts, never lists.
 
-    In a pipe a line is: the moment at which the span begins, how many fall due in it; and before
-    and after them how many are "overdue" and how many fall due "later".
+    In a pipe a line is: when the span begins, how many messages fall due in it. The first line says
+    how many are "overdue", the last how many fall due "later".
 
     \b
     Example:
@@ -79,7 +65,8 @@ def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: floa
 
 
 def _chart(out: Output, queue: str, found: Forecast, spans: list[tuple[int, int]]) -> None:
-    out.text((queue, "bold"), (f"  {found.total:,} messages wait", "dim"))
+    verb = "waits" if found.total == 1 else "wait"
+    out.text((queue, "bold"), (f"  {plural(found.total, 'message')} {verb}", "dim"))
     most = max([found.overdue, *found.counts, found.later], default=0)
     if not most:
         return

@@ -1,15 +1,15 @@
 """`bide move`: queues from one store to another, while they are in use."""
 
 import time
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import Any
 
 import click
 import msgspec
 
-from bide.cli.exits import NOT_DONE
-from bide.cli.options import output_options
-from bide.cli.output import Output
+from bide.cli.errors import NOT_DONE, usage_error
+from bide.cli.options import count_option, flag, output_options
+from bide.cli.output import DONE, NOTHING, WARNING, Output, plural
 from bide.cli.progress import Bar
 from bide.cli.signals import leaving
 from bide.cli.store import Store
@@ -17,6 +17,7 @@ from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 from bide.queue.move import Moved, Mover
 from bide.queue.move.ledger import ledger_name
+from bide.queue.move.mover import BATCH
 from bide.telemetry.presence import is_register
 
 __all__ = ["move"]
@@ -24,12 +25,12 @@ __all__ = ["move"]
 WOULD = {"moved": "would-move", "dead": "would-move-dead"}
 
 SOON, LATER = 0.1, 1.0
-"""How many seconds `--follow` waits before it counts again what is in the source: at first, and at
-most. What falls due meanwhile is still delivered by the source."""
+"""Seconds that `--follow` waits before it counts the source again: at first, and at most.
+What falls due meanwhile is still delivered by the source."""
 
 
 def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuse what is no URL of a store, by the argument's own name."""
+    """Refuse what is not the URL of a store, and name the argument."""
     try:
         opener(value)
     except InvalidArgument as error:
@@ -41,12 +42,9 @@ def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.argument("source", callback=_a_store)
 @click.argument("target", callback=_a_store)
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@click.option("--follow", is_flag=True, help="Go on moving what comes, until Ctrl-C.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
-@click.option(
-    "--batch", type=click.IntRange(1, 10_000), default=500, metavar="N",
-    help="How many messages are in transit at a time; 500 by default.",
-)  # fmt: skip
+@flag("--follow", help="Go on moving what comes, until Ctrl-C.")
+@flag("--dry-run", help="Only say what would be moved.")
+@count_option("--batch", most=10_000, default=BATCH, help="How many are in transit at a time.")
 @output_options
 def move(
     source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,
@@ -54,10 +52,20 @@ def move(
 ) -> None:  # fmt: skip
     """Move queues to another store, live: from the URL SOURCE to the URL TARGET.
 
-    All queues, or those that are named. Everything comes over: due moments, bodies, priorities,
-    attempts, failures, groups, headers, dead letters. What a worker holds stays until it is given
-    back, and so does what the target has an id of. Interrupted or killed at any point, the same
-    command goes on.
+    Moves all queues, or those that you name, with everything: due times, bodies, priorities,
+    attempts, failures, groups, headers, dead letters. If it is interrupted or killed at any point,
+    the same command goes on.
+
+    \b
+    In a pipe and in JSON, for each queue:
+      moved       delayed and ready messages that are in the target now
+      dead        dead letters that are in the target now
+      finished    of the moved ones, those that an interrupted run had left in transit
+      held        messages that stay because a worker holds them; run it again
+      known       messages that stay because the target has one of the same id
+      remembered  acked and expired messages, which only the source remembers
+      left        all messages that are still in the source
+    In a dry run the first two are called would-move and would-move-dead in a pipe.
 
     Exit code 1 when something is left in the source.
 
@@ -68,7 +76,7 @@ def move(
     """  # fmt: skip
     out = Output(as_json)
     if follow and dry_run:
-        raise click.UsageError("--follow moves and --dry-run does not", click.get_current_context())
+        raise usage_error("--follow moves and --dry-run does not")
     with Store(source) as there, Store(target, makes=True) as here:
         there.must_stand("SOURCE is the URL of a store that is there: sqlite:///bide.db")
         _must_be_shared(there, here)
@@ -97,16 +105,15 @@ def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
 def _must_be_shared(*stores: Store) -> None:
     for store in stores:
         if store.missing is None and not store.capabilities.shared:
-            raise click.UsageError(
+            raise usage_error(
                 f"{store.shown} lives and dies with this command; move it in the process that has "
-                "it, with bide:move",
-                click.get_current_context(),
+                "it, with bide.move"
             )
 
 
 def _plan(out: Output, there: Store, here: Store, name: str, batch: int) -> Moved:
     orders = there.queue(name)
-    if here.missing is not None:  # looking must not make a store
+    if here.missing is not None:  # a dry run must not make a store
         sizes = orders.counts().sizes
         found = Moved(name, sizes.delayed + sizes.ready, sizes.dead)
         found.held = found.left = sizes.leased
@@ -122,28 +129,26 @@ def _move(there: Store, here: Store, name: str, batch: int) -> Moved:
 
 
 def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
-    """Move until somebody interrupts it, which is how it ends well."""
+    """Move until Ctrl-C or SIGTERM, which ends it well."""
     movers: dict[str, Mover] = {}
     pause = SOON
-    with ExitStack() as stack:
-        bar = stack.enter_context(Bar("moving what comes"))
-        stack.enter_context(leaving(KeyboardInterrupt))
-        try:
-            while True:
-                busy = False
-                for name in _names(there, queues):
-                    if name not in movers:
-                        movers[name] = Mover(
-                            there.queue(name), here.queue(name), batch=batch, progress=bar.advance
-                        )
-                    if movers[name].has_work():
-                        before = movers[name].moved.moved + movers[name].moved.dead
-                        after = movers[name].run()
-                        busy = busy or after.moved + after.dead > before
-                pause = SOON if busy else min(LATER, pause * 2)
-                time.sleep(pause)
-        except KeyboardInterrupt:
-            return [mover.moved for mover in movers.values()]
+    with Bar("moving what comes") as bar, leaving(KeyboardInterrupt), suppress(KeyboardInterrupt):
+        while True:
+            before = _went(movers)
+            for name in _names(there, queues):
+                if name not in movers:
+                    movers[name] = Mover(
+                        there.queue(name), here.queue(name), batch=batch, progress=bar.advance
+                    )
+                if movers[name].has_work():
+                    movers[name].run()
+            pause = SOON if _went(movers) > before else min(LATER, pause * 2)
+            time.sleep(pause)
+    return [mover.moved for mover in movers.values()]
+
+
+def _went(movers: dict[str, Mover]) -> int:
+    return sum(mover.moved.moved + mover.moved.dead for mover in movers.values())
 
 
 def _report(out: Output, moved: Moved, dry_run: bool) -> None:
@@ -152,28 +157,24 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     if out.as_json:
         facts |= {"known_ids": ids, "dry_run": dry_run}
     will = "would be moved" if dry_run else "moved"
-    dead = f" and {_many(moved.dead, 'dead letter')}" if moved.dead else ""
-    went = moved.moved + moved.dead
-    mark = ("✓ ", "green") if went else ("= ", "dim")
-    out.report(facts, mark, f"{moved.queue}: {_many(moved.moved, 'message')}{dead} {will}",
-               would=WOULD if dry_run else None)  # fmt: skip
+    dead = f" and {plural(moved.dead, 'dead letter')}" if moved.dead else ""
+    mark = DONE if moved.moved + moved.dead else NOTHING
+    sentence = f"{moved.queue}: {plural(moved.moved, 'message')}{dead} {will}"
+    out.report(facts, mark, sentence, would=WOULD if dry_run else None)
     if not out.terminal:
         return
+    rest = moved.left - moved.held - moved.known
     if moved.finished:
         out.text(f"  {moved.finished:,} of them were left in transit by an earlier run")
     if moved.held:
-        out.text(("! ", "yellow"), f"{moved.held:,} are held by workers and stay; run it again, or "
-                 "use --follow")  # fmt: skip
+        again = "run it again, or use --follow"
+        out.text(WARNING, f"{plural(moved.held, 'message')} not moved, held by a worker; {again}")
     if moved.known:
-        more = ", ..." if moved.known > 3 else ""
-        shown = ", ".join(ids[:3]) + more
-        out.text(("! ", "yellow"), f"{moved.known:,} stay, the target has their ids: {shown}")
-    rest = moved.left - moved.held - moved.known
+        shown = ", ".join(ids[:3]) + (", ..." if moved.known > 3 else "")
+        kept = plural(moved.known, "message")
+        out.text(WARNING, f"{kept} not moved, the target has the same id: {shown}")
     if rest > 0:
-        out.text(("! ", "yellow"), f"{rest:,} have come since; run it again, or use --follow")
+        out.text(WARNING, f"{plural(rest, 'message')} put since; run it again, or use --follow")
     if moved.remembered:
-        out.text(f"  {moved.remembered:,} that are done are remembered by the source only")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+        done = plural(moved.remembered, "message")
+        out.text(f"  {done} acked or expired earlier: only the source remembers their ids")

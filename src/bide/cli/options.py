@@ -1,4 +1,4 @@
-"""Arguments and options that commands share, and how what people write there is read."""
+"""Arguments and options that commands share, and how their values are read."""
 
 import functools
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from bide.cli.exits import NOT_DONE, in_options
-from bide.cli.moments import now_ms
+from bide.cli.errors import NOT_DONE, in_options
 from bide.cli.output import Output
 from bide.cli.program import DEBUG
 from bide.cli.store import Store, refuse_lone
+from bide.cli.times import now_ms
 from bide.engines.registry import mask
 from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
@@ -21,40 +21,30 @@ from bide.model.moments import LATEST, milliseconds, unix
 from bide.queue.values import checked_version
 
 __all__ = [
-    "DURATION",
-    "MOMENT",
-    "STATE",
-    "complete_queue",
-    "debug_option",
-    "grace_option",
-    "log_options",
-    "max_body_option",
-    "networks_option",
-    "on_any_store",
-    "on_store",
-    "output_options",
-    "prefix_argument",
-    "queue_argument",
-    "rule_options",
-    "version_option",
-    "when_options",
-]
+    "DURATION", "MOMENT", "STATE", "complete_queue", "count_option", "debug_option", "flag",
+    "grace_option", "if_due_option", "log_options", "max_body_option", "networks_option",
+    "on_any_store", "on_store", "output_options", "prefix_argument", "queue_argument",
+    "rule_options", "text_option", "time_option", "version_option", "when_options",
+]  # fmt: skip
+
+F = Callable[..., Any]
+Option = Callable[[F], F]
 
 
 def read_duration(value: str | float) -> float:
-    """Read a length of time, "1h30m" or a plain number of seconds; return seconds.
+    """Read a duration, "1h30m" or a plain number of seconds; return seconds.
 
     Raises:
-        click.BadParameter: it is neither, or one that nobody can mean.
+        click.BadParameter: it is neither, or ends past the year 2100.
     """
     return _read_duration(value, "time")
 
 
 def read_delay(value: str | float) -> float:
-    """Read how long from now a message is due, where `--at` could say it as well.
+    """Read a delay, where the user could give `--at` as well; return seconds.
 
     Raises:
-        click.BadParameter: it is no length of time, or one that nobody can mean.
+        click.BadParameter: it is no duration, or ends past the year 2100.
     """
     return _read_duration(value, "delay")
 
@@ -77,7 +67,7 @@ def _read_duration(value: str | float, what: str) -> float:
 
 
 def read_moment(value: str | float) -> float:
-    """Read a moment, ISO 8601 with a zone or Unix seconds; return Unix seconds.
+    """Read a time, ISO 8601 with a zone or Unix seconds; return Unix seconds.
 
     Raises:
         click.BadParameter: it is neither, or names no zone.
@@ -91,10 +81,10 @@ def read_moment(value: str | float) -> float:
             "2026-12-01T08:00Z, or Unix seconds"
         ) from None
     if isinstance(moment, datetime) and moment.tzinfo is None:
-        mended = moment.astimezone().isoformat(timespec="minutes")
+        here = moment.astimezone().isoformat(timespec="minutes")
         raise click.BadParameter(
             f"{value!r} has no time zone, so it names no moment; for this machine's zone write "
-            f"{mended}, for UTC add a Z"
+            f"{here}, for UTC add a Z"
         )
     try:
         return unix(moment) / 1000
@@ -115,7 +105,52 @@ DURATION = read_duration
 MOMENT = read_moment
 STATE = click.Choice(STATES)
 
-F = Callable[..., Any]
+
+def flag(*names: str, help: str) -> Option:
+    """Take an option without a value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
+def time_option(name: str, help: str, default: str | float | None = None, **more: Any) -> Option:
+    """Take a duration; a default that is text is shown."""
+    shown = isinstance(default, str)
+    return click.option(
+        name, type=DURATION, metavar="TIME", default=default, show_default=shown, help=help, **more
+    )
+
+
+def moment_option(name: str, help: str) -> Option:
+    """Take a time."""
+    return click.option(name, type=MOMENT, metavar="MOMENT", help=help)
+
+
+def text_option(
+    name: str, metavar: str, help: str, default: str | None = None, dest: str | None = None
+) -> Option:
+    """Take a text; `dest` is the name of the argument, if not that of the option."""
+    names = [name] if dest is None else [name, dest]
+    return click.option(*names, metavar=metavar, default=default, help=help)
+
+
+def count_option(
+    *names: str, help: str, least: int = 1, most: int | None = None, default: int | None = None
+) -> Option:
+    """Take a whole number of at least 1; a default is shown."""
+    return click.option(
+        *names, type=click.IntRange(least, most), default=default, show_default=default is not None,
+        metavar="N", help=help,
+    )  # fmt: skip
+
+
+def together(*options: Option) -> Option:
+    """Take several options, in the order of the help."""
+
+    def take(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return take
 
 
 def complete_queue(
@@ -135,39 +170,35 @@ def _no_url(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
-def queue_argument(function: F) -> F:
-    """Take the queue as the first argument."""
-    return click.argument("queue", shell_complete=complete_queue, callback=_no_url)(function)
+queue_argument = click.argument("queue", shell_complete=complete_queue, callback=_no_url)
 
+prefix_argument = click.argument("prefix", default="", callback=_no_url)
+"""The beginning of the names of queues; by default that of all."""
 
-def prefix_argument(function: F) -> F:
-    """Take what the names of queues begin with; all do by default."""
-    return click.argument("prefix", default="", callback=_no_url)(function)
-
-
-def when_options(function: F) -> F:
-    """Take a moment: `--delay` or `--at`."""
-    function = click.option(
-        "--at", type=MOMENT, metavar="MOMENT",
-        help="When it is due instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix "
-        "seconds. In the past means at once.",
-    )(function)  # fmt: skip
-    return click.option(
+when_options = together(
+    click.option(
         "--delay", type=read_delay, metavar="TIME",
         help="How long from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
-    )(function)  # fmt: skip
+    ),
+    moment_option(
+        "--at",
+        "When it is due instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix seconds. "
+        "In the past means at once.",
+    ),
+)  # fmt: skip
+
+rule_options = together(
+    text_option("--group", "NAME", "Only messages of this group."),
+    moment_option("--after", "Only if due then or later."),
+    moment_option("--before", "Only if due before then."),
+)
 
 
-def rule_options(function: F) -> F:
-    """Take what several messages have in common: `--group`, `--after`, `--before`."""
-    options = (
-        click.option("--group", metavar="NAME", help="Only messages of this group."),
-        click.option("--after", type=MOMENT, metavar="MOMENT", help="Only if due then or later."),
-        click.option("--before", type=MOMENT, metavar="MOMENT", help="Only if due before then."),
+def if_due_option(verb: str) -> Option:
+    """Take when the message was due when the user saw it: `--if-due`."""
+    return moment_option(
+        "--if-due", f"Only if it is still due then, so that you {verb} what you saw."
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -181,11 +212,11 @@ def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
-def version_option(what: str) -> Callable[[F], F]:
-    """Take how the message was when it was seen: `--if-version`.
+def version_option(what: str) -> Option:
+    """Take the version of the message that the user saw: `--if-version`.
 
     Args:
-        what: what is done only then.
+        what: what is done only if it is still the same.
     """
     return click.option(
         "--if-version", metavar="VERSION", callback=_version,
@@ -193,58 +224,47 @@ def version_option(what: str) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+max_body_option = click.option(
+    "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
+    help="How large a body may be; 1 MiB by default.",
+)  # fmt: skip
+
+
 def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         ctx.meta[DEBUG] = True
 
 
-def max_body_option(function: F) -> F:
-    """Take how large a body may be: `--max-body`."""
-    return click.option(
-        "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
-        help="How large a body may be; 1 MiB by default.",
-    )(function)  # fmt: skip
+debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
+    help="Show tracebacks of errors.",
+)  # fmt: skip
 
 
-def debug_option(function: F) -> F:
-    """Take whether tracebacks are shown: `--debug`."""
-    return click.option(
-        "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
-        help="Show tracebacks of errors.",
-    )(function)  # fmt: skip
-
-
-def grace_option(what: str) -> Callable[[F], F]:
-    """Take how long to wait when it is stopped: `--grace`.
+def grace_option(what: str) -> Option:
+    """Take how long to wait when the process is stopped: `--grace`.
 
     Args:
-        what: who or what may take that time.
+        what: what may take that time.
     """
-    return click.option(
-        "--grace", type=DURATION, default="30s", show_default=True, metavar="TIME",
-        help=f"How long {what} may take to finish when it is stopped.",
-    )  # fmt: skip
+    return time_option("--grace", f"How long {what} may take to finish when it is stopped.", "30s")
 
 
-def log_options(each: str) -> Callable[[F], F]:
-    """Take how a process that goes on and on logs: `--log-json` and `--log-level`.
+def log_options(each: str) -> Option:
+    """Take how a long-running process logs: `--log-json` and `--log-level`.
 
     Args:
-        each: what has a line of its own at debug.
+        each: the kind of message that has a line of its own at debug.
     """
-
-    def take(function: F) -> F:
-        function = click.option(
+    return together(
+        flag("--log-json", help="Log one JSON object a line."),
+        click.option(
             "--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
             default="info", show_default=True,
             help=f"At debug each message that was {each} has a line; at info failures have, and "
             "every 10 s a line sums up the rest.",
-        )(function)  # fmt: skip
-        return click.option("--log-json", is_flag=True, help="Log one JSON object a line.")(
-            function
-        )
-
-    return take
+        ),
+    )  # fmt: skip
 
 
 def _network(text: str) -> str:
@@ -256,44 +276,38 @@ def _network(text: str) -> str:
         raise click.BadParameter(f"{error}; write 10.1.0.0/16, or 127.0.0.1") from None
 
 
-def networks_option(**more: Any) -> Callable[[F], F]:
-    """Take which networks may be sent to: `--allow-network`."""
-    told = "A private network that push may send to, as 10.1.0.0/16; may be given several times."
+def networks_option(**more: Any) -> Option:
+    """Take to which private networks push may send: `--allow-network`."""
     return click.option(
-        "--allow-network", "networks", type=_network, multiple=True, metavar="NETWORK", help=told,
+        "--allow-network", "networks", type=_network, multiple=True, metavar="NETWORK",
+        help="A private network that push may send to, as 10.1.0.0/16; may be given several times.",
         **more,
     )  # fmt: skip
 
 
-def output_options(function: F) -> F:
-    """Take how results and errors are shown: `--json` and `--debug`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(
-        debug_option(function)
-    )
+output_options = together(
+    flag("--json", "as_json", help="Print one JSON object a line."), debug_option
+)
 
 
 def on_store(function: Callable[..., bool | None]) -> F:
-    """Have a command called with the store, which must be there, and the output as it is wanted.
+    """Call the command with the store, which must exist, and the output.
 
-    The command returns whether what was asked for was done; `False` ends it with exit code 1.
+    The command returns whether it did what was asked for; `False` ends it with exit code 1.
     """
     return _with_store(function, makes=False)
 
 
 def on_any_store(function: Callable[..., bool | None]) -> F:
-    """Do as `on_store` for a command that may be the first, and makes the store then."""
+    """Do as `on_store`, but make the store if it does not exist yet."""
     return _with_store(function, makes=True)
 
 
 def _with_store(function: Callable[..., bool | None], *, makes: bool) -> F:
     @click.option(
-        "--url",
-        envvar="BIDE_URL",
-        show_envvar=True,
-        metavar="URL",
-        is_eager=True,
+        "--url", envvar="BIDE_URL", show_envvar=True, metavar="URL", is_eager=True,
         help="The store: sqlite:///file.db, ...  By default bide.db in this folder.",
-    )
+    )  # fmt: skip
     @output_options
     @functools.wraps(function)
     def run(url: str | None, as_json: bool, **arguments: Any) -> None:

@@ -1,31 +1,39 @@
-"""What is printed where: tables for people, lines of text for pipes, JSON for programs."""
+"""Print results: tables for people, lines of text for pipes, JSON for programs."""
 
 import sys
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Output", "printable"]
+    from bide.cli.tables import Cell, Column
+
+__all__ = ["STYLES", "Output", "escape", "first_line", "plural"]
+
+T = TypeVar("T")
 
 STYLES = {
-    "delayed": "cyan",
-    "ready": "green",
-    "leased": "yellow",
-    "dead": "red",
-    "acked": "bright_black",
-    "expired": "magenta",
-    "gone": "bright_black",
-}
-"""How states look on a terminal."""
+    "delayed": "cyan", "ready": "green", "leased": "yellow", "dead": "red",
+    "acked": "bright_black", "expired": "magenta", "gone": "bright_black",
+}  # fmt: skip
+"""The colour of each state on a terminal."""
+
+Part = str | tuple[str, str]
+"""A piece of a sentence: text, or text and style."""
+
+DONE: Part = ("✓ ", "green")
+NOT_DONE: Part = ("✗ ", "red")
+NOTHING: Part = ("= ", "dim")
+WARNING: Part = ("! ", "yellow")
 
 
 class Output:
-    """Where a command prints. rich is imported when a terminal is there to see it.
+    """Where a command prints. Imports rich only if a terminal is there to see it.
 
     Args:
         as_json: print one JSON object a line, wherever it goes.
@@ -48,27 +56,27 @@ class Output:
 
     def row(self, *columns: object) -> None:
         """Print a line of columns, with tabs between them."""
-        sys.stdout.write("\t".join(map(str, columns)) + "\n")
+        sys.stdout.write("\t".join(escape(str(column)) for column in columns) + "\n")
 
-    def text(self, *parts: str | tuple[str, str]) -> None:
-        """Print a sentence on the terminal; parts are texts, or pairs of text and style."""
+    def text(self, *parts: Part) -> None:
+        """Print a sentence on the terminal."""
         from rich.text import Text
 
-        self.console.print(Text.assemble(*parts), soft_wrap=True)
+        escaped = [
+            escape(part) if isinstance(part, str) else (escape(part[0]), part[1]) for part in parts
+        ]
+        self.console.print(Text.assemble(*escaped), soft_wrap=True)
 
     def report(
-        self,
-        facts: dict[str, Any],
-        *sentence: str | tuple[str, str],
-        would: Mapping[str, str] | None = None,
+        self, facts: dict[str, Any], *sentence: Part, would: Mapping[str, str] | None = None
     ) -> None:
         """Print facts as JSON, as a line `name<tab>value` each, or for people as a sentence.
 
         Args:
             facts: names and values.
             sentence: the same for people.
-            would: of a dry run, what facts are called in a pipe that were only counted; JSON has
-                the names of what is done, and says that it was a dry run.
+            would: for a dry run, the names in a pipe of facts that were only counted. JSON keeps
+                the names and says that it was a dry run.
         """
         if self.as_json:
             self.json(facts if would is None else {**facts, "dry_run": True})
@@ -79,13 +87,81 @@ class Output:
                 name = name if would is None else would.get(name, name)
                 self.row(name, str(value).lower() if isinstance(value, bool) else value)
 
+    def items(
+        self,
+        items: Iterable[T],
+        columns: "Sequence[Column]",
+        *,
+        facts: Callable[[T], Any],
+        line: Callable[[T], Iterable[object]],
+        cells: "Callable[[T], Sequence[Cell]]",
+        empty: Callable[[], str],
+    ) -> int:
+        """Print items: a JSON object or a line each, as they come, or all in one table.
+
+        Args:
+            items: what to print.
+            columns: of the table.
+            facts: returns an item for JSON.
+            line: returns the columns of an item for a pipe.
+            cells: returns the cells of an item, one for each column.
+            empty: returns what a terminal says when there is no item.
+
+        Returns:
+            How many items there were.
+        """
+        if self.terminal:
+            from bide.cli.tables import print_table
+
+            listed = list(items)
+            if listed:
+                print_table(self, columns, [cells(item) for item in listed])
+            else:
+                self.text((empty(), "dim"))
+            return len(listed)
+        count = 0
+        for count, item in enumerate(items, 1):  # noqa: B007
+            if self.as_json:
+                self.json(facts(item))
+            else:
+                self.row(*line(item))
+        return count
+
     def flush(self) -> None:
         """Have everything leave this process."""
         sys.stdout.flush()
 
 
-def printable(text: str) -> str:
-    """Return a text in which nothing moves the cursor, breaks the line or speaks to a terminal."""
+_HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories that move the cursor, change the direction, break the line, or show nothing:
+control, format, surrogate, private, unassigned, line and paragraph separators."""
+
+
+def escape(text: str) -> str:
+    """Return a text with its control and format characters escaped, so that a terminal is safe.
+
+    Example:
+        >>> escape("a\\x1b[31mb"), escape("abc\\u202edef")
+        ('a\\\\x1b[31mb', 'abc\\\\u202edef')
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in _HARMFUL else c
+        for c in text
+    )
+
+
+def first_line(text: str | None) -> str:
+    """Return the first line of an error, or nothing."""
+    return next(iter((text or "").splitlines()), "")
+
+
+def plural(count: int, what: str) -> str:
+    """Return a count with its noun.
+
+    Example:
+        >>> plural(1, "message"), plural(2_000, "message")
+        ('1 message', '2,000 messages')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

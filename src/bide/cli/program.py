@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from bide.cli import exits
+from bide.cli import errors
 from bide.model.errors import BideError
 
 __all__ = ["DEBUG", "SECTIONS", "Entry", "Program", "main"]
@@ -27,24 +27,22 @@ class Entry(NamedTuple):
 
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Messages": (
-        Entry("put", "put:put", "Store a message until its moment."),
-        Entry("cancel", "change:cancel", "Take messages back before somebody holds them."),
-        Entry(
-            "reschedule", "change:reschedule", "Move a message that nobody holds to another moment."
-        ),
-        Entry("get", "look:get", "Look at messages by id."),
-        Entry("peek", "look:peek", "Look at what goes out next."),
-        Entry("scan", "look:scan", "List messages by state, group or time."),
+        Entry("put", "put:put", "Store a message until it is due."),
+        Entry("cancel", "change:cancel", "Cancel messages that no worker holds."),
+        Entry("reschedule", "change:reschedule", "Change when a message is due."),
+        Entry("get", "read:get", "Look at messages by id."),
+        Entry("peek", "read:peek", "Look at the messages that are delivered next."),
+        Entry("scan", "read:scan", "List messages by state, group or time."),
     ),
     "Queues": (
-        Entry("queues", "count:queues", "List the queues of the store."),
-        Entry("counts", "count:counts", "Count the messages in each state."),
+        Entry("queues", "counts:queues", "List the queues of the store."),
+        Entry("counts", "counts:counts", "Count the messages in each state."),
         Entry("top", "top:top", "Watch queues and workers, live."),
         Entry("forecast", "forecast:forecast", "Chart how many messages fall due when."),
         Entry("audit", "audit:audit", "Check that every message is accounted for."),
-        Entry("pause", "steer:pause", "Let nobody claim from a queue."),
-        Entry("resume", "steer:resume", "Let messages be claimed again."),
-        Entry("purge", "steer:purge", "Delete all messages of a state."),
+        Entry("pause", "control:pause", "Stop claims from a queue."),
+        Entry("resume", "control:resume", "Let messages be claimed again."),
+        Entry("purge", "control:purge", "Delete all messages of a state."),
         Entry("export", "transfer:export", "Write a queue as lines of JSON."),
         Entry(
             "import", "transfer:import_", "Put messages from an export, or a sorted set in Redis."
@@ -150,14 +148,14 @@ class Program(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BideError as error:
-            raise _failure(ctx, error, exits.code_of(error)) from error
+            raise _failure(ctx, error, errors.code_of(error)) from error
         except BrokenPipeError:
-            exits.drop_output()
-            ctx.exit(exits.BROKEN_PIPE)
+            errors.drop_output()
+            ctx.exit(errors.BROKEN_PIPE)
         except OSError as error:
-            raise _failure(ctx, error, exits.FAILED) from error
+            raise _failure(ctx, error, errors.FAILED) from error
         except KeyboardInterrupt:
-            ctx.exit(exits.INTERRUPTED)
+            ctx.exit(errors.INTERRUPTED)
         return result
 
     def main(
@@ -174,11 +172,11 @@ class Program(click.Group):
         try:
             code = super().main(args, prog_name, complete_var, False, **extra)
         except click.ClickException as error:
-            exits.say(error)
+            errors.print_error(error)
             code = error.exit_code
         except click.Abort:
-            code = exits.INTERRUPTED
-        sys.exit(code if isinstance(code, int) else exits.DONE)
+            code = errors.INTERRUPTED
+        sys.exit(code if isinstance(code, int) else errors.DONE)
 
 
 def _meant(name: str) -> str:
@@ -191,19 +189,19 @@ def _meant(name: str) -> str:
 class _NotDone(click.ClickException):
     """The store said no."""
 
-    exit_code = exits.NOT_DONE
+    exit_code = errors.NOT_DONE
 
 
 class _WrongUsage(click.ClickException):
     """The command cannot be carried out as it was written."""
 
-    exit_code = exits.WRONG_USAGE
+    exit_code = errors.WRONG_USAGE
 
 
 class _Failed(click.ClickException):
     """The store, or a file, failed."""
 
-    exit_code = exits.FAILED
+    exit_code = errors.FAILED
 
 
 _KINDS = {kind.exit_code: kind for kind in (_NotDone, _WrongUsage, _Failed)}
@@ -213,7 +211,7 @@ def _failure(ctx: click.Context, error: Exception, code: int) -> click.ClickExce
     if ctx.meta.get(DEBUG):
         traceback.print_exception(error)
     plain = isinstance(error, OSError) and error.filename is None and error.strerror
-    return _KINDS[code](exits.in_options(plain or str(error)))
+    return _KINDS[code](errors.in_options(plain or str(error)))
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -4,7 +4,7 @@ import click
 
 from bide.cli.options import debug_option, grace_option, log_options, networks_option
 from bide.cli.store import refuse_lone
-from bide.cli.subscriptions import remote, server_extra
+from bide.cli.subscription_access import remote, require_server_extra
 from bide.engines.registry import DEFAULT_URL
 from bide.model.errors import InvalidArgument
 
@@ -42,7 +42,7 @@ def push(
       bide push
       bide push --allow-network 10.1.0.0/16 --log-json
     """  # fmt: skip
-    server_extra()
+    require_server_extra()
     if remote(url):
         raise InvalidArgument(
             "url names a server, which pushes by itself (bide serve); name its store here"

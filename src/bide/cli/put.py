@@ -5,20 +5,23 @@ from typing import Any, cast
 import click
 
 from bide.cli import body as bodies
-from bide.cli.exits import warn
+from bide.cli.errors import usage_error, warn
 from bide.cli.messages import changed, outcome_json, standing, state_and_due
-from bide.cli.moments import now_ms
 from bide.cli.options import (
-    DURATION,
+    count_option,
+    flag,
     max_body_option,
     on_any_store,
     queue_argument,
+    text_option,
+    time_option,
     version_option,
     when_options,
 )
-from bide.cli.output import Output
+from bide.cli.output import DONE, NOT_DONE, Output, plural
 from bide.cli.progress import Bar
 from bide.cli.store import Store, refuse_own
+from bide.cli.times import now_ms
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
@@ -45,77 +48,54 @@ def _headers(
 @queue_argument
 @click.argument("body", required=False)
 @when_options
-@click.option("--id", metavar="ID", help="A name of your own; made up when missing.")
+@text_option("--id", "ID", "A name of your own; made up when missing.")
 @click.option(
-    "--priority",
-    type=click.IntRange(0, 255),
-    default=0,
-    metavar="0-255",
+    "--priority", type=click.IntRange(0, 255), default=0, metavar="0-255",
     help="Of what is due, higher goes out first.",
-)
-@click.option(
-    "--expires",
-    type=DURATION,
-    metavar="TIME",
-    help="How long after its due moment it is still worth delivering.",
-)
-@click.option(
+)  # fmt: skip
+@time_option("--expires", "How long after its due moment it is still worth delivering.")
+@count_option(
     "--attempts",
-    type=click.IntRange(1, MAX_ATTEMPTS),
+    most=MAX_ATTEMPTS,
     default=ATTEMPTS,
-    show_default=True,
-    metavar="N",
     help="How often it is handed out before it becomes a dead letter.",
 )
-@click.option("--group", metavar="NAME", help="A name to cancel several messages by.")
+@text_option("--group", "NAME", "A name to cancel several messages by.")
 @click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="K=V",
-    callback=_headers,
+    "--header", "headers", multiple=True, metavar="K=V", callback=_headers,
     help="Text that travels beside the body; may be repeated.",
-)
+)  # fmt: skip
 @click.option(
-    "--on-conflict",
-    type=click.Choice(["keep", "replace", "raise"]),
-    default="keep",
-    show_default=True,
-    help="What to do when the id is there already.",
-)
+    "--on-conflict", type=click.Choice(["keep", "replace", "raise"]), default="keep",
+    show_default=True, help="What to do when the id is there already.",
+)  # fmt: skip
 @version_option("With --on-conflict replace: only if")
 @click.option("--text", "form", flag_value="text", help="The body is text, not JSON.")
 @click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, stored as they are.")
 @click.option(
-    "--file",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="PATH",
+    "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
     help="Read the body (or, with --lines, the lines) from a file.",
-)
-@click.option("--lines", is_flag=True, help="Each line of stdin (or of --file) is a message.")
+)  # fmt: skip
+@flag("--lines", help="Each line of stdin (or of --file) is a message.")
 @max_body_option
 @on_any_store
 def put(
-    store: Store,
-    out: Output,
-    queue: str,
-    body: str | None,
-    form: str | None,
-    file: str | None,
-    lines: bool,
-    max_body: int,
-    **options: Any,
-) -> bool:
-    """Store a message until its moment.
+    store: Store, out: Output, queue: str, body: str | None, form: str | None, file: str | None,
+    lines: bool, max_body: int, **options: Any,
+) -> bool:  # fmt: skip
+    """Store a message until it is due.
 
     BODY must be JSON, unless --text or --bytes says what else it is; '-' reads it from stdin. With
     neither --delay nor --at the message is due at once. In a pipe, prints the id; stderr says when
     nothing was stored.
 
-    An id that is there already is kept as it is, which is no failure: a put can be repeated. With
-    "replace" it takes the new body and moment unless a worker holds it, with "raise" it stays; both
-    end with exit code 1 when nothing was stored. With --if-version it is replaced only while it is
-    as you saw it, and nothing new is stored.
+    A message whose id is there already is kept as it is, which is no failure: a put can be
+    repeated. With --on-conflict replace the new message takes its place, unless a worker holds the
+    old one: every option that you do not repeat gets its default (priority, attempts, expiry,
+    group, headers, due now), and earlier attempts and failures are forgotten, also those of a dead
+    letter. To deliver a dead letter again as it is, use `bide revive`. With --on-conflict raise the
+    old message stays. Both end with exit code 1 when nothing was stored. With --if-version it is
+    replaced only while it is as you saw it, and nothing new is stored.
 
     \b
     Example:
@@ -148,25 +128,25 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
             warn(f"{verb}: {outcome}{changed(outcome) if as_seen else ''}")
     elif outcome.done and outcome.state is not None and outcome.due is not None:
         told = state_and_due(outcome.state, outcome.due, now_ms())
-        out.text(("✓ ", "green"), (outcome.id, "bold"), " ", *told)
+        out.text(DONE, (outcome.id, "bold"), " ", *told)
     elif on_conflict == "keep":
         out.text(("= ", "yellow"), f"kept what was there: {standing(outcome, outcome.id)}")
     else:
-        out.text(("✗ ", "red"), f"not replaced: {standing(outcome, outcome.id, as_seen=as_seen)}")
+        out.text(NOT_DONE, f"not replaced: {standing(outcome, outcome.id, as_seen=as_seen)}")
 
 
 def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
-    context = click.get_current_context()
     if body not in (None, "-"):
-        raise click.UsageError("with --lines the bodies come from stdin or --file", context)
+        raise usage_error("with --lines the bodies come from stdin or --file")
     if options["id"] is not None:
-        raise click.UsageError("--id names one message; with --lines ids are made up", context)
-    if options["headers"] is not None:
-        raise click.UsageError("--header and --lines do not go together", context)
-    if options["if_version"] is not None:
-        raise click.UsageError("--if-version and --lines do not go together", context)
-    if options["on_conflict"] == "raise":
-        raise click.UsageError("--on-conflict raise and --lines do not go together", context)
+        raise usage_error("--id names one message; with --lines ids are made up")
+    for name, given in (
+        ("--header", options["headers"] is not None),
+        ("--if-version", options["if_version"] is not None),
+        ("--on-conflict raise", options["on_conflict"] == "raise"),
+    ):
+        if given:
+            raise usage_error(f"{name} and --lines do not go together")
 
 
 def _values(burst: list[tuple[int, bytes]], form: bodies.Form, *, begun: bool) -> list[Any]:
@@ -191,4 +171,4 @@ def _put_lines(
                 begun = True
                 stored += sum(outcome.done for outcome in queue.put_many(values, **shared))
                 bar.advance(len(burst))
-    out.report({"stored": stored}, ("✓ ", "green"), f"put {stored:,} messages into {queue.name}")
+    out.report({"stored": stored}, DONE, f"put {plural(stored, 'message')} into {queue.name}")

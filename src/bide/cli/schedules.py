@@ -5,20 +5,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bide.cli.exits import warn
-from bide.cli.moments import now_ms, relative
-from bide.cli.options import on_store
-from bide.cli.output import STYLES, Output, printable
+from bide.cli.errors import warn
+from bide.cli.options import count_option, on_store
+from bide.cli.output import STYLES, Output, Part, first_line
 from bide.cli.store import Store
-from bide.cli.tables import ID, Column, print_table
+from bide.cli.tables import ID, Cell, Column
+from bide.cli.times import now_ms, relative
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument, StoreUnavailable
 from bide.model.message import Message
 from bide.model.replies import Page
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from bide.worker.app import App
     from bide.worker.recurrence import Recurrence
     from bide.worker.schedule import TickBody
@@ -40,15 +38,7 @@ FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]", required=False)
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 1_000),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="How many ticks of each to tell.",
-)
+@count_option("-n", "--count", most=1_000, default=3, help="How many ticks of each to show.")
 @on_store
 def schedules(store: Store, out: Output, target: str | None, count: int) -> None:
     """List the schedules, and when they tick next.
@@ -70,19 +60,18 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
         found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
     else:
         found = _of_app(store, target, count)
-    if out.terminal and found:
-        _table(out, found)
-    elif out.terminal:
-        out.text((f"no schedules{f' in {target}' if target else f' in {store.shown}'}", "dim"))
-    for one in found if not out.terminal else ():
-        if out.as_json:
-            out.json(one)
-        else:
-            out.row(
-                one["queue"], one["when"], one["timezone"], one.get("state", ""),
-                one["running"], one["retrying"], one["dead"], _first_line(one.get("error")),
-                *[moment.isoformat() for moment in _moments(one)],
-            )  # fmt: skip
+    out.items(
+        found, COLUMNS, facts=lambda one: one, line=_line, cells=_cells,
+        empty=lambda: f"no schedules in {target or store.shown}",
+    )  # fmt: skip
+
+
+def _line(one: dict[str, Any]) -> list[object]:
+    return [
+        one["queue"], one["when"], one["timezone"], one.get("state", ""), one["running"],
+        one["retrying"], one["dead"], first_line(one.get("error")),
+        *[moment.isoformat() for moment in _moments(one)],
+    ]  # fmt: skip
 
 
 def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
@@ -94,7 +83,7 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     with Store(store.url if given else app._url) as place:
         try:
             known = set(place.names())
-        except StoreUnavailable:  # nobody has worked yet
+        except StoreUnavailable:  # no worker has run yet
             known = set()
         found = []
         for schedule in app.schedules.values():
@@ -133,13 +122,9 @@ def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
         warn(f"{queue}: {error}")
         return None
     moments = _upcoming(rule, tick.due, count)
-    return _facts(queue, rule, [message for message, _ in ticks], moments, _dead(store, queue)) | {
-        "state": head.state
-    }
-
-
-def _dead(store: Store, queue: str) -> int:
-    return store.queue(queue).counts().sizes.dead
+    dead = store.queue(queue).counts().sizes.dead
+    facts = _facts(queue, rule, [message for message, _ in ticks], moments, dead)
+    return facts | {"state": head.state}
 
 
 def _facts(
@@ -147,14 +132,11 @@ def _facts(
 ) -> dict[str, Any]:
     when, zone = _when(rule)
     facts: dict[str, Any] = {
-        "queue": queue,
-        "when": when,
-        "timezone": zone,
-        "ticks": ticks,
+        "queue": queue, "when": when, "timezone": zone, "ticks": ticks,
         "running": sum(link.state == "leased" for link in links),
         "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
         "dead": dead,
-    }
+    }  # fmt: skip
     if errors := [link.error for link in links if link.error is not None]:
         facts["error"] = errors[-1]
     return facts
@@ -186,45 +168,34 @@ def _moments(one: dict[str, Any]) -> list[Any]:
     return [told(moment, zone) for moment in one["ticks"]]
 
 
-def _table(out: Output, found: list[dict[str, Any]]) -> None:
-    from rich.text import Text
-
-    now = now_ms()
-    rows = []
-    for one in found:
-        moments = [moment.strftime(FORM) for moment in _moments(one)]
-        away = [relative(tick, now) for tick in one["ticks"]]
-        rows.append(
-            [
-                Text(one["queue"], "bold"), Text(f"{one['when']}\n{one['timezone']}"),
-                Text("\n".join(moments)), Text("\n".join(away), "dim"), _remark(one),
-            ]
-        )  # fmt: skip
-    print_table(out, COLUMNS, rows)
+def _cells(one: dict[str, Any]) -> list[Cell]:
+    moments = [moment.strftime(FORM) for moment in _moments(one)]
+    away = [relative(tick, now_ms()) for tick in one["ticks"]]
+    when = f"{one['when']}\n{one['timezone']}"
+    return [
+        (one["queue"], "bold"),
+        when,
+        "\n".join(moments),
+        ("\n".join(away), "dim"),
+        _remark(one),
+    ]
 
 
-def _remark(one: dict[str, Any]) -> "Text":
+def _remark(one: dict[str, Any]) -> list[Part]:
     """Return what is out of the ordinary."""
-    from rich.text import Text
-
-    parts: list[Any] = []
+    parts: list[Part] = []
     if "state" not in one:
         parts.append(("no worker has run yet", "dim"))
     elif one["state"] not in ("delayed", "leased"):
         parts.append((one["state"], STYLES[one["state"]]))
-    if one["running"]:
-        parts.append((f"{one['running']} running", STYLES["leased"]))
-    if one["retrying"]:
-        parts.append((f"{one['retrying']} tried again", STYLES["leased"]))
-    if one["dead"]:
-        parts.append((f"{one['dead']} dead", STYLES["dead"]))
+    for name, text, style in (
+        ("running", "running", "leased"), ("retrying", "tried again", "leased"),
+        ("dead", "dead", "dead"),
+    ):  # fmt: skip
+        if one[name]:
+            parts.append((f"{one[name]} {text}", STYLES[style]))
     if "was" in one:
         parts.append((f"was {one['was']} until a worker takes this up", "yellow"))
     if "error" in one:
-        parts.append((_first_line(one["error"]), "red"))
-    spaced = [part for each in parts for part in (", ", each)][1:]
-    return Text.assemble(*spaced)
-
-
-def _first_line(error: str | None) -> str:
-    return printable((error or "").partition("\n")[0])
+        parts.append((first_line(one["error"]), "red"))
+    return [part for each in parts for part in (", ", each)][1:]

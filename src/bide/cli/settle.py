@@ -1,4 +1,4 @@
-"""`bide ack`, `bide retry`, `bide bury`, `bide extend`: what became of a claimed message."""
+"""`bide ack`, `bide retry`, `bide bury` and `bide extend`: settle a claimed message."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -7,13 +7,14 @@ from typing import Any
 import click
 import msgspec
 
+from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
-from bide.cli.options import DURATION, on_store, queue_argument
+from bide.cli.options import on_store, queue_argument, text_option, time_option
 from bide.cli.output import Output
 from bide.cli.store import Store
-from bide.model import body as bodies
 from bide.model.commands import Command, Lease
-from bide.model.replies import Outcomes
+from bide.model.replies import Outcome, Outcomes
+from bide.queue.answers import in_parts
 from bide.queue.arguments import Arguments
 
 __all__ = ["ack", "bury", "extend", "retry"]
@@ -32,12 +33,9 @@ def _lease_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _leases(id: str, token: int | None) -> list[Lease]:
     """Return the lease that was named or, for '-', those that `claim` has printed."""
-    context = click.get_current_context()
     if id != "-":
         if token is None:
-            raise click.UsageError(
-                "Missing argument 'TOKEN'. It is the second thing that claim prints", context
-            )
+            raise usage_error("Missing argument 'TOKEN'. It is the second thing that claim prints")
         return [Lease(id, token)]
     lines = enumerate(sys.stdin, 1)
     return [_parsed(line, number) for number, line in lines if line.strip()]
@@ -51,19 +49,20 @@ def _parsed(line: str, number: int) -> Lease:
         id, token = line.rstrip("\r\n").split("\t")[:2]
         return Lease(id, int(token))
     except (ValueError, KeyError, TypeError) as error:
-        raise click.UsageError(
-            f"line {number} of stdin is none that claim prints: id, a tab, token",
-            click.get_current_context(),
+        raise usage_error(
+            f"line {number} of stdin is none that claim prints: id, a tab, token"
         ) from error
 
 
 def _settle(
-    store: Store, out: Output, leases: Sequence[Lease],
-    command: Callable[[Sequence[Lease]], Command], verb: str,
+    store: Store, out: Output, queue: str, lease: tuple[str, int | None], verb: str,
+    command: Callable[[Arguments, Sequence[Lease]], Command],
 ) -> bool:  # fmt: skip
-    def outcomes() -> Iterator[Any]:
-        for start in range(0, len(leases), 1_000):
-            asked = command(leases[start : start + 1_000])
+    """Settle the named leases, a thousand in one command, and print what became of each."""
+
+    def outcomes() -> Iterator[Outcome]:
+        for part in in_parts(_leases(*lease)):
+            asked = command(Arguments(queue), part)
             yield from store.told(asked.queue, store.ask(Outcomes, asked).outcomes)
 
     return print_outcomes(out, outcomes(), verb)
@@ -76,27 +75,20 @@ def ack(store: Store, out: Output, queue: str, id: str, token: int | None) -> bo
     """Say that a claimed message is done: it leaves the queue.
 
     ID and TOKEN are what `bide claim` printed; '-' instead reads such lines from stdin. Exit code 1
-    when the lease was over: the message has gone to somebody else.
+    when the lease was over: another worker may have the message now.
 
     \b
     Example:
       bide ack orders order-42 7
       bide claim orders -n 100 | tee done.tsv | bide ack orders -
     """
-    ask = Arguments(queue, bodies.MAX_BODY)
-    return _settle(store, out, _leases(id, token), ask.ack, "acked")
+    return _settle(store, out, queue, (id, token), "acked", Arguments.ack)
 
 
 @click.command()
 @_lease_arguments
-@click.option(
-    "--delay",
-    type=DURATION,
-    default=0,
-    metavar="TIME",
-    help="How long from now; at once by default.",
-)
-@click.option("--reason", default="", metavar="TEXT", help="What went wrong; it is remembered.")
+@time_option("--delay", "How long from now; at once by default.", 0)
+@text_option("--reason", "TEXT", "What went wrong; the message keeps it.", "")
 @on_store
 def retry(
     store: Store, out: Output, queue: str, id: str, token: int | None, delay: float, reason: str
@@ -107,36 +99,31 @@ def retry(
     Example:
       bide retry orders order-42 7 --delay 1m --reason "the bank is closed"
     """  # fmt: skip
-    ask = Arguments(queue, bodies.MAX_BODY)
-    leases = _leases(id, token)
-    return _settle(store, out, leases, lambda part: ask.retry(part, delay, reason), "given back")
+    return _settle(
+        store, out, queue, (id, token), "given back",
+        lambda ask, leases: ask.retry(leases, delay, reason),
+    )  # fmt: skip
 
 
 @click.command()
 @_lease_arguments
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is remembered.")
+@text_option("--reason", "TEXT", "Why; the message keeps it.", "")
 @on_store
 def bury(store: Store, out: Output, queue: str, id: str, token: int | None, reason: str) -> bool:
-    """Make a claimed message a dead letter, to be looked at by people.
+    """Make a claimed message a dead letter, for people to look at.
 
     \b
     Example:
       bide bury orders order-42 7 --reason "no such customer"
     """  # fmt: skip
-    ask = Arguments(queue, bodies.MAX_BODY)
-    return _settle(store, out, _leases(id, token), lambda part: ask.bury(part, reason), "buried")
+    return _settle(
+        store, out, queue, (id, token), "buried", lambda ask, leases: ask.bury(leases, reason)
+    )
 
 
 @click.command()
 @_lease_arguments
-@click.option(
-    "--lease",
-    type=DURATION,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="How long from now it is yours.",
-)
+@time_option("--lease", "How long from now the lease lasts.", "30s")
 @on_store
 def extend(store: Store, out: Output, queue: str, id: str, token: int | None, lease: float) -> bool:
     """Hold a claimed message for longer.
@@ -145,5 +132,6 @@ def extend(store: Store, out: Output, queue: str, id: str, token: int | None, le
     Example:
       bide extend orders order-42 7 --lease 5m
     """  # fmt: skip
-    ask = Arguments(queue, bodies.MAX_BODY)
-    return _settle(store, out, _leases(id, token), lambda part: ask.extend(part, lease), "extended")
+    return _settle(
+        store, out, queue, (id, token), "extended", lambda ask, leases: ask.extend(leases, lease)
+    )

@@ -1,20 +1,18 @@
-"""`bide sources`: how far the sources of a store have come."""
+"""`bide sources`: how far the sources of a store have read."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
-from bide.cli.moments import iso, local, now_ms, relative
 from bide.cli.options import on_store
-from bide.cli.output import STYLES, Output, printable
+from bide.cli.output import STYLES, Output, first_line
 from bide.cli.store import Store
-from bide.cli.tables import ID, TEXT, Column, print_table
+from bide.cli.tables import ID, TEXT, Cell, Column
+from bide.cli.times import iso, local, now_ms, relative
 from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 __all__ = ["sources"]
 
@@ -43,25 +41,23 @@ def sources(store: Store, out: Output) -> None:
       bide sources --json | jq 'select(.error)'
     """  # fmt: skip
     found = [facts for home in store.names(own=True) if (facts := _facts(store, home)) is not None]
-    if out.terminal and found:
-        now = now_ms()
-        print_table(out, COLUMNS, [_cells(one, now) for one in found])
-    elif out.terminal:
-        out.text((f"no worker with a source has run on {store.shown}", "dim"))
-    for one in found if not out.terminal else ():
-        if out.as_json:
-            out.json(one)
-        else:
-            last = one.get("last") or {}
-            out.row(
-                one["queue"], one["name"], one["state"], iso(one["next"]), iso(last.get("after")),
-                iso(last.get("before")), last.get("found", ""), last.get("put", ""), one["put"],
-                one["attempt"], _first_line(one.get("error")),
-            )  # fmt: skip
+    out.items(
+        found, COLUMNS, facts=lambda one: one, line=_line, cells=_cells,
+        empty=lambda: f"no worker with a source has run on {store.shown}",
+    )  # fmt: skip
+
+
+def _line(one: dict[str, Any]) -> tuple[object, ...]:
+    last = one.get("last") or {}
+    return (
+        one["queue"], one["name"], one["state"], iso(one["next"]), iso(last.get("after")),
+        iso(last.get("before")), last.get("found", ""), last.get("put", ""), one["put"],
+        one["attempt"], first_line(one.get("error")),
+    )  # fmt: skip
 
 
 def _facts(store: Store, home: str) -> dict[str, Any] | None:
-    """Return what there is to say of a source; `None` if the queue is none of a source's."""
+    """Return the facts about a source; `None` if the queue belongs to no source."""
     from bide.worker.source import read_window, source_of
 
     if (named := source_of(home)) is None:
@@ -75,7 +71,7 @@ def _facts(store: Store, home: str) -> dict[str, Any] | None:
         "every": body.every, "window": body.window, "put": body.put, "attempt": window.attempt,
     }  # fmt: skip
     if body.last is not None:
-        facts["last"] = {name: getattr(body.last, name) for name in body.last.__struct_fields__}
+        facts["last"] = msgspec.structs.asdict(body.last)
     if window.holder is not None:
         facts["holder"] = window.holder
     if window.error is not None:
@@ -84,28 +80,22 @@ def _facts(store: Store, home: str) -> dict[str, Any] | None:
 
 
 def _window(store: Store, home: str) -> Message | None:
-    """Return the window that is being asked for, or else the next, or else the one given up."""
+    """Return the window that is being read, or else the next, or else the one that is dead."""
     for state in ("leased", "next", "leased", "dead"):
         if found := store.ask(Page, Scan(home, state, limit=1)).messages:
             return found[0]
     return None
 
 
-def _cells(one: dict[str, Any], now: int) -> "list[Text]":
-    from rich.text import Text
-
-    last = one.get("last")
+def _cells(one: dict[str, Any]) -> list[Cell]:
+    now, last = now_ms(), one.get("last")
     return [
-        Text.assemble((one["queue"], "bold"), f" {one['name']}"),
-        Text(one["state"], STYLES[one["state"]]),
-        Text(local(one["next"], now)),
-        Text(relative(one["next"], now), "dim"),
-        Text("" if last is None else local(last["before"], now)),
-        Text("" if last is None else f"{last['found']:,}"),
-        Text(f"{one['put']:,}"),
-        Text(_first_line(one.get("error")), "red"),
+        [(one["queue"], "bold"), f" {one['name']}"],
+        (one["state"], STYLES[one["state"]]),
+        local(one["next"], now),
+        (relative(one["next"], now), "dim"),
+        "" if last is None else local(last["before"], now),
+        "" if last is None else f"{last['found']:,}",
+        f"{one['put']:,}",
+        (first_line(one.get("error")), "red"),
     ]
-
-
-def _first_line(error: str | None) -> str:
-    return printable((error or "").partition("\n")[0])

@@ -9,16 +9,17 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from bide.cli.exits import NOT_DONE
+from bide.cli.errors import NOT_DONE
+from bide.cli.progress import Bar
 from bide.engines.port import Capabilities
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Command, Queues
+from bide.model.commands import Cancel, Command, Purge, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, is_listed, is_own
-from bide.model.replies import Names, Outcome
+from bide.model.replies import Affected, Names, Outcome
 from bide.queue.sync import Queue
 from bide.telemetry.presence import is_register
 
@@ -27,13 +28,13 @@ __all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
 R = TypeVar("R")
 
 NAMED = 8
-"""How many queues an error names, where the one that was meant is not there."""
+"""How many queues an error names if there is no such queue."""
 
 ELSEWHERE = "put something first, or name another one with --url or BIDE_URL"
 
 
 def refuse_lone(url: str) -> None:
-    """Refuse a store that only this process would see.
+    """Refuse a store in memory, which no other process can see.
 
     Raises:
         InvalidArgument: it lives in memory.
@@ -47,7 +48,7 @@ def refuse_lone(url: str) -> None:
 
 
 def refuse_own(queue: str) -> None:
-    """Refuse to put into a queue that bide keeps for itself.
+    """Refuse to put into one of bide's own queues.
 
     Raises:
         InvalidArgument: it is one.
@@ -60,7 +61,7 @@ def refuse_own(queue: str) -> None:
 
 
 class NoQueue(click.ClickException):
-    """There is no such queue: a slip of the pen, or nothing was ever put into it."""
+    """There is no such queue: a typo, or nothing was ever put into it."""
 
     exit_code = NOT_DONE
 
@@ -165,6 +166,20 @@ class Store:
         reply = self.lane.call(command)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
+
+    def repeat(self, command: Cancel | Purge, doing: str, total: int | None = None) -> int:
+        """Repeat a command by rule, with a progress bar, until it finds no more.
+
+        Returns:
+            How many messages it changed.
+        """
+        count, more = 0, True
+        with Bar(doing, total) as bar:
+            while more:
+                reply = self.ask(Affected, command)
+                count, more = count + reply.count, reply.more
+                bar.advance(reply.count)
+        return count
 
     @property
     def capabilities(self) -> Capabilities:

@@ -5,14 +5,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from bide.cli.exits import NOT_DONE
-from bide.cli.families import Family
-from bide.cli.options import DURATION, networks_option, on_any_store, on_store
-from bide.cli.output import Output, printable
+from bide.cli.errors import NOT_DONE
+from bide.cli.groups import Group
+from bide.cli.options import (
+    flag,
+    networks_option,
+    on_any_store,
+    on_store,
+    text_option,
+    time_option,
+)
+from bide.cli.output import Output
 from bide.cli.store import Store
-from bide.cli.subscriptions import way_of
-from bide.cli.tables import ID, TEXT, Column, print_table
+from bide.cli.subscription_access import access_to
+from bide.cli.tables import ID, TEXT, Cell, Column
 
 if TYPE_CHECKING:
     from bide.server.push.status import SubscriptionOut
@@ -31,10 +39,18 @@ class _Unknown(click.ClickException):
         )
 
 
+COLUMNS = (
+    Column("subscription", least=ID), Column("queue", falls=1),
+    Column("receiver", least=ID, falls=2), Column("state"), Column("", least=TEXT),
+)  # fmt: skip
+
+Named = tuple[str | None, "SubscriptionOut"]
+"""A subscription and its namespace."""
+
 STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
 
 
-@click.group(cls=Family)
+@click.group(cls=Group)
 def subscription() -> None:
     """Say which queues are pushed to which URLs.
 
@@ -48,8 +64,8 @@ def subscription() -> None:
     """  # fmt: skip
 
 
-namespace_option = click.option(
-    "--namespace", metavar="NAME", help="Whose it is; without it, of those in no namespace."
+namespace_option = text_option(
+    "--namespace", "NAME", "Whose it is; without it, of those in no namespace."
 )
 secret_option = click.option(
     "--secret-file", type=click.Path(path_type=Path, allow_dash=True), metavar="PATH",
@@ -80,80 +96,51 @@ def _header(text: str) -> tuple[str, str]:
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
 @click.option(
-    "--header",
-    "headers",
-    type=_header,
-    multiple=True,
-    metavar="'NAME: VALUE'",
+    "--header", "headers", type=_header, multiple=True, metavar="'NAME: VALUE'",
     help="Sent with every request; may be given several times.",
-)
+)  # fmt: skip
 @click.option("--concurrency", type=int, metavar="N", help="Requests under way at a time; 10.")
 @click.option("--rate", type=float, metavar="N", help="Requests a second; not limited by default.")
-@click.option("--timeout", type=DURATION, metavar="TIME", help="Time to answer; 15s.")
+@time_option("--timeout", "Time to answer; 15s.")
 @click.option("--attempts", type=int, metavar="N", help="How often a message is sent; 10.")
+@time_option("--first", "The pause after the first attempt, doubled after each; 10s.")
+@time_option("--ceiling", "The longest of these pauses; 1h.")
 @click.option(
-    "--first",
-    type=DURATION,
-    metavar="TIME",
-    help="The pause after the first attempt, doubled after each; 10s.",
-)
-@click.option("--ceiling", type=DURATION, metavar="TIME", help="The longest of these pauses; 1h.")
-@click.option(
-    "--failures",
-    type=int,
-    metavar="N",
-    help="Failures in a row after which the receiver is left alone; 5.",
-)
-@click.option("--probe", type=DURATION, metavar="TIME", help="For how long, at first; 30s.")
+    "--failures", type=int, metavar="N",
+    help="After so many failures in a row, the receiver gets no more requests for a while; 5.",
+)  # fmt: skip
+@time_option("--probe", "For how long, at first; 30s.")
 @secret_option
 @on_any_store
 def put(
-    store: Store,
-    out: Output,
-    name: str,
-    queue: str,
-    receiver: str,
-    namespace: str | None,
-    headers: tuple[tuple[str, str], ...],
-    concurrency: int | None,
-    rate: float | None,
-    timeout: float | None,
-    attempts: int | None,
-    first: float | None,
-    ceiling: float | None,
-    failures: int | None,
-    probe: float | None,
-    secret_file: Path | None,
-) -> None:
-    """Make a subscription, or put this one in the place of the one of its name.
+    store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
+    headers: tuple[tuple[str, str], ...], secret_file: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """Make a subscription, or replace the one of this name.
 
-    RECEIVER is the URL that messages are sent to. The secret of a new one is printed: this once.
-    The secrets, and whether it is paused, stay as they were otherwise.
+    RECEIVER is the URL that messages are sent to. The secret of a new subscription is printed, only
+    now. An existing one keeps its secrets, and stays paused if it is.
 
     \b
     Example:
       bide subscription put shop orders https://shop.example/hooks/bide
       bide subscription put shop orders https://shop.example/hooks/bide --rate 50 --timeout 5s
     """  # fmt: skip
-    options = {
-        "concurrency": concurrency, "rate": rate, "timeout": timeout, "attempts": attempts,
-        "first": first, "ceiling": ceiling, "failures": failures, "probe": probe,
-    }  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     given |= {"queue": queue, "url": receiver, "headers": dict(headers)}
-    way = way_of(store)
+    subscriptions = access_to(store)
     namespace, name = _whose(namespace, name)
     if namespace is not None:
         given["queue"] = queue.removeprefix(f"{namespace}/")
-    _tell_secret(out, name, way.put(namespace, name, given, _secret(secret_file)))
+    _print_secret(out, name, subscriptions.put(namespace, name, given, _secret(secret_file)))
 
 
 @subscription.command(name="list")
 @namespace_option
-@click.option("--all", "everywhere", is_flag=True, help="Those of all namespaces.")
+@flag("--all", "everywhere", help="Those of all namespaces.")
 @on_store
 def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) -> None:
-    """List the subscriptions, and how their receivers fare.
+    """List the subscriptions, and whether their receivers answer.
 
     In a pipe a line is: namespace, name, queue, URL, state, why.
 
@@ -162,39 +149,35 @@ def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) ->
       bide subscription list
       bide subscription list --json | jq 'select(.state != "active")'
     """  # fmt: skip
-    found = way_of(store).listed(namespace, everywhere)
-    if out.as_json:
-        for whose, told in found:
-            out.json({"namespace": whose, **_builtins(told)})
-    elif out.terminal and not found:
-        more = "" if everywhere else "; --all shows those of all namespaces"
-        whose = "" if namespace is None else f" of {namespace}"
-        out.text((f"no subscriptions{whose} in {store.shown}{more}", "dim"))
-    elif out.terminal:
-        from rich.text import Text
+    more = "" if everywhere else "; --all shows those of all namespaces"
+    whose = "" if namespace is None else f" of {namespace}"
+    out.items(
+        access_to(store).listed(namespace, everywhere), COLUMNS,
+        facts=_facts, line=_line, cells=_cells,
+        empty=lambda: f"no subscriptions{whose} in {store.shown}{more}",
+    )  # fmt: skip
 
-        rows = [
-            [
-                Text(told.name if whose is None else f"{whose}/{told.name}", "bold"),
-                Text(told.queue), Text(printable(told.url)), Text(told.state, STYLES[told.state]),
-                Text(printable(_why(told)), "red"),
-            ]
-            for whose, told in found
-        ]  # fmt: skip
-        columns = (
-            Column("subscription", least=ID), Column("queue", falls=1),
-            Column("receiver", least=ID, falls=2), Column("state"), Column("", least=TEXT),
-        )  # fmt: skip
-        print_table(out, columns, rows)
-    else:
-        for whose, told in found:
-            why = printable(_why(told))
-            out.row(whose or "-", told.name, told.queue, told.url, told.state, why)
+
+def _facts(one: Named) -> dict[str, Any]:
+    whose, told = one
+    return {"namespace": whose, **msgspec.to_builtins(told)}
+
+
+def _line(one: Named) -> tuple[str, ...]:
+    whose, told = one
+    return whose or "-", told.name, told.queue, told.url, told.state, _why(told)
+
+
+def _cells(one: Named) -> list[Cell]:
+    whose, told = one
+    name = told.name if whose is None else f"{whose}/{told.name}"
+    state = told.state, STYLES[told.state]
+    return [(name, "bold"), told.queue, told.url, state, (_why(told), "red")]
 
 
 @subscription.command()
 @click.argument("name")
-@click.option("--reason", default="", metavar="TEXT", help="Why; list shows it.")
+@text_option("--reason", "TEXT", "Why; list shows it.", "")
 @namespace_option
 @on_store
 def pause(store: Store, out: Output, name: str, reason: str, namespace: str | None) -> None:
@@ -204,7 +187,7 @@ def pause(store: Store, out: Output, name: str, reason: str, namespace: str | No
     Example:
       bide subscription pause shop --reason "their release, until noon"
     """  # fmt: skip
-    if not way_of(store).pause(*_whose(namespace, name), reason):
+    if not access_to(store).pause(*_whose(namespace, name), reason):
         raise _Unknown(name)
     out.report({"name": name, "state": "paused"}, f"{name} is paused")
 
@@ -214,39 +197,31 @@ def pause(store: Store, out: Output, name: str, reason: str, namespace: str | No
 @namespace_option
 @on_store
 def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
-    """Send again, at once, also if the receiver was left alone because it failed.
+    """Send again, at once, also if sending had stopped because the receiver failed.
 
     \b
     Example:
       bide subscription resume shop
     """  # fmt: skip
-    if not way_of(store).resume(*_whose(namespace, name)):
+    if not access_to(store).resume(*_whose(namespace, name)):
         raise _Unknown(name)
     out.report({"name": name, "state": "active"}, f"{name} is active")
 
 
 @subscription.command()
 @click.argument("name")
-@click.option(
-    "--overlap",
-    type=DURATION,
-    default="1d",
-    show_default=True,
-    metavar="TIME",
-    help="For how long requests are signed with the old secrets as well; 0: not at all.",
-)
+@time_option(
+    "--overlap", "For how long requests are signed with the old secrets as well; 0: not at all.",
+    "1d",
+)  # fmt: skip
 @secret_option
 @namespace_option
 @on_store
 def rotate(
-    store: Store,
-    out: Output,
-    name: str,
-    overlap: float,
-    secret_file: Path | None,
+    store: Store, out: Output, name: str, overlap: float, secret_file: Path | None,
     namespace: str | None,
-) -> None:
-    """Sign with a new secret, and print it: this once.
+) -> None:  # fmt: skip
+    """Sign with a new secret, and print it, only now.
 
     \b
     Example:
@@ -254,10 +229,10 @@ def rotate(
       bide subscription rotate shop --overlap 0
     """  # fmt: skip
     secret = _secret(secret_file)
-    text = way_of(store).rotate(*_whose(namespace, name), overlap, secret)
+    text = access_to(store).rotate(*_whose(namespace, name), overlap, secret)
     if text is None:
         raise _Unknown(name)
-    _tell_secret(out, name, text if secret is None else None)
+    _print_secret(out, name, text if secret is None else None)
 
 
 @subscription.command()
@@ -268,18 +243,18 @@ def rotate(
 def ping(
     store: Store, out: Output, name: str, namespace: str | None, networks: tuple[str, ...]
 ) -> bool:
-    """Send a signed request without a message, and tell what the receiver said.
+    """Send a signed request without a message, and show what the receiver answers.
 
     \b
     Example:
       bide subscription ping shop
     """  # fmt: skip
-    answer = way_of(store).ping(*_whose(namespace, name), networks)
+    answer = access_to(store).ping(*_whose(namespace, name), networks)
     if answer is None:
         raise _Unknown(name)
     facts = {"name": name, "taken": answer.taken, "answer": answer.answer}
     style = "green" if answer.taken else "red"
-    out.report(facts, f"{name}: ", (printable(answer.answer), style))
+    out.report(facts, f"{name}: ", (answer.answer, style))
     return answer.taken
 
 
@@ -294,7 +269,7 @@ def delete(store: Store, out: Output, name: str, namespace: str | None) -> None:
     Example:
       bide subscription delete shop
     """  # fmt: skip
-    if not way_of(store).delete(*_whose(namespace, name)):
+    if not access_to(store).delete(*_whose(namespace, name)):
         raise _Unknown(name)
     out.report({"name": name, "deleted": True}, f"{name} is deleted")
 
@@ -305,7 +280,7 @@ def _secret(path: Path | None) -> str | None:
     return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
 
 
-def _tell_secret(out: Output, name: str, secret: str | None) -> None:
+def _print_secret(out: Output, name: str, secret: str | None) -> None:
     facts: dict[str, Any] = {"name": name}
     if secret is not None:
         facts["secret"] = secret
@@ -317,10 +292,3 @@ def _tell_secret(out: Output, name: str, secret: str | None) -> None:
 
 def _why(told: "SubscriptionOut") -> str:
     return told.reason if told.state == "paused" else told.circuit.error * (told.state != "active")
-
-
-def _builtins(told: "SubscriptionOut") -> dict[str, Any]:
-    import msgspec
-
-    found: dict[str, Any] = msgspec.to_builtins(told)
-    return found

@@ -1,23 +1,26 @@
-"""Tables for people, in the one style that all of bide's have, on terminals of any width."""
+"""Tables for people, in one style, on terminals of any width."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bide.cli.output import Output
+from bide.cli.output import Output, Part, escape
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["ID", "TEXT", "Column", "print_table", "table_of"]
+__all__ = ["ID", "TEXT", "Cell", "Column", "counted", "grid", "print_table", "table_of", "text_of"]
 
 ID = 26
-"""How narrow names that lead a line may become: an id that was made up is there to be copied."""
+"""The least width of a leading name: an id that bide made stays whole, so that it can be copied."""
 
 TEXT = 8
-"""How narrow a text that closes a line may become."""
+"""The least width of a closing text."""
 
 GAP = 2
+
+Cell = Part | list[Part]
+"""The content of a cell: a text, a text with a style, or several of them."""
 
 
 class Column(NamedTuple):
@@ -34,8 +37,24 @@ class Column(NamedTuple):
     """Whether what is cut goes on in the next line."""
 
 
+def text_of(cell: Cell) -> "Text":
+    """Return a cell as rich takes it, safe for a terminal; its line breaks stay."""
+    from rich.text import Text
+
+    text = Text()
+    for part in cell if isinstance(cell, list) else [cell]:
+        words, style = (part, "") if isinstance(part, str) else part
+        text.append("\n".join(map(escape, words.split("\n"))), style)
+    return text
+
+
+def counted(count: int, style: str = "") -> Part:
+    """Return a number as a cell; zero is dim."""
+    return f"{count:,}", style if count else "dim"
+
+
 def table_of(
-    columns: Sequence[Column], rows: Sequence[Sequence["Text"]], width: int | None
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
 ) -> "tuple[Table, list[str]]":
     """Return a table that fits into a width, and the names of the columns that had no place.
 
@@ -43,15 +62,16 @@ def table_of(
     those that say what a line is about stay whole however narrow the terminal is.
 
     Args:
-        columns: what stands where.
+        columns: the columns, in order.
         rows: the cells of each line, one for each column.
         width: of the terminal; `None`: as wide as it takes.
     """
     from rich import box
     from rich.table import Table
 
+    texts = [[text_of(cell) for cell in row] for row in rows]
     wanted = [
-        max([len(column.name), *(_width(row[place]) for row in rows)])
+        max([len(column.name), *(_width(row[place]) for row in texts)])
         for place, column in enumerate(columns)
     ]
     least = [
@@ -75,19 +95,37 @@ def table_of(
             column.name, justify="right" if column.right else "left", width=least[place] + more,
             no_wrap=not column.wraps, overflow="fold" if column.wraps else "ellipsis",
         )  # fmt: skip
-    for row in rows:
+    for row in texts:
         table.add_row(*[row[place] for place in kept])
     return table, [
         column.name for place, column in enumerate(columns) if column.name and place not in kept
     ]
 
 
-def print_table(out: Output, columns: Sequence[Column], rows: Sequence[Sequence["Text"]]) -> None:
+def print_table(out: Output, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     """Print a table, and say which columns the terminal has no place for."""
     table, gone = table_of(columns, rows, out.console.width)
     out.console.print(table, crop=False)
     if gone:
         out.text((f"no room for {', '.join(gone)}; --json shows all", "dim"))
+
+
+def grid(rows: Iterable[Sequence[Cell]], align: str, gap: int = GAP) -> "Table":
+    """Return a table without lines and headings.
+
+    Args:
+        rows: the cells of each line.
+        align: a letter for each column: l, or r for the right.
+        gap: how many spaces are between columns.
+    """
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, gap))
+    for letter in align:
+        table.add_column(justify="right" if letter == "r" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(text_of, row))
+    return table
 
 
 def _width(cell: "Text") -> int:

@@ -5,12 +5,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from bide.cli.families import Family
-from bide.cli.moments import iso, local, now_ms, relative
-from bide.cli.options import DURATION, on_any_store, on_store
-from bide.cli.output import Output, printable
+from bide.cli.groups import Group
+from bide.cli.options import on_any_store, on_store, text_option, time_option
+from bide.cli.output import Output
 from bide.cli.store import Store
-from bide.cli.tables import TEXT, Column, print_table
+from bide.cli.tables import TEXT, Cell, Column
+from bide.cli.times import iso, local, now_ms, relative
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 class _Scopes(click.Choice[str]):
-    """A scope; who writes several in one is told how to name them."""
+    """A scope; the error for several in one option says how to write them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         parts = [part.strip() for part in str(value).split(",")]
@@ -35,7 +35,7 @@ class _Scopes(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-@click.group(cls=Family)
+@click.group(cls=Group)
 def token() -> None:
     """Make, list or revoke the service's tokens.
 
@@ -50,32 +50,19 @@ def token() -> None:
 
 
 @token.command()
+@text_option("--namespace", "NAME", "Whose queues it is for; without it, those of the whole store.")
 @click.option(
-    "--namespace",
-    metavar="NAME",
-    help="Whose queues it is for; without it, those of the whole store.",
-)
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    required=True,
+    "--scope", "scopes", multiple=True, required=True,
     type=_Scopes(["produce", "consume", "read", "admin"]),
     help="What it allows; may be given several times. admin allows everything.",
-)
-@click.option(
-    "--expires", type=DURATION, metavar="TIME", help="For how long it is good; for ever by default."
-)
-@click.option("--name", default="", metavar="TEXT", help="What it is used for.")
+)  # fmt: skip
+@time_option("--expires", "For how long it is good; for ever by default.")
+@text_option("--name", "TEXT", "What it is used for.", "")
 @on_any_store
 def create(
-    store: Store,
-    out: Output,
-    namespace: str | None,
-    scopes: tuple[str, ...],
-    expires: float | None,
-    name: str,
-) -> None:
+    store: Store, out: Output, namespace: str | None, scopes: tuple[str, ...],
+    expires: float | None, name: str,
+) -> None:  # fmt: skip
     """Make a token, and show it: this once.
 
     \b
@@ -106,36 +93,28 @@ def list_(store: Store, out: Output) -> None:
     Example:
       bide token list
     """
-    found = _tokens(store).listed()
-    if out.terminal and found:
-        _table(out, found)
-    elif out.terminal:
-        out.text((f"no tokens in {store.shown}", "dim"))
-    for one in found if not out.terminal else ():
-        if out.as_json:
-            out.json(_shown(one))
-        else:
-            out.row(
-                one.id, one.namespace or "-", ",".join(one.scopes), iso(one.created),
-                iso(one.expires) if one.expires is not None else "-", printable(one.name),
-            )  # fmt: skip
+    out.items(
+        _tokens(store).listed(), COLUMNS, facts=_shown, line=_line, cells=_cells,
+        empty=lambda: f"no tokens in {store.shown}",
+    )  # fmt: skip
 
 
-def _table(out: Output, found: "list[Token]") -> None:
-    from rich.text import Text
+def _line(one: "Token") -> tuple[str, ...]:
+    return (
+        one.id, one.namespace or "-", ",".join(one.scopes), iso(one.created),
+        iso(one.expires) or "-", one.name,
+    )  # fmt: skip
 
+
+def _cells(one: "Token") -> list[Cell]:
     now = now_ms()
-    rows = []
-    for one in found:
-        good = [Text("for ever", "dim"), Text("")]
-        if one.expires is not None:
-            style = "red" if one.expires <= now else ""
-            good = [Text(local(one.expires, now), style), Text(relative(one.expires, now), "dim")]
-        namespace = Text("whole store", "dim") if one.namespace is None else Text(one.namespace)
-        scopes, made = Text(",".join(one.scopes)), Text(local(one.created, now))
-        name = Text(printable(one.name))
-        rows.append([Text(one.id, "bold"), namespace, scopes, made, *good, name])
-    print_table(out, COLUMNS, rows)
+    until: list[Cell] = [("for ever", "dim"), ""]
+    if one.expires is not None:
+        style = "red" if one.expires <= now else ""
+        until = [(local(one.expires, now), style), (relative(one.expires, now), "dim")]
+    namespace = ("whole store", "dim") if one.namespace is None else one.namespace
+    scopes = ",".join(one.scopes)
+    return [(one.id, "bold"), namespace, scopes, local(one.created, now), *until, one.name]
 
 
 @token.command()
@@ -170,11 +149,5 @@ def _tokens(store: Store) -> "Tokens":
 
 
 def _shown(token: "Token") -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "namespace": token.namespace,
-        "scopes": list(token.scopes),
-        "name": token.name,
-        "created": token.created,
-        "expires": token.expires,
-    }
+    names = ("id", "namespace", "scopes", "name", "created", "expires")
+    return {name: getattr(token, name) for name in names}

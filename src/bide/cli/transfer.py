@@ -8,30 +8,37 @@ from typing import IO, Any
 import click
 import msgspec
 
-from bide.cli.exits import NOT_DONE, warn
-from bide.cli.options import max_body_option, on_any_store, on_store, queue_argument
-from bide.cli.output import Output, printable
+from bide.cli.errors import usage_error, warn
+from bide.cli.options import (
+    flag,
+    max_body_option,
+    on_any_store,
+    on_store,
+    queue_argument,
+    text_option,
+)
+from bide.cli.output import DONE, NOTHING, Output, plural
 from bide.cli.progress import Bar
 from bide.cli.store import Store
 from bide.engines.registry import mask
-from bide.queue.sorted_set import Bodies, LoadedSet, Scores, load_sorted_set
+from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.sync import Queue
 
 __all__ = ["export", "import_"]
 
 WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
+UNSET_OPTIONS = {
+    "scores": "auto", "body": "auto", "id_field": None, "remove": False, "dry_run": False,
+}  # fmt: skip
+
 
 @click.command()
 @queue_argument
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    default="-",
-    metavar="PATH",
-    help="Write to a file, which appears when it is whole.",
-)
+    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", metavar="PATH",
+    help="Write to a file, which appears when it is complete.",
+)  # fmt: skip
 @on_store
 def export(store: Store, out: Output, queue: str, output: str) -> None:
     """Write a queue as lines of JSON, while it is in use, in flat memory.
@@ -44,7 +51,7 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
     orders = store.existing(queue)
-    Path(output).parent.stat()  # else the error names a file of which nobody has heard
+    Path(output).parent.stat()  # otherwise the error would name a temporary file
     count = 0
     with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar:
         with click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file:
@@ -53,16 +60,15 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
                 count += 1
     if output != "-":
         facts = {"exported": count, "file": output}
-        out.report(facts, ("✓ ", "green"), f"{count:,} messages of {queue} written to {output}")
+        out.report(facts, DONE, f"{plural(count, 'message')} of {queue} written to {output}")
 
 
 @click.command("import")
 @queue_argument
 @click.argument("file", default="-", metavar="[FILE]")
-@click.option(
-    "--redis-zset", metavar="KEY",
-    help="Take over this sorted set of the Redis whose URL stands in place of FILE.",
-)  # fmt: skip
+@text_option(
+    "--redis-zset", "KEY", "Take over this sorted set of the Redis whose URL replaces FILE."
+)
 @click.option(
     "--scores", type=click.Choice(["auto", "s", "ms"]), default="auto",
     help="Of a sorted set: whether scores are Unix seconds or milliseconds.",
@@ -71,22 +77,22 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     "--body", type=click.Choice(["auto", "json", "text", "bytes"]), default="auto",
     help="Of a sorted set: what its members are.",
 )  # fmt: skip
-@click.option(
-    "--id-field", metavar="NAME",
-    help="Of a sorted set: the field of members that are JSON objects which becomes the id.",
-)  # fmt: skip
-@click.option(
-    "--remove", is_flag=True,
+@text_option(
+    "--id-field",
+    "NAME",
+    "Of a sorted set: the field of members that are JSON objects which becomes the id.",
+)
+@flag(
+    "--remove",
     help="Of a sorted set: take out what was put, unless its score has changed meanwhile.",
-)  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Of a sorted set: only say what would be put.")
+)
+@flag("--dry-run", help="Of a sorted set: only say what would be put.")
 @max_body_option
 @on_any_store
-@click.pass_context
 def import_(
-    ctx: click.Context, store: Store, out: Output, queue: str, file: str, redis_zset: str | None,
-    scores: Scores, body: Bodies, id_field: str | None, remove: bool, dry_run: bool, max_body: int,
-) -> None:  # fmt: skip
+    store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
+    **options: Any,
+) -> bool:  # fmt: skip
     """Put messages from an export, or a sorted set in Redis.
 
     FILE, or stdin, has the lines of an export. What is there already, by its id, is kept as it is,
@@ -104,38 +110,42 @@ def import_(
       bide import orders redis://cache:6379/0 --redis-zset delayed --remove
     """  # fmt: skip
     if redis_zset is not None:
-        if file == "-":
-            raise click.UsageError("--redis-zset needs the URL of its Redis in place of FILE", ctx)
-        if not file.startswith(("redis", "unix")):
-            raise click.UsageError(
-                f"{mask(file)} is no Redis; --redis-zset needs its URL in place of FILE: redis://, "
-                "rediss://, unix://, ...", ctx,
-            )  # fmt: skip
-        loaded = _load_set(
-            store, queue, file, redis_zset, max_body=max_body, scores=scores, body=body,
-            id_field=id_field, remove=remove, dry_run=dry_run,
-        )  # fmt: skip
-        _report_set(out, loaded, queue, redis_zset, dry_run=dry_run)
-        if not loaded or _found_nothing(loaded):
-            ctx.exit(NOT_DONE)
-        return
-    given = (scores, body, id_field, remove, dry_run)
-    if given != ("auto", "auto", None, False, False):
-        raise click.UsageError(
-            "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset", ctx
+        _must_be_redis(file)
+        loaded = _load_set(store, queue, file, redis_zset, max_body, **options)
+        _report_set(out, loaded, queue, redis_zset, dry_run=options["dry_run"])
+        return bool(loaded) and not _found_nothing(loaded)
+    if options != UNSET_OPTIONS:
+        raise usage_error(
+            "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset"
         )
     if file.startswith(("redis", "unix:")) and "://" in file:
-        raise click.UsageError("to take over a sorted set name it with --redis-zset KEY", ctx)
-    stream: IO[bytes] = click.File("rb").convert(file, None, ctx)
+        raise usage_error("to take over a sorted set name it with --redis-zset KEY")
+    stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
     with Bar(f"importing bytes into {queue}", _size(stream)) as bar:
         imported = store.queue(queue, max_body).load(_counted(stream, bar))
     facts = {"stored": imported.stored, "kept": imported.kept}
     kept = f", {imported.kept:,} were there already and stay" if imported.kept else ""
-    out.report(facts, ("✓ ", "green"), f"{imported.stored:,} messages are new in {queue}{kept}")
+    out.report(facts, DONE, f"{_new(imported.stored, 'are')} in {queue}{kept}")
+    return True
+
+
+def _must_be_redis(url: str) -> None:
+    if url == "-":
+        raise usage_error("--redis-zset needs the URL of its Redis in place of FILE")
+    if not url.startswith(("redis", "unix")):
+        raise usage_error(
+            f"{mask(url)} is no Redis; --redis-zset needs its URL in place of FILE: redis://, "
+            "rediss://, unix://, ..."
+        )
+
+
+def _new(count: int, verb: str) -> str:
+    verb = "is" if verb == "are" and count == 1 else verb
+    return f"{plural(count, 'message')} {verb} new"
 
 
 def _load_set(
-    store: Store, name: str, url: str, key: str, *, max_body: int, dry_run: bool, **options: Any
+    store: Store, name: str, url: str, key: str, max_body: int, *, dry_run: bool, **options: Any
 ) -> LoadedSet:
     with ExitStack() as stack:
         if dry_run and store.missing is not None:  # looking must not make a store
@@ -160,9 +170,9 @@ def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run
     there = f", {loaded.kept:,} were there already" if loaded.kept else ""
     moved = f", {loaded.rescheduled:,} of these at another moment" if loaded.rescheduled else ""
     verb = "would be" if dry_run else "are"
-    mark = ("✓ ", "green") if loaded.stored or loaded.kept else ("= ", "dim")
-    out.report(facts, mark, f"{loaded.stored:,} messages {verb} new in {queue}{there}{moved}",
-               would=WOULD if dry_run else None)  # fmt: skip
+    mark = DONE if loaded.stored or loaded.kept else NOTHING
+    sentence = f"{_new(loaded.stored, verb)} in {queue}{there}{moved}"
+    out.report(facts, mark, sentence, would=WOULD if dry_run else None)
     if _found_nothing(loaded):
         warn(f"there is no member, or no set {key} at all: is the key right?")
     if out.terminal and loaded.removed:
@@ -170,7 +180,7 @@ def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run
     if out.terminal and loaded.left:
         out.text(f"  {loaded.left:,} members are in {key}")
     for member, reason in reasons.items():
-        warn(printable(f"{member}: {reason}"))
+        warn(f"{member}: {reason}")
     if loaded.refused > len(reasons):
         warn(f"{loaded.refused:,} members in all cannot be messages")
 

@@ -37,9 +37,12 @@ _EXTRAS = {
 }  # fmt: skip
 """Where the extra of pip that a scheme needs is called otherwise."""
 
-# Up to the last @ before the path: a name is shown, what stands behind its colon is not. Alone
-# before the @ it may be a token, as http:// has it.
-_PASSWORD = re.compile(r"^((?:[a-z0-9+.-]+://)?(?:[^:/?#@]*:)?)[^/?#]*@", re.IGNORECASE)
+# Up to the last @ of the URL, because a password may contain an unencoded / ? # or @. The user name
+# is shown, and the password is not. Without a colon it may be a token, as in http://token@host. A
+# file, as in sqlite:///a@b.db, has neither.
+_PASSWORD = re.compile(
+    r"^((?:[a-z0-9+.-]+://)?+(?!/)(?:[^:/?#@]*:)?).*@", re.IGNORECASE | re.DOTALL
+)
 _OPTION = re.compile(r"([?&](?:(?:sentinel_)?password|token|secret|key)=)[^&#]*", re.IGNORECASE)
 
 FromUrl = Callable[[SplitResult], Callable[[], Engine]]
@@ -57,11 +60,21 @@ def opener(url: str) -> Callable[[], Engine]:
     except ValueError as error:
         raise InvalidArgument(f"url={mask(url)!r} is no URL: {error}") from None
     target = _BUILT_IN.get(parts.scheme) or _offered().get(parts.scheme)
+    if parts.netloc and any("@" in text for text in _after_host(parts)):
+        raise InvalidArgument(
+            f"url={mask(url)!r} has an @ behind its host; if it ends a password, write / ? # and @ "
+            "in the password as %2F %3F %23 and %40"
+        )
     if target is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
     return _load(target, parts.scheme)(parts)
+
+
+def _after_host(parts: SplitResult) -> list[str]:
+    """Return what stands behind the host, without the values of options, which may have an @."""
+    return [parts.path, parts.fragment, *(name for name, _ in parse_qsl(parts.query, True))]
 
 
 def absolute(url: str) -> str:

@@ -1,6 +1,7 @@
 """Everything bide raises, each with the cause and the mend in its text."""
 
 __all__ = [
+    "AccessDenied",
     "AlreadyExists",
     "AlreadyMoving",
     "BideError",
@@ -79,6 +80,10 @@ class OutcomeUnknown(StoreUnavailable):
 
 class StoreFull(StoreError):
     """The disk or the server's memory is full. The command was not carried out."""
+
+
+class AccessDenied(StoreError):
+    """A bide server refused the command: it needs a token, or a token that allows more."""
 
 
 class StoreReadOnly(StoreError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
@@ -9,7 +10,9 @@ from bide.model.errors import AlreadyExists, LeaseLost
 from bide.model.moments import to_datetime
 from bide.model.replies import Counts, Forecasted, Outcome
 
-__all__ = ["Audit", "Forecast", "held", "stored"]
+__all__ = ["Audit", "Forecast", "held", "in_parts", "stored"]
+
+T = TypeVar("T")
 
 
 def stored(outcome: Outcome, on_conflict: str) -> Outcome:
@@ -115,7 +118,7 @@ def _problems(counts: Counts) -> Iterator[str]:
         yield f"{counts.strays:,} stand in no state, or in two"
 
 
-def in_parts(ids: Sequence[str], size: int = 1_000) -> Iterator[Sequence[str]]:
-    """Split ids into parts that one command takes well."""
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
+def in_parts(named: Sequence[T], size: int = 1_000) -> Iterator[Sequence[T]]:
+    """Split ids or leases into parts of the size of one command."""
+    for start in range(0, len(named), size):
+        yield named[start : start + size]

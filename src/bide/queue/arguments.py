@@ -46,7 +46,7 @@ class Arguments:
         max_body: how many bytes an encoded body may take.
     """
 
-    def __init__(self, queue: str, max_body: int) -> None:
+    def __init__(self, queue: str, max_body: int = bodies.MAX_BODY) -> None:
         self.queue = check_queue(queue)
         if not isinstance(max_body, int) or max_body < 1:
             raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")

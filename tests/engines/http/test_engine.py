@@ -108,7 +108,8 @@ def test_what_was_done_of_a_batch_is_told(script: Script, engine: Engine) -> Non
     ("status", "problem", "error"),
     [
         (400, {"detail": "priority", "error": "InvalidArgument"}, bide.InvalidArgument),
-        (401, {"detail": "the token was revoked"}, StoreError),
+        (401, {"detail": "the token was revoked"}, bide.AccessDenied),
+        (403, {"detail": "the token has no scope 'admin'"}, bide.AccessDenied),
         (429, {"detail": "too fast"}, StoreUnavailable),
         (502, "a proxy's page", OutcomeUnknown),
         (503, {"detail": "stopping", "error": "Closed"}, bide.Closed),

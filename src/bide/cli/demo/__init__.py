@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from bide.cli.demo.journal import Records
 from bide.cli.demo.plan import QUEUE, Plan
 from bide.cli.demo.proof import prove
-from bide.cli.demo.records import Records
+from bide.cli.demo.run import Stage
 from bide.cli.demo.screen import print_proof, watching
-from bide.cli.demo.stage import Stage
-from bide.cli.exits import NOT_DONE, warn
+from bide.cli.errors import NOT_DONE, warn
 from bide.cli.output import Output
 from bide.queue.sync import Queue
 

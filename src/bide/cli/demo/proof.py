@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bide.cli.demo.records import Records
+from bide.cli.demo.journal import Records
 from bide.queue.answers import Audit
 
 __all__ = ["Check", "percentile", "prove"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bide.cli.demo.plan import Plan
 from bide.cli.demo.proof import Check, percentile
-from bide.cli.demo.stage import Stage
+from bide.cli.demo.run import Stage
 from bide.cli.forecast import bar
 from bide.cli.output import Output
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bide.cli.count import FLOW, SIZES, facts_of
-from bide.cli.moments import rounded
-from bide.cli.output import STYLES, Output, printable
-from bide.cli.tables import ID, TEXT, Column, table_of
-from bide.cli.top.sample import Rates, rates
+from bide.cli.counts import FLOW, SIZES, facts_of, size_cells
+from bide.cli.output import STYLES, Output
+from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
+from bide.cli.times import rounded
+from bide.cli.top.rates import Rates, rates
 from bide.telemetry.sample import Lateness, Sample, Worker
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def print_rows(out: Output, sample: Sample, workers: list[Worker], now: int) -> 
         out.row("queue", name, *sizes, _late(found.oldest, now), *flow, *shares)
     for worker in workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
-        out.row("worker", printable(worker.holder), worker.holds, held)
+        out.row("worker", worker.holder, worker.holds, held)
 
 
 def picture(
@@ -94,20 +94,19 @@ def picture(
         prefix: how the names of the queues begin that are looked at.
     """
     from rich.console import Group
-    from rich.text import Text
 
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
-        return Text.assemble((f"{what} in {store} yet", "dim"))
+        return text_of((f"{what} in {store} yet", "dim"))
     room, places = (None, None) if lines is None else _divided(lines, len(workers))
     queues, gone = _queues(sample, before, now, room, width)
-    parts: list[RenderableType] = [_headline(store, sample), Text(), queues]
+    parts: list[RenderableType] = [_headline(store, sample), "", queues]
     if workers:
         parts.append(_workers(sample, workers, now, places, width))
     else:
-        parts.append(Text("nobody is at work", "dim"))
+        parts.append(text_of(("no worker is active", "dim")))
     if sample.lateness and not gone.issuperset(QUANTILES):
-        parts.append(Text(ABOUT, "dim"))
+        parts.append(text_of((ABOUT, "dim")))
     return Group(*parts)
 
 
@@ -131,8 +130,6 @@ def _queues(
     sample: Sample, before: Sample | None, now: int, room: int | None, width: int | None
 ) -> "tuple[Table, set[str]]":
     """Return the table of queues, and which columns have no place in it."""
-    from rich.text import Text
-
     names = sorted(sample.queues)
     if room is not None and len(names) > room:  # what is late or busy first
 
@@ -144,20 +141,15 @@ def _queues(
     rows = []
     for name in names:
         found = sample.queues[name]
-        cells = [Text(name, "bold")]
-        for size in SIZES:
-            count = getattr(found.sizes, size)
-            cells.append(Text(f"{count:,}", STYLES[size] if count else "dim"))
         late = _late(found.oldest, now)
-        cells.append(Text(rounded(late * 1000) if late else "", "red" if late >= 60 else ""))
-        cells += _quantiles(sample.lateness.get(name))
         rate = rates(before, sample, name)
-        for number, value in enumerate((rate.put, rate.done, rate.failed) if rate else ()):
-            style = "dim" if not value else "red" if number == 2 else ""
-            cells.append(Text(_pace(value), style))
-        cells += [Text("")] * (len(QUEUES) - 1 - len(cells))
-        cells.append(Text("paused" if found.paused else "", "yellow"))
-        rows.append(cells)
+        rows.append([
+            (name, "bold"), *size_cells(found),
+            (rounded(late * 1000) if late else "", "red" if late >= 60 else ""),
+            *_quantiles(sample.lateness.get(name)),
+            *([_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")] if rate else [""] * 3),
+            ("paused" if found.paused else "", "yellow"),
+        ])  # fmt: skip
     if len(names) < len(sample.queues):
         rows.append(_more(len(sample.queues) - len(names), QUEUES))
     table, gone = table_of(QUEUES, rows, width)
@@ -167,34 +159,28 @@ def _queues(
 def _workers(
     sample: Sample, workers: list[Worker], now: int, places: int | None, width: int | None
 ) -> "Table":
-    from rich.text import Text
-
-    rows = []
+    rows: list[list[Cell]] = []
     for worker in workers[:places]:
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
-        cells = [Text(printable(worker.holder)), Text(count, "yellow" if worker.holds else "dim")]
         of = ", ".join(f"{queue} {number:,}" for queue, number in sorted(worker.held.items()))
+        more: list[Cell]
         if worker.silent is not None:
-            cells += [Text("silent", "red"), Text(f"for {rounded(worker.silent)}: dead, or hangs")]
+            more = [("silent", "red"), f"for {rounded(worker.silent)}: dead, or hangs"]
         elif worker.until is None and worker.held:
-            cells += [Text(""), Text(of, "dim")]
+            more = ["", (of, "dim")]
         elif worker.until is None:
-            ago = rounded((sample.moment - worker.seen) * 1000)
-            cells += [Text(""), Text(f"seen {ago} ago", "dim")]
+            more = ["", (f"seen {rounded((sample.moment - worker.seen) * 1000)} ago", "dim")]
         else:
             left = worker.until - now
-            ends = Text(f"in {rounded(left)}") if left > 0 else Text("over", "red")
-            cells += [ends, Text(of)]
-        rows.append(cells)
+            more = [f"in {rounded(left)}" if left > 0 else ("over", "red"), of]
+        rows.append([worker.holder, (count, "yellow" if worker.holds else "dim"), *more])
     if places is not None and len(workers) > places:
         rows.append(_more(len(workers) - places, WORKERS))
     return table_of(WORKERS, rows, width)[0]
 
 
-def _more(count: int, columns: Sequence[Column]) -> "list[Text]":
-    from rich.text import Text
-
-    return [Text(f"and {count:,} more", "dim"), *[Text("") for _ in columns[1:]]]
+def _more(count: int, columns: Sequence[Column]) -> list[Cell]:
+    return [(f"and {count:,} more", "dim"), *[""] * (len(columns) - 1)]
 
 
 def _late(oldest: int | None, now: int) -> float:
@@ -202,16 +188,13 @@ def _late(oldest: int | None, now: int) -> float:
     return 0.0 if oldest is None else max(0, now - oldest) / 1000
 
 
-def _quantiles(late: "Lateness | None") -> "list[Text]":
-    from rich.text import Text
-
+def _quantiles(late: "Lateness | None") -> list[Cell]:
     if late is None:
-        return [Text(""), Text("")]
-    cells = []
-    for seconds in (late.p50, late.p99):
-        text = "over 30m" if seconds is None else _bound(seconds)
-        cells.append(Text(text, "red" if seconds is None or seconds >= 60 else ""))
-    return cells
+        return ["", ""]
+    return [
+        ("over 30m" if at is None else _bound(at), "red" if at is None or at >= 60 else "")
+        for at in (late.p50, late.p99)
+    ]
 
 
 def _bound(seconds: float) -> str:
@@ -228,6 +211,7 @@ def _seconds(value: float | None) -> str:
     return "inf" if value is None else f"{value:g}"
 
 
-def _pace(value: float) -> str:
-    """Return a rate, no finer than people care for."""
-    return f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"
+def _pace(value: float, style: str = "") -> Cell:
+    """Return a rate, rounded to what people need."""
+    text = f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"
+    return text, style if value else "dim"

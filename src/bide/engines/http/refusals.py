@@ -18,8 +18,9 @@ class _Problem(msgspec.Struct):
 
 
 _OF_STATUS: dict[int, type[BideError]] = {
+    401: errors.AccessDenied, 403: errors.AccessDenied, 413: errors.InvalidArgument,
     429: StoreUnavailable, 502: OutcomeUnknown, 503: StoreUnavailable, 504: OutcomeUnknown,
-    507: errors.StoreFull, 413: errors.InvalidArgument,
+    507: errors.StoreFull,
 }  # fmt: skip
 
 

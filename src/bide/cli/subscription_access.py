@@ -1,12 +1,12 @@
-"""Where `bide subscription` finds subscriptions: in the store itself, or behind a server."""
+"""Access to subscriptions: in the store itself, or through a server."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
-from bide.cli.moments import now_ms
 from bide.cli.store import Store
+from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK
 from bide.model.errors import InvalidArgument
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bide.server.push.records import Records
     from bide.server.push.status import SubscriptionOut
 
-__all__ = ["Pinged", "Way", "remote", "server_extra", "way_of"]
+__all__ = ["Access", "Pinged", "access_to", "remote", "require_server_extra"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Pinged(NamedTuple):
     answer: str
 
 
-class Way(Protocol):
+class Access(Protocol):
     """What can be done with the subscriptions of a store; `None` and `False`: there is none."""
 
     def listed(
@@ -69,11 +69,11 @@ def remote(url: str | None) -> bool:
     return urlsplit(url or "").scheme in ("http", "https")
 
 
-def server_extra() -> None:
-    """Look whether what pushing needs is there.
+def require_server_extra() -> None:
+    """See that the packages that push needs are installed.
 
     Raises:
-        InvalidArgument: it is not installed.
+        InvalidArgument: one is missing.
     """
     from importlib.util import find_spec
 
@@ -83,22 +83,22 @@ def server_extra() -> None:
         )
 
 
-def way_of(store: Store) -> Way:
-    """Return the way to the subscriptions of a store.
+def access_to(store: Store) -> Access:
+    """Return access to the subscriptions of a store.
 
     Raises:
-        InvalidArgument: something is not installed.
+        InvalidArgument: a package is missing.
     """
     if remote(store.url):
-        behind = _Behind(store.url)
-        store.at_close(behind.close)
-        return behind
-    server_extra()
-    return _Within(store)
+        access = _RemoteAccess(store.url)
+        store.at_close(access.close)
+        return access
+    require_server_extra()
+    return _LocalAccess(store)
 
 
-class _Within:
-    """The subscriptions of a store that is at hand."""
+class _LocalAccess:
+    """The subscriptions of a store that this process opens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -175,8 +175,8 @@ class _Within:
         return _wait(self._records.delete(namespace, name))
 
 
-class _Behind:
-    """The subscriptions behind a server."""
+class _RemoteAccess:
+    """The subscriptions of a server's store."""
 
     def __init__(self, url: str) -> None:
         from bide.engines.http import address_of

@@ -1,4 +1,4 @@
-"""Moments as people at a shell want to read them."""
+"""Times and durations as people read them."""
 
 import time
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ def now_ms() -> int:
 
 
 def iso(ms: int | None) -> str:
-    """Return a moment for machines: ISO 8601 in UTC; empty for none."""
+    """Return a time for programs: ISO 8601 in UTC; empty for none."""
     if ms is None:
         return ""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
@@ -22,7 +22,7 @@ def iso(ms: int | None) -> str:
 
 
 def local(ms: int, now: int) -> str:
-    """Return a moment in the local zone: the time alone if it is today.
+    """Return a time in the local zone, without the date if it is today.
 
     Example:
         >>> len(local(0, 0)), len(local(0, 1_700_000_000_000))
@@ -35,7 +35,7 @@ def local(ms: int, now: int) -> str:
 
 
 def relative(ms: int, now: int) -> str:
-    """Return how far a moment is from now.
+    """Return how far a time is from now.
 
     Example:
         >>> relative(1_800_000, 0), relative(0, 4_200), relative(0, 0)
@@ -48,7 +48,7 @@ def relative(ms: int, now: int) -> str:
 
 
 def rounded(ms: float) -> str:
-    """Return a length of time, no finer than people care for.
+    """Return a duration, rounded to what people need.
 
     Example:
         >>> rounded(1_799_900), rounded(4_234), rounded(7.4), rounded(90_061_000)

@@ -1,4 +1,4 @@
-"""What `bide top` makes of samples: what lies between two of them, and who was seen lately."""
+"""What `bide top` derives from samples: rates between two of them, and recent workers."""
 
 from dataclasses import dataclass
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+from bide.cli.demo.journal import Records, Tail
 from bide.cli.demo.plan import LEASE, QUEUE, Plan
-from bide.cli.demo.records import Records, Tail
 from bide.model.replies import Counts
 from bide.queue.sync import Queue
 
@@ -122,7 +122,7 @@ class Stage:
         arguments = [role, name, str(self.folder), self.url, *size]
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "bide.cli.demo.actor", *arguments],
+                [sys.executable, "-m", "bide.cli.demo.processes", *arguments],
                 stdin=subprocess.PIPE, stdout=errors, stderr=errors,
                 start_new_session=True,  # Ctrl-C is for the stage, which then stops the others
             )  # fmt: skip

@@ -1,34 +1,32 @@
-"""`bide get`, `bide peek` and `bide scan`: looking, which changes nothing."""
+"""`bide get`, `bide peek` and `bide scan`: read messages without changing them."""
 
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import click
 
-from bide.cli.exits import warn
+from bide.cli.errors import warn
 from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, row
-from bide.cli.options import STATE, on_store, queue_argument, rule_options
+from bide.cli.options import STATE, count_option, flag, on_store, queue_argument, rule_options
 from bide.cli.output import Output
 from bide.cli.store import Store
-from bide.model.message import Message, State
+from bide.model.message import State
 
 __all__ = ["get", "peek", "scan"]
 
 SCREEN = 100
-"""How many messages a scan shows on a terminal, unless told otherwise."""
+"""How many messages a scan shows on a terminal by default."""
+
+limit_option = count_option(
+    "-n", "--limit", help=f"How many at most; on a terminal {SCREEN}, in a pipe all."
+)
 
 
 @click.command()
 @queue_argument
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@click.option(
-    "--body",
-    "only_body",
-    is_flag=True,
-    help="Print the body alone: text and bytes as they are, the rest as JSON.",
-)
+@flag("--body", "only_body", help="Print the body alone: text and bytes as they are, else JSON.")
 @on_store
 def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: bool) -> bool:
     """Look at messages by id.
@@ -62,18 +60,10 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
 
 @click.command()
 @queue_argument
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 10_000),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="How many at most.",
-)
+@count_option("-n", "--count", most=10_000, default=10, help="How many at most.")
 @on_store
 def peek(store: Store, out: Output, queue: str, count: int) -> None:
-    """Look at what goes out next: what is ready, then what falls due.
+    """Look at the messages that are delivered next: ready ones, then delayed ones.
 
     In a pipe a line is: id, state, due, priority, attempt, group, body.
 
@@ -88,18 +78,12 @@ def peek(store: Store, out: Output, queue: str, count: int) -> None:
 @queue_argument
 @click.option("--state", type=STATE, help="Only messages in this state, in its order.")
 @rule_options
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"How many at most; on a terminal {SCREEN}, in a pipe all.",
-)
+@limit_option
 @on_store
 def scan(
     store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
 ) -> None:
-    """List messages by state, group or time: any number, beside those who work.
+    """List messages by state, group or time, while the queue is in use.
 
     In a pipe a line is: id, state, due, priority, attempt, group, body.
 
@@ -109,11 +93,6 @@ def scan(
       bide scan mail --group order:42 --json | jq -r .id
     """  # fmt: skip
     found = store.existing(queue).scan(state, **rule)
-    most = limit or (SCREEN if out.terminal else None)
-    print_messages(out, islice(found, most))
-    if limit is None and out.terminal and _more(found):
+    print_messages(out, islice(found, limit or (SCREEN if out.terminal else None)))
+    if limit is None and out.terminal and next(found, None) is not None:
         warn(f"... and more: --limit N shows N, a pipe shows all, 'bide counts {queue}' counts")
-
-
-def _more(found: Iterator[Message]) -> bool:
-    return next(found, None) is not None

@@ -2,11 +2,11 @@
 
 import click
 
-__all__ = ["Family"]
+__all__ = ["Group"]
 
 
-class Family(click.Group):
-    """Its help has the first sentence of each command, as long as it is."""
+class Group(click.Group):
+    """Its help shows the whole first sentence of each command."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""

@@ -1,4 +1,4 @@
-"""The processes of the demo: `python -m bide.cli.demo.actor shop|worker FOLDER ...`."""
+"""The processes of the demo: `python -m bide.cli.demo.processes shop|worker FOLDER ...`."""
 
 import heapq
 import os
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from bide.cli.demo.journal import Journal
 from bide.cli.demo.plan import LEASE, QUEUE, Order, Plan
-from bide.cli.demo.records import Journal
 from bide.model.message import NewMessage
 from bide.queue.sync import Queue
 

@@ -1,4 +1,4 @@
-"""Exit codes, and what failures look like to somebody at a shell."""
+"""Exit codes, and how errors are printed."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from bide.cli.output import escape
 from bide.model.errors import (
     AlreadyExists,
     AlreadyMoving,
@@ -26,26 +27,27 @@ __all__ = [
     "code_of",
     "drop_output",
     "in_options",
-    "say",
+    "print_error",
+    "usage_error",
     "warn",
 ]
 
 DONE = 0
 NOT_DONE = 1
-"""The store answered, and the answer is no: nothing found, held by a worker, does not balance."""
+"""The store answered no: nothing found, held by a worker, does not balance."""
 WRONG_USAGE = 2
 FAILED = 3
 """The store, or a file, could not be read or written."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""Whoever read the output has left, as `head` does. What a shell says of any other program then."""
+"""The reader of the output has ended, as `head` does. Shells give this code for SIGPIPE."""
 
 _NO = (AlreadyExists, AlreadyMoving, Empty, LeaseLost)
 _WRONG = (InvalidArgument, Unsupported)
 
 
 def code_of(error: BideError) -> int:
-    """Return the exit code that an error of bide's ends a command with."""
+    """Return the exit code of an error of bide."""
     if isinstance(error, _WRONG):
         return WRONG_USAGE
     return NOT_DONE if isinstance(error, _NO) else FAILED
@@ -58,7 +60,7 @@ _ARGUMENT = re.compile(
 
 
 def in_options(text: str) -> str:
-    """Return what an error says with the names that options have here; options of a URL stay.
+    """Return an error text with arguments named as options; options in a URL stay.
 
     Example:
         >>> in_options("give delay= or at=, not both; on_conflict='keep' keeps")
@@ -74,10 +76,15 @@ def in_options(text: str) -> str:
     )
 
 
-def say(error: click.ClickException) -> None:
-    """Print what went wrong to stderr, in a line or two."""
+def usage_error(text: str) -> click.UsageError:
+    """Return the error of a command that cannot be carried out as it was written."""
+    return click.UsageError(text, click.get_current_context())
+
+
+def print_error(error: click.ClickException) -> None:
+    """Print an error to stderr, in a line or two."""
     lines = [line for line in error.format_message().splitlines() if line.strip()]
-    text = " ".join(line.strip() for line in lines)
+    text = escape(" ".join(line.strip() for line in lines))
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"\n       see '{error.ctx.command_path} --help'"
@@ -86,11 +93,11 @@ def say(error: click.ClickException) -> None:
 
 def warn(text: str) -> None:
     """Print a remark to stderr."""
-    click.echo(text, err=True)
+    click.echo(escape(text), err=True)
 
 
 def drop_output() -> None:
-    """Write what is still to come to nowhere, so that nothing complains of a closed pipe."""
+    """Discard all further output, so that nothing complains about a closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

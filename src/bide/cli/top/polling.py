@@ -1,4 +1,4 @@
-"""Looks: a store seen again and again, by asking it, or by hearing of a server what changes."""
+"""Sample a store again and again: by polling it, or from the event stream of a server."""
 
 import time
 from abc import ABC, abstractmethod
@@ -7,28 +7,28 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from bide.cli.moments import now_ms
 from bide.cli.store import Store
-from bide.cli.top.sample import Workers
+from bide.cli.times import now_ms
+from bide.cli.top.rates import Workers
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts
 from bide.telemetry.sample import Lateness, Sample, Worker, answered, look
 
-__all__ = ["Looks", "looks_at"]
+__all__ = ["Poller", "poller_of"]
 
 AGAIN = 1.0
-"""After how many seconds a server that was away is tried again."""
+"""Seconds until a server that is down is tried again."""
 
 SILENCE = 20.0
-"""So many seconds beyond the interval a server may say nothing."""
+"""Seconds beyond the interval without an event after which a server counts as down."""
 
 
-class Looks(ABC):
-    """Keeps the last sample, and the one before."""
+class Poller(ABC):
+    """Keeps the last sample and the one before."""
 
     waits = False
-    """Whether a store that is away is waited for even where nobody sees it."""
+    """Whether to wait for a store that is down, even without a terminal."""
 
     def __init__(self, store: Store, prefix: str, interval: float) -> None:
         self.store = store
@@ -45,14 +45,14 @@ class Looks(ABC):
         """Take a sample.
 
         Raises:
-            BideError: there is none to be had.
+            BideError: the store failed.
         """
         sample = self._taken()
         self.before = self.sample if self.sample.moment else None
         self.sample = sample
 
     def look_again(self) -> None:
-        """Wait for the interval, and take a sample; if there is none keep the last one, and why."""
+        """Wait for the interval, then take a sample; if that fails, keep the last one."""
         self._pause()
         try:
             self.look()
@@ -62,7 +62,7 @@ class Looks(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Look no more."""
+        """Close the connection, if there is one."""
 
     @abstractmethod
     def _taken(self) -> Sample: ...
@@ -71,7 +71,7 @@ class Looks(ABC):
     def _pause(self) -> None: ...
 
 
-class AskedLooks(Looks):
+class StorePoller(Poller):
     """Asks the store each time."""
 
     def _taken(self) -> Sample:
@@ -89,7 +89,7 @@ class AskedLooks(Looks):
         time.sleep(self.interval)
 
     def close(self) -> None:
-        """Nothing is open that is not the store's."""
+        """Do nothing: the connection is that of the store."""
 
 
 class _CountsOf(msgspec.Struct):
@@ -118,8 +118,8 @@ class _Problem(msgspec.Struct):
     detail: str
 
 
-class HeardLooks(Looks):
-    """Hears of a server what changes, by its stream of events."""
+class EventPoller(Poller):
+    """Reads what changes from the event stream of a server."""
 
     waits = True
 
@@ -175,7 +175,7 @@ class HeardLooks(Looks):
         return Sample(moment, dict(self._queues), workers, at_work.lateness, at_work.partly)
 
     def _pause(self) -> None:
-        """The server says when; one that was away is left alone for a moment."""
+        """Wait only if the server is down: otherwise the events set the pace."""
         if self.trouble is not None:
             time.sleep(min(AGAIN, self.interval))
 
@@ -184,8 +184,8 @@ class HeardLooks(Looks):
         self._events.drop()
 
 
-def looks_at(store: Store, prefix: str, interval: float) -> Looks:
-    """Return what looks at a store in the way that it is best looked at."""
-    kind: Any = HeardLooks if urlsplit(store.url).scheme in ("http", "https") else AskedLooks
-    found: Looks = kind(store, prefix, interval)
+def poller_of(store: Store, prefix: str, interval: float) -> Poller:
+    """Return the poller for a store: of a server, its event stream."""
+    kind: Any = EventPoller if urlsplit(store.url).scheme in ("http", "https") else StorePoller
+    found: Poller = kind(store, prefix, interval)
     return found

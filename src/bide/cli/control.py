@@ -4,14 +4,11 @@ import sys
 
 import click
 
-from bide.cli.exits import warn
-from bide.cli.options import MOMENT, on_any_store, on_store, queue_argument
-from bide.cli.output import Output
-from bide.cli.progress import Bar
+from bide.cli.errors import usage_error, warn
+from bide.cli.options import flag, moment_option, on_any_store, on_store, queue_argument
+from bide.cli.output import DONE, Output, plural
 from bide.cli.store import Store
-from bide.model import body as bodies
 from bide.model.message import State
-from bide.model.replies import Affected, Counts
 from bide.queue.arguments import Arguments
 
 __all__ = ["confirm", "confirmed_purge", "pause", "purge", "resume"]
@@ -23,10 +20,9 @@ PURGEABLE = click.Choice(["delayed", "ready", "dead", "acked", "expired"])
 @queue_argument
 @on_any_store
 def pause(store: Store, out: Output, queue: str) -> None:
-    """Let nobody claim from a queue, in any process, until it is resumed. Puts go on.
+    """Stop claims from a queue, in every process, until it is resumed. Puts go on.
 
-    A queue that does not exist yet can be paused; that is said on stderr, as it may be a slip of
-    the pen.
+    A queue that does not exist yet can be paused. A line on stderr says so, as it may be a typo.
 
     \b
     Example:
@@ -58,25 +54,22 @@ def resume(store: Store, out: Output, queue: str) -> None:
 @click.command()
 @queue_argument
 @click.option(
-    "--state",
-    type=PURGEABLE,
-    required=True,
-    help="Which: acked and expired are what is remembered of them.",
-)
-@click.option(
-    "--before",
-    type=MOMENT,
-    metavar="MOMENT",
-    help="Only what came into the state (delayed, ready: falls due) before then.",
-)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+    "--state", type=PURGEABLE, required=True,
+    help="The state. For acked and expired: forget those messages and their ids.",
+)  # fmt: skip
+@moment_option("--before", "Only what came into the state (delayed, ready: falls due) before then.")
+@flag("-y", "--yes", help="Do not ask.")
 @on_store
 def purge(
     store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
 ) -> None:
-    """Delete all messages of a state that nobody holds.
+    """Delete all messages of a state for good. Messages that a worker holds stay.
 
-    Asks first on a terminal; elsewhere it wants --yes.
+    Asks first on a terminal; elsewhere it needs --yes. Prints how many were deleted ("purged" in a
+    pipe and in JSON).
+
+    Acked and expired messages are gone already; for a time the queue remembers them and their ids.
+    Purging them makes the queue forget: their ids can be put again.
 
     \b
     Example:
@@ -90,34 +83,22 @@ def confirmed_purge(
     store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
 ) -> None:
     """Ask, then delete a thousand messages at a time."""
-    sizes = store.existing(queue).counts()
-    total = None if before is not None else _size(sizes, state)
+    sizes = store.existing(queue).counts().sizes
+    # Of what is remembered only the sum of both states is known.
+    counted = before is None and state not in ("acked", "expired")
+    total = int(getattr(sizes, state)) if counted else None
     many = "all" if total is None else f"{total:,}"
     span = " from before that moment" if before is not None else ""
     confirm(f"Delete {many} {state} messages of {queue}{span} for good?", yes)
-    command = Arguments(queue, bodies.MAX_BODY).purge(state, before)
-    count, more = 0, True
-    with Bar(f"purging {queue}", total) as bar:
-        while more:
-            reply = store.ask(Affected, command)
-            count, more = count + reply.count, reply.more
-            bar.advance(reply.count)
-    what = f"{count:,} {state} message{'' if count == 1 else 's'} purged"
-    out.report({"purged": count}, ("✓ ", "green"), what)
+    count = store.repeat(Arguments(queue).purge(state, before), f"purging {queue}", total)
+    out.report({"purged": count}, DONE, f"{plural(count, f'{state} message')} purged")
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal, unless yes was said already; elsewhere it has to be."""
+    """Ask on a terminal, unless `--yes` was given; elsewhere `--yes` is needed."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError(
-            "purge deletes messages for good; say --yes", click.get_current_context()
-        )
+        raise usage_error("purge deletes messages for good; say --yes")
     if not click.confirm(question, err=True):
         click.get_current_context().exit(1)
-
-
-def _size(found: Counts, state: State) -> int | None:
-    """Return how many messages are in a state; of what is remembered only the sum is known."""
-    return None if state in ("acked", "expired") else int(getattr(found.sizes, state))
