@@ -14,8 +14,8 @@ from benchmarks.core.store import BODY, folder, queue_in
 from benchmarks.figure import Figure
 from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
-from bide.server.push.records import Records
-from bide.server.push.subscription import Subscription
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
 
 __all__ = ["run"]
 

@@ -18,8 +18,8 @@ from benchmarks.figure import Figure
 from bide.engines.sqlite import SqliteEngine
 from bide.model.commands import Ack, Claim, Lease
 from bide.model.replies import Claimed
-from bide.worker.child import loop_factory
-from bide.worker.runner import Runner
+from bide.worker.process.child import loop_factory
+from bide.worker.process.runner import Runner
 
 __all__ = ["run"]
 

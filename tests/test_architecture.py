@@ -30,25 +30,35 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.timing": {"bide.clock"},
     "bide.engines": {"bide.model"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock"},
-    "bide.telemetry": {"bide.model"},
-    "bide.queue": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.telemetry"},
+    "bide.observing": {"bide.model", "bide.clock", "bide.lane"},
+    "bide.queue": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.observing"},
+    "bide.consuming": {
+        "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
+    },
     "bide.worker": {
-        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.telemetry",
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
+        "bide.consuming",
+    },
+    "bide.targets": {
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
+        "bide.consuming",
     },
     "bide.server": {
-        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.telemetry",
-        "bide.worker",
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
+        "bide.consuming", "bide.worker", "bide.targets",
     },
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
-        "bide.telemetry", "bide.worker", "bide.server",
+        "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
     },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
-        "bide.worker",
+        "bide.observing", "bide.consuming", "bide.worker",
     },
-    "bide": {"bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.worker"},
+    "bide": {
+        "bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.consuming", "bide.worker",
+    },
 }  # fmt: skip
 
 

@@ -8,8 +8,8 @@ import sys
 import time
 
 import bide
-from bide.worker.child import loop_factory
-from bide.worker.runner import Runner
+from bide.worker.process.child import loop_factory
+from bide.worker.process.runner import Runner
 
 
 def ready() -> None:

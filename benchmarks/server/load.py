@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from bide.worker.child import loop_factory
+from bide.worker.process.child import loop_factory
 
 __all__ = ["main"]
 

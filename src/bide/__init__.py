@@ -3,6 +3,8 @@
 `Queue` is where to begin; `AsyncQueue` is the same for event loops.
 """
 
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.model.backoff import Backoff
 from bide.model.errors import (
     AccessDenied,
@@ -30,11 +32,9 @@ from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
-from bide.worker.app import App
-from bide.worker.delivery import Handling
-from bide.worker.job import Job
-from bide.worker.signals import Bury, Discard, Retry
-from bide.worker.tick import Tick
+from bide.worker.app.app import App
+from bide.worker.app.job import Job
+from bide.worker.periodic.tick import Tick
 
 __all__ = [
     "AccessDenied",

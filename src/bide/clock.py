@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "sleep"]
 
 
 class Timer(Protocol):
@@ -97,3 +97,19 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Wait so many seconds by a clock."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = clock.call_later(loop, seconds, finish)
+    try:
+        await over
+    finally:
+        timer.cancel()

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 import bide
-from bide.worker.recurrence import parse
+from bide.worker.periodic.recurrence import parse
 from tests.cli.test_sources import work
 
 Bide = Callable[..., Result]

@@ -10,7 +10,7 @@ from click.testing import Result
 import bide
 from bide.model.commands import Count
 from bide.model.replies import Counts
-from bide.worker.runner import Runner
+from bide.worker.process.runner import Runner
 
 Bide = Callable[..., Result]
 Terminal = Callable[..., tuple[str, int]]

@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 
 from bide.server.app import App
-from bide.server.push.signing import new_secret
 from bide.server.settings import Settings
+from bide.targets.http.signing import new_secret
 from tests.server.conftest import running
 
 Bide = Callable[..., Result]

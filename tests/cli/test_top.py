@@ -21,7 +21,7 @@ import bide
 from bide.cli.top.rates import Rates, Workers, rates
 from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
-from bide.telemetry.sample import REMEMBER, Lateness, Sample, Worker
+from bide.observing.sample import REMEMBER, Lateness, Sample, Worker
 from tests.cli.conftest import BOUND, environment
 
 Bide = Callable[..., Result]

@@ -22,7 +22,7 @@ import pytest
 
 from bide.cli import main
 from bide.server.settings import PORT, Settings
-from bide.worker.supervisor import LEEWAY, SILENT
+from bide.worker.process.supervisor import LEEWAY, SILENT
 from tests.docs.test_pages import ROOT
 
 SERVER = ROOT / "deploy/bide.service"

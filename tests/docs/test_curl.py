@@ -16,7 +16,7 @@ from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.docs.test_pages import ROOT, blocks
 from tests.server.conftest import running
-from tests.server.push.receiver import receiver
+from tests.targets.http.receiver import receiver
 
 PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md")]
 ELSEWHERE = {"healthz", "readyz", "metrics", "openapi", "docs"}

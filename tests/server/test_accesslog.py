@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from bide.observing.logs import JsonFormatter
 from bide.server.accesslog import log_request
-from bide.worker.logs import JsonFormatter
 
 _TOLD = ("GET", "/v1/queues", 200, 0.0123456, "listQueues", "127.0.0.1", None, "a1b2")
 

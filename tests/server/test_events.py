@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from bide.lane.shared import close_lane, open_lane
-from bide.telemetry.presence import Roll, announced
-from bide.telemetry.tally import Histogram
+from bide.observing.heartbeat import Roll, announced
+from bide.observing.tally import Histogram
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.test_clients import claiming, until

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from bide.observing.tally import Tally
 from bide.server.figures import Board, Figures
-from bide.server.push.deliveries import Deliveries
-from bide.server.push.sent import Sent
 from bide.server.uses import make_file
-from bide.telemetry.tally import Tally
+from bide.targets.http.deliveries import Deliveries
+from bide.targets.http.push_stats import PushStats
 from tests.server.process import ServerProcess
 
 
@@ -25,7 +25,7 @@ def some(count: int, late: float = 0.0) -> Figures:
     tally = Tally(claims=count, claimed=count, running=count)
     tally.lateness.observe(late)
     told = Deliveries({"2xx": count}, running=count, taken_at=count)
-    sent = Sent({"/shop": tally}, {"/shop": told})
+    sent = PushStats({"/shop": tally}, {"/shop": told})
     return Figures({("put", 201): count}, {"put": late}, {"orders": tally}, sent, count)
 
 

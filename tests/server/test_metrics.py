@@ -5,9 +5,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bide.model.replies import Counts, Flow, Sizes
+from bide.observing.metrics import claim_metrics, registry_of
 from bide.server.app import App
 from bide.server.settings import Settings
-from bide.telemetry.metrics import claim_metrics, registry_of
 from tests.docs.test_pages import ROOT
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve

@@ -18,10 +18,10 @@ from bide.model.message import Item
 from bide.model.moments import LATEST
 from tests.server.client import Client
 from tests.server.conftest import Serve
-from tests.server.push.asking import ONE, Asking, Q, play
-from tests.server.push.receiver import Receiver, answer
-from tests.server.push.stage import LOOPBACK, PATIENCE, until
 from tests.servers import RedisServer
+from tests.targets.http.asking import ONE, Asking, Q, play
+from tests.targets.http.receiver import Receiver, answer
+from tests.targets.http.stage import LOOPBACK, PATIENCE, until
 
 
 def test_what_is_due_is_sent_and_signed(serve: Serve) -> None:

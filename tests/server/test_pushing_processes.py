@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.server.process import ServerProcess
-from tests.server.push.asking import Asking, Q, play
-from tests.server.push.receiver import Got, Receiver, answer
-from tests.server.push.stage import LOOPBACK, PATIENCE, until
+from tests.targets.http.asking import Asking, Q, play
+from tests.targets.http.receiver import Got, Receiver, answer
+from tests.targets.http.stage import LOOPBACK, PATIENCE, until
 
 
 def settings(folder: Path, **more: Any) -> tuple[str, str]:

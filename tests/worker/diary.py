@@ -7,9 +7,9 @@ import bide
 from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
-from bide.worker.recurrence import told
-from bide.worker.schedule import TickBody
-from bide.worker.ticking import read
+from bide.worker.periodic.recurrence import told
+from bide.worker.periodic.schedule import TickBody
+from bide.worker.periodic.schedule_ticks import read
 from tests.worker.scene import Scene
 
 START = 1_772_442_000_000  # 2026-03-02 09:00:00 UTC, a Monday

@@ -17,7 +17,7 @@ from bide.model.commands import Command, Count, Find, Put, Scan
 from bide.model.message import Item, Message
 from bide.model.replies import Counts, Found, Page
 from bide.testing import FakeClock, FlakyEngine
-from bide.worker.runner import Runner
+from bide.worker.process.runner import Runner
 
 PATIENCE = 10.0
 STUCK = 0.2

@@ -12,8 +12,8 @@ import bide
 from bide.model.commands import Command, Count, Put, Retry, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
-from bide.worker.chain import moment_of
-from bide.worker.source import WindowBody
+from bide.worker.periodic.chain import moment_of
+from bide.worker.periodic.source import WindowBody
 from tests.worker.scene import PATIENCE, Scene
 
 MINUTE = 60.0

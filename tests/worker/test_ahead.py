@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from bide.consuming import policy as desk
+from bide.consuming.handling import Handling
+from bide.consuming.prefetch import HOLD, MOST, Prefetch
 from bide.model.commands import Claim
 from bide.model.message import Message
-from bide.worker import desk
-from bide.worker.ahead import HOLD, MOST, Ahead
-from bide.worker.delivery import Handling
 from tests.worker.scene import Scene, until
 
 LEARN = 400
@@ -25,15 +25,15 @@ def handling(arrived: float) -> Handling:
     return one
 
 
-def paced(took: float, concurrency: int = 16, lease: float = 60.0) -> Ahead:
-    ahead = Ahead(concurrency, lease)
+def paced(took: float, concurrency: int = 16, lease: float = 60.0) -> Prefetch:
+    ahead = Prefetch(concurrency, lease)
     for _ in range(LEARN):
         ahead.ended(took)
     return ahead
 
 
 def test_nothing_is_claimed_ahead_before_the_pace_is_known() -> None:
-    assert Ahead(16, 60.0).most == 0
+    assert Prefetch(16, 60.0).most == 0
 
 
 @pytest.mark.parametrize(

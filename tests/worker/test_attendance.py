@@ -7,7 +7,7 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.model.commands import Put, Scan
 from bide.model.replies import Page
-from bide.telemetry.presence import QUEUE, Roll, read
+from bide.observing.heartbeat import QUEUE, Roll, read
 from tests.worker.scene import Scene, more, until
 
 ME = f"{socket.gethostname()}:{os.getpid()}"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bide.worker import child
+from bide.worker.process import child
 
 
 def test_uvloop_is_used_where_it_is_installed() -> None:

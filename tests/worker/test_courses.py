@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from bide.consuming.handler import Handler
+from bide.consuming.handling import Handling
+from bide.consuming.run import TURN, Course
 from bide.model.backoff import Backoff
 from bide.model.message import Message
-from bide.worker.course import TURN, Course
-from bide.worker.delivery import Handling
-from bide.worker.handler import Handler
 from tests.worker.scene import until
 
 FACTORIES = [None]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import bide
+from bide.consuming.outcomes import Signal
 from bide.model.commands import Ack, Bury, Retry
-from bide.worker.signals import Signal
 from tests.worker.scene import FAST, Scene, both, register
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 import bide
+from bide.consuming import policy as desk
+from bide.consuming.decoding import Unfit
+from bide.consuming.handling import Handling
+from bide.consuming.policy import ACK, Verdict
 from bide.model.commands import Ack, Bury, Retry
 from bide.model.message import REASON_LENGTH, Message
-from bide.worker import desk
-from bide.worker.decoding import Unfit
-from bide.worker.delivery import Handling
-from bide.worker.desk import ACK, Verdict
 
 RETRY = bide.Backoff(attempts=5, first="10s", factor=2, jitter=0, on=(OSError,))
 

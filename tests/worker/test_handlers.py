@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import bide
+from bide.consuming.decoding import Unfit, decoder
+from bide.consuming.handler import inspect_handler
 from bide.model.commands import Ack
 from bide.model.message import Message
-from bide.worker.decoding import Unfit, decoder
-from bide.worker.handler import inspect_handler
 from tests.worker.scene import Scene
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import bide
-from bide.worker.health import HealthFile
-from bide.worker.line import Report
-from bide.worker.supervisor import Supervisor
-from bide.worker.systemd import notify, watchdog_seconds
+from bide.worker.process.health import HealthFile
+from bide.worker.process.pipe import Report
+from bide.worker.process.supervisor import Supervisor
+from bide.worker.process.systemd import notify, watchdog_seconds
 from tests.worker.processes import (
     APP,
     children,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from bide.worker.logs import configure
+from bide.observing.logs import configure
 
 
 @pytest.fixture

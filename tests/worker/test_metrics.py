@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import bide
-from bide.telemetry.tally import Tally
-from bide.worker.gathered import Gathered
-from bide.worker.line import Line, Report, listen
+from bide.observing.tally import Tally
+from bide.worker.process.pipe import Pipe, Report, listen
+from bide.worker.process.totals import Totals
 from tests.worker.processes import children, log, wait_for, worker
 
 APP = """
@@ -99,7 +99,7 @@ def tally(acked: int, running: int = 0) -> dict[str, Tally]:
 
 
 def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
-    gathered = Gathered()
+    gathered = Totals()
     gathered.told("first", "", tally(5, 1))
     gathered.told("second", "", tally(7, 1))
     gathered.told("first", "", tally(6, 2))
@@ -112,11 +112,11 @@ def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
 
 
 def test_nothing_is_read_before_a_process_has_told_where() -> None:
-    assert Gathered().counts() == {}
+    assert Totals().counts() == {}
 
 
 def test_a_store_of_each_process_alone_has_no_counts() -> None:
-    gathered = Gathered()
+    gathered = Totals()
     gathered.told("first", "memory://", tally(1))
     assert gathered.counts() == {}
     gathered.close()
@@ -127,7 +127,7 @@ async def heard(send: "list[Report]") -> list[Report]:
     ours, theirs = socket.socketpair()
     found: list[Report] = []
     listening = asyncio.create_task(listen(ours, found.append))
-    line = Line(theirs.detach(), lambda: None)
+    line = Pipe(theirs.detach(), lambda: None)
     await line.open()
     for report in send[:-1]:
         line.tell(report)
@@ -146,7 +146,7 @@ def test_a_report_arrives_whole_however_long_it_is() -> None:
 def test_who_is_not_listened_to_waits_with_the_next_report() -> None:
     async def story() -> int:
         ours, theirs = socket.socketpair()
-        line = Line(theirs.detach(), lambda: None)
+        line = Pipe(theirs.detach(), lambda: None)
         await line.open()
         many = {f"queue-{number}": Tally() for number in range(3_000)}
         for _ in range(50):
@@ -164,7 +164,7 @@ def test_a_supervisor_that_dies_is_noticed() -> None:
     async def story() -> None:
         ours, theirs = socket.socketpair()
         cut = asyncio.Event()
-        line = Line(theirs.detach(), cut.set)
+        line = Pipe(theirs.detach(), cut.set)
         await line.open()
         ours.close()
         await asyncio.wait_for(cut.wait(), 5)

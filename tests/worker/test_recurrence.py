@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bide
-from bide.worker.recurrence import Cron, Every, Recurrence, parse, recurrence, told
+from bide.worker.periodic.recurrence import Cron, Every, Recurrence, parse, recurrence, told
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide.worker.lifespan import lifespan as within
+from bide.worker.app.lifespan import lifespan as within
 
 
 async def bare_async(app: bide.App) -> AsyncIterator[None]:

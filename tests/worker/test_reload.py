@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.worker.reload import Sources
+from bide.worker.process.reload import Sources
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import bide
 from bide.model.commands import Configure, Purge
-from bide.worker.recurrence import parse
-from bide.worker.schedule import TickBody, plan
-from bide.worker.tick import Missed
+from bide.worker.periodic.recurrence import parse
+from bide.worker.periodic.schedule import TickBody, plan
+from bide.worker.periodic.tick import Missed
 from tests.worker.diary import Diary
 from tests.worker.scene import Scene, until
 

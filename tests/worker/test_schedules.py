@@ -12,7 +12,7 @@ import bide
 from bide.model.commands import Configure, Put
 from bide.model.message import Item
 from bide.model.replies import Outcomes
-from bide.worker.runner import Runner
+from bide.worker.process.runner import Runner
 from tests.worker.diary import START, Diary
 from tests.worker.scene import Scene, until
 

@@ -12,7 +12,7 @@ import pytest
 
 import bide
 from bide.model.commands import Configure
-from bide.worker.source import home_of
+from bide.worker.periodic.source import home_of
 from tests.worker.scene import Scene, until
 from tests.worker.shop import (
     HOME,
@@ -293,7 +293,7 @@ def test_it_works_in_memory(shop: Shop, scene: Scene) -> None:
     """With a handler for what it puts, on an engine of another kind."""
 
     async def story() -> None:
-        from bide.worker.runner import Runner
+        from bide.worker.process.runner import Runner
 
         app = bide.App("memory://sources", clock=scene.clock)
         handled: list[str] = []

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import bide
+from bide.consuming.consumer import Consumer
+from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Retry
 from bide.model.replies import Claimed
-from bide.worker.access import Access
-from bide.worker.runner import Runner
-from bide.worker.station import Station
+from bide.worker.process.runner import Runner
 from tests.worker.scene import Scene, until
 
 
@@ -65,7 +65,7 @@ def test_what_runs_may_finish_and_nothing_new_is_claimed(scene: Scene) -> None:
 
 
 def test_what_a_claim_brings_in_the_moment_of_leaving_goes_back(scene: Scene) -> None:
-    class Leaving(Access):
+    class Leaving(StoreClient):
         async def patiently(self, *arguments: Any) -> Any:
             reply = await super().patiently(*arguments)
             if isinstance(reply, Claimed):  # done, and its station has not yet heard of it
@@ -77,7 +77,7 @@ def test_what_a_claim_brings_in_the_moment_of_leaving_goes_back(scene: Scene) ->
     async def story() -> None:
         scene.app.handler("q")(lambda body: None)
         access, duty = Leaving(scene.lane, scene.clock), scene.app.duties["q"]
-        station = Station(duty, (), scene.app.state, access, "worker")
+        station = Consumer(duty, (), scene.app.state, access, "worker")
         await scene.put(1, 2)
         tasks[:] = [asyncio.create_task(work()) for work in (station.claim, station.settle)]
         await asyncio.wait(tasks[:1])

@@ -10,7 +10,7 @@ import pytest
 
 import bide
 from bide.model.commands import Ack, Claim, Extend, Queues
-from bide.worker.runner import Runner
+from bide.worker.process.runner import Runner
 from tests.worker.processes import log, wait_for, worker
 from tests.worker.scene import Scene, more, until
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bide.worker.child import Orders
-from bide.worker.line import Report
-from bide.worker.restarts import Restarts
-from bide.worker.supervisor import Supervisor, command_of
+from bide.worker.process.child import Orders
+from bide.worker.process.pipe import Report
+from bide.worker.process.restarts import Restarts
+from bide.worker.process.supervisor import Supervisor, command_of
 from tests.worker.processes import (
     APP,
     SLOW_TO_BEGIN,
@@ -69,7 +69,7 @@ def test_who_cannot_hand_back_is_killed_soon_after_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler holds up the event loop: the grace, which may be long, is not waited for."""
-    monkeypatch.setattr("bide.worker.supervisor.LEEWAY", 0.1)
+    monkeypatch.setattr("bide.worker.process.supervisor.LEEWAY", 0.1)
     deaf = f"trap '' TERM; touch {tmp_path / 'begun'}; exec sleep 600"
 
     async def story() -> None:
@@ -128,4 +128,4 @@ def test_a_child_has_the_flags_of_its_parent() -> None:
     command = command_of(Orders("m:app", ["q"], 1.0, False, "info", 1, False, False, -1))(7)
     assert command[0] == sys.executable
     assert '"line":7' in command[-1]
-    assert command[-3:-1] == ["-m", "bide.worker.child"]
+    assert command[-3:-1] == ["-m", "bide.worker.process.child"]

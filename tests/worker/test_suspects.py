@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import bide
+from bide.consuming.crash_isolation import PAUSE, SPACING, CrashIsolation, is_suspect
 from bide.model.commands import Claim, Retry
 from bide.model.message import LAPSED, Failure, Message
-from bide.worker.suspects import PAUSE, SPACING, Suspects, is_suspect
 from tests.worker.processes import log, wait_for, worker
 from tests.worker.scene import Scene, until
 
@@ -43,7 +43,7 @@ def test_two_lapses_or_one_before_the_last_attempt_make_a_suspect(
 
 
 def test_who_may_not_begin_comes_back_spread_over_time() -> None:
-    suspects = Suspects()
+    suspects = CrashIsolation()
     delays = [suspects.delay(100.0, 0.0) for _ in range(100)]
     assert delays[0] == round((PAUSE + SPACING) * 1000)
     assert delays[-1] == round((PAUSE + 100 * SPACING) * 1000)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.worker.watch import Watch
+from bide.worker.process.loop_watch import Watch
 from tests.worker.scene import Scene, until
 
 

@@ -15,10 +15,10 @@ from bide.cli.signals import leaving
 from bide.cli.store import Store
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
+from bide.observing.heartbeat import is_register
 from bide.queue.move import Moved, Mover
 from bide.queue.move.ledger import ledger_name
 from bide.queue.move.mover import BATCH
-from bide.telemetry.presence import is_register
 
 __all__ = ["move"]
 

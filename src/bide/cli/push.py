@@ -50,10 +50,12 @@ def push(
     refuse_lone(url or "")
     import asyncio
 
-    from bide.server.push.process import push as run
-    from bide.worker.child import loop_factory
-    from bide.worker.logs import configure
+    from bide.observing.logs import configure
+    from bide.targets.http.process import push as run
+    from bide.worker.process.child import loop_factory
+    from bide.worker.process.descriptors import raise_descriptor_limit
 
     configure(as_json=log_json, level=log_level)
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
         loop.run(run(url or DEFAULT_URL, networks, grace))

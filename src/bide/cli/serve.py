@@ -151,9 +151,9 @@ def serve(
                 f"bide serve needs the package {package!r}, which is not installed: "
                 "pip install 'bide[server]'"
             )
+    from bide.observing.logs import configure
     from bide.server.serve import serve as run
     from bide.server.settings import Settings, read_file
-    from bide.worker.logs import configure
 
     said = {name: value for name, value in given.items() if value is not None}
     if networks:

@@ -58,7 +58,7 @@ def _line(one: dict[str, Any]) -> tuple[object, ...]:
 
 def _facts(store: Store, home: str) -> dict[str, Any] | None:
     """Return the facts about a source; `None` if the queue belongs to no source."""
-    from bide.worker.source import read_window, source_of
+    from bide.worker.periodic.source import read_window, source_of
 
     if (named := source_of(home)) is None:
         return None

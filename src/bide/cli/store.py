@@ -21,7 +21,6 @@ from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, is_listed, is_own
 from bide.model.replies import Affected, Names, Outcome
 from bide.queue.sync import Queue
-from bide.telemetry.presence import is_register
 
 __all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
 

@@ -23,7 +23,7 @@ from bide.cli.subscription_access import access_to
 from bide.cli.tables import ID, TEXT, Cell, Column
 
 if TYPE_CHECKING:
-    from bide.server.push.status import SubscriptionOut
+    from bide.server.subscription_status import SubscriptionOut
 
 __all__ = ["subscription"]
 

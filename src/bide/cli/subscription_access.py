@@ -11,8 +11,8 @@ from bide.clock import SYSTEM_CLOCK
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from bide.server.push.records import Records
-    from bide.server.push.status import SubscriptionOut
+    from bide.server.subscription_status import SubscriptionOut
+    from bide.targets.http.records import Records
 
 __all__ = ["Access", "Pinged", "access_to", "remote", "require_server_extra"]
 
@@ -105,15 +105,15 @@ class _LocalAccess:
 
     @property
     def _records(self) -> "Records":
-        from bide.server.push.records import Records
+        from bide.targets.http.records import Records
 
         return Records(self._store.lane, SYSTEM_CLOCK)
 
     def listed(
         self, namespace: str | None, everywhere: bool
     ) -> "list[tuple[str | None, SubscriptionOut]]":
-        from bide.server.push.circuit import Circuit
-        from bide.server.push.status import shown
+        from bide.server.subscription_status import shown
+        from bide.targets.http.circuit import Circuit
 
         records = self._records
         found = _wait(records.listed() if everywhere else records.of(namespace))
@@ -130,8 +130,8 @@ class _LocalAccess:
     def put(
         self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
     ) -> str | None:
-        from bide.server.push.subscription import Subscription
-        from bide.server.push.wire import SubscriptionIn
+        from bide.server.subscription_wire import SubscriptionIn
+        from bide.targets.http.subscription import Subscription
 
         fields = SubscriptionIn(**given).fields()
         new = Subscription(name=name, namespace=namespace, **fields)
@@ -150,8 +150,8 @@ class _LocalAccess:
         return None if rotated is None else rotated[1]
 
     def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
-        from bide.server.push.addresses import Gate
-        from bide.server.push.pusher import Pusher
+        from bide.targets.http.addresses import Gate
+        from bide.targets.http.pusher import Pusher
 
         mend = (
             "this command sends it, whatever a server may do: name the network with "
@@ -193,7 +193,7 @@ class _RemoteAccess:
     ) -> "list[tuple[str | None, SubscriptionOut]]":
         import msgspec
 
-        from bide.server.push.status import Subscriptions
+        from bide.server.subscription_status import Subscriptions
 
         data = self._ask("GET", "")
         found = msgspec.json.decode(data or b"{}", type=Subscriptions).subscriptions

@@ -105,9 +105,9 @@ def worker(
     import asyncio
 
     from bide.engines.registry import opener
-    from bide.worker.child import Orders
-    from bide.worker.logs import configure
-    from bide.worker.supervisor import Supervisor, command_of
+    from bide.observing.logs import configure
+    from bide.worker.process.child import Orders
+    from bide.worker.process.supervisor import Supervisor, command_of
 
     if url is not None:
         opener(url)  # refuses what is no URL of a store

@@ -8,10 +8,10 @@ from typing import Self, TypeVar
 from bide.model.commands import Cancel, Command, Purge, Put
 from bide.model.errors import WrongContext
 from bide.model.replies import Affected, Outcome, Outcomes
+from bide.observing.spans import sending, tracer
 from bide.queue.answers import held
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.face import Face
-from bide.telemetry.spans import sending, tracer
 
 __all__ = ["Awaiting", "Blocking"]
 

@@ -20,7 +20,7 @@ from bide.model.identity import RESERVED, check_namespace
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page
-from bide.telemetry.presence import is_register
+from bide.observing.heartbeat import is_register
 
 __all__ = ["OPEN", "SCOPES", "Caller", "Scope", "Token", "Tokens"]
 

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from bide.worker.logs import ReadyRecord, moment
+from bide.observing.logs import ReadyRecord, moment
 
 __all__ = ["log_request"]
 

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from bide.model.errors import BideError
+from bide.observing.heartbeat import may_be_listed
 from bide.server.accesslog import log_request
 from bide.server.cross_site import refuse_pages
 from bide.server.figures import Board
@@ -20,7 +21,6 @@ from bide.server.routes import OPERATIONS
 from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
 from bide.server.uses import Uses
-from bide.worker.attendance import may_be_listed
 
 __all__ = ["App", "create_app"]
 

@@ -14,6 +14,7 @@ import msgspec
 import uvicorn
 
 from bide.model.errors import BideError, InvalidArgument
+from bide.observing.logs import configure
 from bide.server.app import App
 from bide.server.figures import Board
 from bide.server.leaving import QUIET, LeavingServer
@@ -21,9 +22,8 @@ from bide.server.protocol import KEEP_ALIVE, Protocol
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.uses import Uses
-from bide.worker.child import BEAT, FAILED, WRONG_USAGE, loop_factory
-from bide.worker.line import Line, Report
-from bide.worker.logs import configure
+from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
+from bide.worker.process.pipe import Pipe, Report
 
 __all__ = ["SETTINGS", "Server", "config", "main"]
 
@@ -96,7 +96,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     report = Report()
     app = App(settings, ready=lambda: _ready(line, report), uses=uses, board=board)
-    line = Line(line_fd, lambda: _orphaned(server))
+    line = Pipe(line_fd, lambda: _orphaned(server))
     await app.service.begin()
     server = Server(app)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,7 +116,7 @@ def _orphaned(server: Server) -> None:
     server.stop()
 
 
-def _ready(line: Line, report: Report) -> None:
+def _ready(line: Pipe, report: Report) -> None:
     # What is there now stays for ever, and requests leave nothing behind that holds itself: to look
     # at all of it again and again took a twentieth of the time.
     gc.collect()
@@ -126,7 +126,7 @@ def _ready(line: Line, report: Report) -> None:
     line.tell(report)
 
 
-async def _beat(line: Line, report: Report, service: Service) -> None:
+async def _beat(line: Pipe, report: Report, service: Service) -> None:
     while True:
         service.board.post(service.figures)
         await asyncio.sleep(BEAT)

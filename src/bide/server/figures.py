@@ -17,9 +17,9 @@ from typing import Self
 
 import msgspec
 
-from bide.server.push.sent import Sent
+from bide.observing.tally import Tally, added
 from bide.server.uses import make_file
-from bide.telemetry.tally import Tally, added
+from bide.targets.http.push_stats import PushStats
 
 __all__ = ["Board", "Figures"]
 
@@ -36,7 +36,7 @@ class Figures(msgspec.Struct):
     """How long they took, by operation."""
     tallies: Mapping[str, Tally] = {}
     """What was claimed, by queue."""
-    sent: Sent = msgspec.field(default_factory=Sent)
+    sent: PushStats = msgspec.field(default_factory=PushStats)
     """What was pushed."""
     waiting: int = 0
     """How many claims wait."""

@@ -13,8 +13,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
 from bide.model.message import MAX_ATTEMPTS, Item
 from bide.model.moments import LATEST
+from bide.observing.heartbeat import is_register
 from bide.server.access import Caller
-from bide.telemetry.presence import is_register
 
 __all__ = ["check", "needs"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
+from bide.observing.metrics import claim_metrics, registry_of
 from bide.server.access import Caller
 from bide.server.figures import Figures
-from bide.server.push.metrics import push_metrics
-from bide.server.push.survey import Known
 from bide.server.service import Service
-from bide.telemetry.metrics import claim_metrics, registry_of
+from bide.targets.http.metrics import push_metrics
+from bide.targets.http.survey import Known
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -10,7 +10,7 @@ import msgspec
 
 from bide.server.operation import JSON, Operation
 from bide.server.problem import KINDS, ProblemDocument
-from bide.server.push.webhooks import WEBHOOKS
+from bide.server.webhooks import WEBHOOKS
 
 __all__ = ["description", "document"]
 

@@ -5,21 +5,20 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bide.clock import Clock
+from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.model.errors import BideError, Closed, StoreError
-from bide.server.push.addresses import Gate
-from bide.server.push.answer import Answer
-from bide.server.push.records import Records
-from bide.server.push.sent import Sent
-from bide.server.push.subscription import Subscription
-from bide.server.push.survey import Known, Survey
 from bide.server.settings import Settings
-from bide.worker.access import sleep
+from bide.targets.http.addresses import Gate
+from bide.targets.http.answer import Answer
+from bide.targets.http.push_stats import PushStats
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
+from bide.targets.http.survey import Known, Survey
 
 if TYPE_CHECKING:
-    from bide.server.push.outlet import Outlet
-    from bide.server.push.pusher import Pusher
+    from bide.targets.http.pusher import Pusher
+    from bide.targets.http.subscription_worker import SubscriptionWorker
 
 __all__ = ["Pushing"]
 
@@ -48,7 +47,7 @@ class Pushing:
         self._clock = clock
         self._settings = settings
         self._pusher: Pusher | None = None
-        self._sent = Sent()
+        self._sent = PushStats()
         self._survey = Survey(self.records)
         self._task: asyncio.Task[None] | None = None
         self._failure: str | None = None
@@ -91,7 +90,7 @@ class Pushing:
             self._pusher.look()
 
     @property
-    def outlets(self) -> "dict[str, Outlet]":
+    def outlets(self) -> "dict[str, SubscriptionWorker]":
         """What is at work in this process, by the keys of the subscriptions."""
         return {} if self._pusher is None else self._pusher.outlets
 
@@ -113,7 +112,7 @@ class Pushing:
         return not self._settings.behind and self._lane.capabilities.random_access
 
     @property
-    def sent(self) -> Sent:
+    def sent(self) -> PushStats:
         """What this process has sent so far."""
         return self._sent if self._pusher is None else self._sent.plus(self._pusher.sent)
 
@@ -128,7 +127,7 @@ class Pushing:
 
     def _made(self) -> "Pusher":
         # Only now: a server without subscriptions does not load what sends.
-        from bide.server.push.pusher import Pusher
+        from bide.targets.http.pusher import Pusher
 
         if self._pusher is None:
             self._pusher = Pusher(

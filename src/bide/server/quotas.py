@@ -12,9 +12,9 @@ from bide.model.message import Item
 from bide.model.replies import Counts, Names
 from bide.server.access import Caller
 from bide.server.problem import Problem
-from bide.server.push.subscription import Subscription
 from bide.server.settings import Settings
 from bide.server.uses import Use, Uses
+from bide.targets.http.subscription import Subscription
 
 __all__ = ["Quotas"]
 

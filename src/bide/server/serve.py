@@ -18,7 +18,7 @@ from bide.server.admission import Admission, how_open
 from bide.server.child import SETTINGS
 from bide.server.settings import Settings
 from bide.server.uses import make_file
-from bide.worker.supervisor import Supervisor
+from bide.worker.process.supervisor import Supervisor
 
 __all__ = ["bind", "serve"]
 

@@ -13,6 +13,8 @@ from bide.model.commands import Claim, Command, Queues
 from bide.model.errors import BideError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Names, Reply
+from bide.observing.heartbeat import Heartbeat
+from bide.observing.tally import Tally
 from bide.server.access import Caller, Tokens
 from bide.server.admission import Admission
 from bide.server.claimers import Claimers
@@ -23,8 +25,6 @@ from bide.server.pushing import Pushing
 from bide.server.quotas import Quotas
 from bide.server.settings import Settings
 from bide.server.uses import Uses
-from bide.telemetry.tally import Tally
-from bide.worker.attendance import Attendance
 
 __all__ = ["Service", "SettableClock"]
 
@@ -173,11 +173,11 @@ class Service:
         sent = self.pushing.sent
         return Figures(self.requests, self.seconds, self.tallies, sent, self.waiting)
 
-    def attendance(self) -> Attendance:
+    def attendance(self) -> Heartbeat:
         """Return what tells in the store of those who claim here."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
         lister = self.claimers.listed
-        return Attendance(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
+        return Heartbeat(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
 
     def stop(self, *, hurry: bool = False) -> None:
         """Answer the claims that wait, end what streams, and push nothing more.

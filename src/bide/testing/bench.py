@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bide.consuming import policy as desk
+from bide.consuming.consumer import Consumer
+from bide.consuming.handler import Middleware, Unwanted
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Signal
+from bide.consuming.queue_handlers import QueueHandlers
+from bide.consuming.settling import Pairs
+from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Scan
 from bide.model.message import Message
 from bide.model.replies import Claimed, Outcome, Page
-from bide.worker import desk
-from bide.worker.access import Access
-from bide.worker.delivery import Handling
-from bide.worker.duty import Duty
-from bide.worker.handler import Middleware, Unwanted
-from bide.worker.settling import Pairs
-from bide.worker.signals import Signal
-from bide.worker.station import Station
 
 __all__ = ["Bench", "Handled"]
 
@@ -61,11 +61,11 @@ class Handled:
         return self.error is not None and not isinstance(self.error, (Signal, Unwanted))
 
 
-class Bench(Station):
+class Bench(Consumer):
     """A station that claims when it is told to. Pauses between attempts have no jitter."""
 
     def __init__(
-        self, duty: Duty, around: Sequence[Middleware], state: Any, access: Access
+        self, duty: QueueHandlers, around: Sequence[Middleware], state: Any, access: StoreClient
     ) -> None:
         super().__init__(duty, around, state, access, HOLDER, lambda: None)
         self._chance = lambda: 0.5

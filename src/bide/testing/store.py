@@ -102,7 +102,7 @@ class ScratchStore:
         self._puts: list[PutRecord] = []
         open_engine = opener(url)
         self.lane = Lane(lambda: Recorder(open_engine(), self._puts), self.clock)
-        """The way to the store, for `bide.worker.runner.Runner`."""
+        """The way to the store, for `bide.worker.process.runner.Runner`."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

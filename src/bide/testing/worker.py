@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
+from bide.consuming.queue_handlers import chained
+from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.moments import Duration, Moment, milliseconds, to_datetime, unix
 from bide.testing.bench import Bench, Handled
 from bide.testing.store import ScratchStore
-from bide.worker.access import Access
-from bide.worker.app import App
-from bide.worker.duty import chained
-from bide.worker.lifespan import lifespan
-from bide.worker.loading import check_app
-from bide.worker.runner import chosen
+from bide.worker.app.app import App
+from bide.worker.app.lifespan import lifespan
+from bide.worker.app.loading import check_app
+from bide.worker.process.runner import chosen
 
 __all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
 
@@ -112,7 +112,7 @@ class AsyncManualWorker:
         self.app.clock = self.store.clock
         try:
             async with lifespan(self.app):
-                access = Access(self.store.lane, self.store.clock)
+                access = StoreClient(self.store.lane, self.store.clock)
                 for queue in self._queues:
                     duty = self.app.duties[queue]
                     around, chain = chained(duty, access, self.app.around)

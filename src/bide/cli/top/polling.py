@@ -13,7 +13,7 @@ from bide.cli.top.rates import Workers
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts
-from bide.telemetry.sample import Lateness, Sample, Worker, answered, look
+from bide.observing.sample import Lateness, Sample, Worker, answered, look
 
 __all__ = ["Poller", "poller_of"]
 

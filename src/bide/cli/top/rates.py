@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bide.telemetry.sample import REMEMBER, Sample, Worker
+from bide.observing.sample import REMEMBER, Sample, Worker
 
 __all__ = ["Rates", "Workers", "rates"]
 

@@ -8,7 +8,7 @@ from bide.cli.output import STYLES, Output
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import rounded
 from bide.cli.top.rates import Rates, rates
-from bide.telemetry.sample import Lateness, Sample, Worker
+from bide.observing.sample import Lateness, Sample, Worker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

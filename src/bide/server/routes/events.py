@@ -11,15 +11,15 @@ from bide.model.commands import Count, Queues
 from bide.model.errors import BideError, Closed, StoreError
 from bide.model.moments import milliseconds
 from bide.model.replies import Counts, Names
+from bide.observing.heartbeat import QUEUE as REGISTER
+from bide.observing.heartbeat import is_register
+from bide.observing.sample import Lateness, Sample, look
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem, as_json, of_bide
-from bide.server.push.status import Standing, standing
-from bide.server.push.survey import Known
 from bide.server.receiving import Gone, unless_gone
-from bide.telemetry.presence import QUEUE as REGISTER
-from bide.telemetry.presence import is_register
-from bide.telemetry.sample import Lateness, Sample, look
+from bide.server.subscription_status import Standing, standing
+from bide.targets.http.survey import Known
 
 __all__ = ["EVENTS", "KIND"]
 

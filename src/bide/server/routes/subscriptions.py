@@ -12,18 +12,18 @@ from bide.model.replies import Counts
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
-from bide.server.push.circuit import Circuit
-from bide.server.push.records import Overtaken
-from bide.server.push.status import SubscriptionOut, Subscriptions, masked, shown
-from bide.server.push.subscription import NAME, Subscription, check_url
-from bide.server.push.wire import (
+from bide.server.receiving import unless_gone
+from bide.server.subscription_status import SubscriptionOut, Subscriptions, masked, shown
+from bide.server.subscription_wire import (
     PauseRequest,
     PingOut,
     RotateRequest,
     SubscriptionChange,
     SubscriptionIn,
 )
-from bide.server.receiving import unless_gone
+from bide.targets.http.circuit import Circuit
+from bide.targets.http.records import Overtaken
+from bide.targets.http.subscription import NAME, Subscription, check_url
 
 __all__ = ["SUBSCRIPTIONS"]
 

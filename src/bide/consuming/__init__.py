@@ -1,0 +1,1 @@
+"""Claim messages, run their handlers, extend their leases and settle them."""

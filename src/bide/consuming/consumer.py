@@ -1,0 +1,392 @@
+"""A station: one queue as one process works on it. It claims, starts, extends and settles."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import SimpleNamespace
+
+from bide.clock import Timer, sleep
+from bide.consuming import delivery_log as journal
+from bide.consuming import policy as desk
+from bide.consuming.crash_isolation import CrashIsolation, is_suspect
+from bide.consuming.handler import Middleware
+from bide.consuming.handling import Handling
+from bide.consuming.policy import Verdict
+from bide.consuming.prefetch import Prefetch
+from bide.consuming.queue_handlers import QueueHandlers
+from bide.consuming.routes import any_handler, no_such_job, route
+from bide.consuming.run import Course
+from bide.consuming.settling import Pairs, Settling
+from bide.consuming.store_client import StoreClient
+from bide.consuming.stuck_handlers import StuckHandlers
+from bide.model.commands import Claim, Extend
+from bide.model.errors import StoreError
+from bide.model.replies import Claimed, Outcome, Outcomes
+from bide.observing.tally import Tally
+
+__all__ = ["FOREVER", "Consumer", "Judge"]
+
+FOREVER = float("inf")
+CLEANUP = 5.0
+"""Seconds for an async handler to end after it was interrupted because its time was over."""
+AGAIN = 1.0
+"""After so many seconds at most an extension that failed is tried again."""
+
+Judge = Callable[[Handling, BaseException], Verdict | None]
+
+
+class Consumer:
+    """Works on one queue.
+
+    Args:
+        duty: which queue, and its handlers.
+        around: the middleware, outermost first.
+        state: what handlers share.
+        access: the way to the store.
+        holder: as whom it claims.
+        started: called when deliveries were started.
+        suspects: of this process; by default the station has its own.
+        judge: says what becomes of a message whose handler raised; `desk.judge` otherwise, also
+            where it has no opinion.
+    """
+
+    def __init__(
+        self,
+        duty: QueueHandlers,
+        around: Sequence[Middleware],
+        state: SimpleNamespace,
+        access: StoreClient,
+        holder: str,
+        started: Callable[[], None] = lambda: None,
+        suspects: CrashIsolation | None = None,
+        judge: Judge = lambda one, error: None,
+    ) -> None:
+        self.duty = duty
+        self.tally = Tally()
+        """What was done so far."""
+        self.running: dict[Handling, None] = {}
+        """Deliveries whose handlers run, in the order in which they were started."""
+        self._state = state
+        self._access = access
+        self._clock = access.clock
+        self._holder = holder
+        self._suspects = suspects or CrashIsolation()
+        self._runaways = StuckHandlers(duty.queue, access.clock)
+        self._summary = journal.Summary(duty.queue, access.clock.monotonic())
+        self._started = started
+        self._judged = judge
+        self._loop = asyncio.get_running_loop()
+        self._course = Course(around, duty.concurrency, self._ended)
+        self._lease = duty.lease / 1000
+        self._ahead = Prefetch(duty.concurrency, self._lease)
+        self._settling = Settling(
+            duty.queue, access, lambda pairs, outcomes: self._tell(pairs, outcomes)
+        )
+        self._timer: Timer | None = None
+        self._asking: asyncio.Task[Claimed] | None = None
+        self._lateness: list[float] = []
+        self._durations: list[float] = []
+        self.vacancy = asyncio.Event()
+        """Set when a place has become free."""
+        self._quiet = asyncio.Event()
+        self._leaving = False
+        self._chance = random.random
+
+    # What runs for as long as the station does.
+
+    async def claim(self) -> None:
+        """Claim what can be started, and start it."""
+        duty, ahead = self.duty, self._ahead
+        while True:
+            room = desk.room(duty.concurrency, len(self.running), len(ahead.waiting), ahead.most)
+            if not room:
+                self.vacancy.clear()
+                await self.vacancy.wait()
+                continue
+            command = Claim(duty.queue, room, duty.lease, self._holder)
+            self._asking = self._loop.create_task(
+                self._access.patiently(Claimed, command, self, FOREVER)
+            )
+            try:
+                reply = await self._asking
+            except asyncio.CancelledError:
+                if not _leaving():
+                    continue  # it was recalled
+                if not self._asking.cancelled() and self._asking.exception() is None:
+                    self.give_back(self._asking.result())  # it came in this very moment
+                raise
+            self.start(reply)
+
+    async def settle(self) -> None:
+        """Tell the store what became of messages: all that ended meanwhile at a time."""
+        while True:
+            await self._settling.tell_all()
+            if self.quiet:
+                self._quiet.set()
+
+    async def beat(self) -> None:
+        """Extend the leases of what runs, all with one command a beat, and miss those lost."""
+        beat = pause = self._lease / 3
+        while True:
+            await sleep(self._clock, pause)
+            pause = beat
+            now = self._clock.monotonic()
+            over = desk.lapsed(self._held(), now)
+            self._lose(over, "it could not be extended in time")
+            due = desk.to_extend(self._held(), now, beat)
+            if not due:
+                continue
+            command = Extend(self.duty.queue, [one.lease for one in due], self.duty.lease)
+            try:
+                reply = await self._access.once(Outcomes, command)
+            except StoreError:  # `StoreClient` has said so
+                pause = min(beat, AGAIN)
+                continue
+            for one, outcome in zip(due, reply.outcomes, strict=True):
+                if outcome.done:
+                    one.expires = now + self._lease
+                elif one in self.running and not one.gone:  # else it has ended meanwhile
+                    self._lose([one], str(outcome))
+
+    @property
+    def stuck(self) -> bool:
+        """Whether all its places are taken by handlers that do not return."""
+        return self._runaways.stuck
+
+    def current(self) -> Tally:
+        """Return what was done so far, and how much is under way."""
+        self.tally.running, self.tally.waiting = len(self.running), len(self._ahead.waiting)
+        self._add_up()
+        return self.tally
+
+    async def report(self) -> None:
+        """Say now and then in one line what was done."""
+        while True:
+            await sleep(self._clock, journal.SUMMARY)
+            self._summary.tell(self.current(), self._clock.monotonic())
+
+    # Leaving.
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing runs whose outcome counts, and nothing is left to be settled."""
+        busy = self._settling.busy or self._ahead.waiting
+        return not busy and all(one.gone for one in self.running)
+
+    def leave(self) -> None:
+        """Start nothing more: what waits for a place goes back."""
+        self._hand_back(self._ahead.take_all())
+
+    async def until_quiet(self) -> None:
+        """Wait until nothing is left to be done; nothing new may be claimed any more."""
+        while not self.quiet:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    def hand_back(self) -> None:
+        """Interrupt what runs, and hand it back untouched when it has ended."""
+        self._leaving = True
+        for one in self._held():
+            if one.handler.is_async:
+                one.cancel()
+            else:
+                self._give_up(one)
+        self._settling.look()
+
+    def abandon(self) -> None:
+        """Hand back what still runs, though it was interrupted."""
+        for one in self._held():
+            self._give_up(one)
+        self._settling.look()
+
+    def close(self) -> None:
+        """Say what was done since the last summary, and let go of the threads."""
+        self._summary.tell(self.current(), self._clock.monotonic())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._runaways.close()
+        self._course.close()
+
+    def _give_up(self, one: Handling) -> None:
+        one.lose()
+        self._settling.add(one, desk.RELEASE)
+
+    # One delivery.
+
+    def start(self, reply: Claimed) -> None:
+        """Start what a claim has brought, as far as there are places; let the rest wait."""
+        # The lease counts from now, not from the store's moment: their clocks may differ. If the
+        # reply had to wait for this loop, the first extension tells the truth.
+        now = self._clock.monotonic()
+        waiting = self._ahead.waiting
+        self.tally.claims += 1
+        self.tally.claimed += len(reply.messages)
+        token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
+        for message in reply.messages:
+            handler = route(self.duty, message)
+            one = Handling(message, token, claimed, handler or any_handler(self.duty), state)
+            one.arrived, one.expires = now, expires
+            if message.failures and not self._may_begin(one, now):
+                continue
+            if handler is None:
+                one.began = now
+                self.running[one] = None
+                self._ended(one, no_such_job(self.duty, message))
+            elif len(self.running) < self.duty.concurrency:
+                self._begin(one, now)
+            else:
+                waiting.append(one)
+        if reply.messages:
+            self._started()
+        if waiting and self._timer is None:
+            self._wait(self._ahead.hold)
+
+    def _may_begin(self, one: Handling, now: float) -> bool:
+        """Hand back a suspect, for a little later, while another one runs in this process."""
+        if not is_suspect(one.message):
+            return True
+        if self._suspects.admit(one):
+            journal.apart(one)
+            return True
+        delay = self._suspects.delay(now, self._chance())
+        self._settling.add(one, desk.RELEASE._replace(delay=delay))
+        return False
+
+    def give_back(self, reply: Claimed) -> None:
+        """Hand back what a claim has brought, untouched."""
+        now = self._clock.monotonic()
+        handler = any_handler(self.duty)
+        back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
+        for one in back:
+            one.arrived = one.began = now
+        self._hand_back(back)
+
+    def _begin(self, one: Handling, now: float) -> None:
+        handler = one.handler
+        one.began = now
+        self._lateness.append(one.lateness)
+        self.running[one] = None
+        if handler.timeout is not None:
+            late = partial(self._out_of_time, one)
+            one.timer = self._clock.call_later(self._loop, handler.timeout, late)
+        self._course.start(one)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
+
+    def _look_at_waiting(self) -> None:
+        """Hand back what has waited too long for a place; look again while something waits."""
+        self._timer = None
+        now = self._clock.monotonic()
+        if over := self._ahead.overdue(now):
+            self._recall()
+            self._hand_back(over)
+        if self._ahead.waiting:
+            self._wait(self._ahead.waiting[0].arrived + self._ahead.hold - now)
+
+    def _recall(self) -> None:
+        """Let no claim wait that asks for more than there is room for now."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _hand_back(self, unstarted: Sequence[Handling]) -> None:
+        for one in unstarted:
+            self._suspects.left(one)
+            self._settling.add(one, desk.RELEASE)
+        self._settling.look()
+        self.vacancy.set()
+
+    def _ended(self, one: Handling, error: BaseException | None) -> None:
+        """A handler has returned or raised."""
+        del self.running[one]
+        if one.message.failures:  # else it is no suspect
+            self._suspects.left(one)
+        now = self._clock.monotonic()
+        one.took = took = now - one.began
+        self._ahead.ended(took)
+        self._durations.append(took)
+        if self._ahead.waiting:
+            self._begin(self._ahead.waiting.popleft(), now)
+        if one.timer is not None:
+            one.timer.cancel()
+        if one.gone:
+            self._runaways.look(self.running, self.duty.concurrency)
+            journal.too_late(one, error)
+            self._settling.look()
+        else:
+            verdict = desk.ACK if error is None else self._judge(one, error)
+            self._settling.add(one, verdict)
+        self.vacancy.set()
+
+    def _judge(self, one: Handling, error: BaseException) -> Verdict:
+        if (verdict := self._judged(one, error)) is not None:
+            return verdict
+        if isinstance(error, asyncio.CancelledError):
+            if one.timed_out:
+                error = desk.overtime(one.handler)
+            elif self._leaving:
+                return desk.RELEASE
+        elif not isinstance(error, Exception):
+            journal.unusual(one, error)
+        try:
+            return desk.judge(one.message, error, one.handler.retry, self._chance())
+        except Exception as mistake:  # noqa: BLE001  (of an exception that a user wrote)
+            journal.misjudged(one, error, mistake)
+            return desk.misjudged(one.message, error, mistake, one.handler.retry)
+
+    def _out_of_time(self, one: Handling) -> None:
+        if one.gone or one not in self.running:
+            return
+        one.timed_out = True
+        if one.handler.is_async:
+            one.cancel()
+            late = partial(self._run_away, one)
+            one.timer = self._clock.call_later(self._loop, CLEANUP, late)
+        else:
+            self._run_away(one)
+
+    def _run_away(self, one: Handling) -> None:
+        """Give up what goes on past its time: its attempt has failed, whatever comes of it."""
+        if one.gone or one not in self.running:
+            return
+        verdict = desk.judge(
+            one.message, desk.overtime(one.handler), one.handler.retry, self._chance()
+        )
+        one.took = self._clock.monotonic() - one.began
+        self._settling.add(one, verdict)
+        one.lose()
+        stuck = self._runaways.look(self.running, self.duty.concurrency)
+        journal.overrun(one, stuck, self.duty.concurrency)
+
+    def _lose(self, lost: Iterable[Handling], why: str) -> None:
+        now = self._clock.monotonic()
+        for one in lost:
+            one.took = now - one.began
+            journal.lost(one, why)
+            self.tally.ended("lost")
+            one.lose()
+
+    def _held(self) -> list[Handling]:
+        return [one for one in self.running if not one.gone]
+
+    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        results = desk.results([verdict for _, verdict in pairs], outcomes)
+        for result, count in Counter(results).items():
+            self.tally.ended(result, count)
+        self._add_up()
+        journal.settled(pairs, outcomes, results)
+
+    def _add_up(self) -> None:
+        """Count what was measured since the last time: all together costs less than one by one."""
+        self.tally.lateness.observe_all(self._lateness)
+        self.tally.duration.observe_all(self._durations)
+        self._lateness.clear()
+        self._durations.clear()
+
+
+def _leaving() -> bool:
+    """Tell whether the task that runs is to end, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -1,0 +1,258 @@
+"""A handler: a function, what its parameters take, and how it wants to be run."""
+
+import inspect
+import types
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from bide.consuming.decoding import Decode, decoder
+from bide.consuming.handling import Handling
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.moments import Duration, milliseconds
+from bide.queue.delivery import Held
+
+__all__ = [
+    "Handler", "Middleware", "checked_retry", "done", "inspect_handler", "name_of", "seconds_of",
+    "with_delivery",
+]  # fmt: skip
+
+Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Runs around every delivery: it awaits its second argument, which takes none, once."""
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+WANTED = "(body) or (body, delivery), and returns whether it is"
+SIGNATURES = "(body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
+
+
+@dataclass(frozen=True, eq=False)
+class Handler:
+    """One function that handles the messages of one queue, or one job of it."""
+
+    queue: str
+    name: str
+    """How people know it: `module.function`."""
+    function: Callable[..., Any]
+    is_async: bool
+    decode: Decode | None
+    """Makes the body; `None` when the function does not want it."""
+    order: str
+    """Which arguments it takes: "b", "bd", "db" or "d", for body and delivery."""
+    timeout: float | None
+    """In seconds."""
+    retry: Backoff
+    still_wanted: Callable[[Any, Handling], Any] | None
+    job: str | None = None
+    """Of which job, where several share a queue."""
+
+    def call(self, handling: Handling) -> Any:
+        """Decode the body and call the function; of an async one that gives what to await.
+
+        Raises:
+            Unfit: the body is not what the function takes.
+        """
+        decode = self.decode
+        if decode is None:
+            return self.function(handling)
+        body = decode(handling.message)
+        if self.still_wanted is not None:
+            return self._if_wanted(body, handling)
+        if self.order == "b":
+            return self.function(body)
+        if self.order == "bd":
+            return self.function(body, handling)
+        return self.function(handling, body)
+
+    def _if_wanted(self, body: Any, handling: Handling) -> Any:
+        wanted = self.still_wanted
+        assert wanted is not None
+        arguments = {"b": (body,), "bd": (body, handling), "db": (handling, body)}[self.order]
+
+        async def run_async() -> None:
+            if not await wanted(body, handling):
+                raise Unwanted
+            await self.function(*arguments)
+
+        def run() -> Any:
+            if not done(wanted(body, handling), "still_wanted of " + self.name):
+                raise Unwanted
+            return self.function(*arguments)
+
+        return run_async() if self.is_async else run()
+
+
+def inspect_handler(
+    function: Callable[..., Any], still_wanted: Callable[..., Any] | None, body: Any = Any
+) -> tuple[bool, Decode | None, str]:
+    """Find out once what a function takes: whether it is async, its decoder, and the order.
+
+    Args:
+        function: of the user's.
+        still_wanted: what is asked before it, if anything.
+        body: what an unannotated body is: anything, or for a method, its class.
+
+    Raises:
+        InvalidArgument: it takes something else than a body and a delivery.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"a handler must be a function, not a {type(function).__name__}")
+    name = name_of(function)
+    is_async = _is_async(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgument(f"{name} is a generator: calling it runs nothing; take the yield out")
+    check_wanted(still_wanted, name)
+    if still_wanted is not None and _is_async(still_wanted) != is_async:
+        raise InvalidArgument(
+            f"still_wanted of {name} must be {'async, as' if is_async else 'a plain function, as'} "
+            "the handler is: they run in the same place"
+        )
+    order, kind = "", body
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                raise InvalidArgument(f"{name} needs {parameter.name}=, which nobody gives it")
+            continue
+        annotation = _hints(function, name).get(parameter.name, parameter.annotation)
+        what = "d" if _is_delivery(parameter.name, annotation) else "b"
+        if what in order:
+            if parameter.default is not parameter.empty:
+                break
+            raise InvalidArgument(f"{name} takes too much; a handler takes {SIGNATURES}")
+        order += what
+        if what == "b" and annotation is not parameter.empty:
+            kind = annotation
+    if not order:
+        raise InvalidArgument(f"{name} takes nothing; a handler takes {SIGNATURES}")
+    if still_wanted is not None and "b" not in order:
+        raise InvalidArgument(f"{name} has still_wanted=, which judges the body: let it take one")
+    decode = decoder(kind, name) if "b" in order else None
+    return is_async, decode, order
+
+
+def done(result: Any, name: str) -> Any:
+    """Return what a plain function has returned, unless that is work which nobody has done.
+
+    Raises:
+        TypeError: it is a coroutine or a generator, of which not a line has run.
+    """
+    if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result)):
+        return result
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()  # it was never begun: nothing is to be said of that at its end
+    raise TypeError(
+        f"{name} returned a {type(result).__name__}, of which nothing has run: a decorator has "
+        "hidden an async function; let what it returns be an async function that awaits it"
+    )
+
+
+def check_wanted(still_wanted: Any, name: str) -> None:
+    """Refuse what cannot judge whether a message is still wanted.
+
+    Raises:
+        InvalidArgument: it is no function, or it takes something else.
+    """
+    if still_wanted is None:
+        return
+    if not callable(still_wanted):
+        raise InvalidArgument(
+            f"still_wanted={still_wanted!r} of {name} must be a function: {WANTED}"
+        )
+    asked = name_of(still_wanted)
+    if inspect.isgeneratorfunction(still_wanted) or inspect.isasyncgenfunction(still_wanted):
+        raise InvalidArgument(f"{asked} is a generator, which never says no; let it return")
+    arguments = (None, None) if _takes_delivery(still_wanted) else (None,)
+    try:
+        inspect.signature(still_wanted).bind(*arguments)
+    except ValueError:  # of what is written in C nobody knows
+        return
+    except TypeError as error:
+        raise InvalidArgument(
+            f"{asked}, as still_wanted of {name}, must be {WANTED}: {error}"
+        ) from None
+
+
+def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(still_wanted).parameters.values())
+    except ValueError:  # of what is written in C nobody knows
+        parameters = []
+    second = parameters[1] if len(parameters) > 1 else None
+    return second is not None and (
+        second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
+    )
+
+
+def with_delivery(
+    still_wanted: Callable[..., Any] | None,
+) -> Callable[[Any, Handling], Any] | None:
+    """Return the check as one that takes the body and the delivery, whichever it was written as."""
+    if still_wanted is None or _takes_delivery(still_wanted):
+        return still_wanted
+    check = still_wanted
+    return lambda body, handling: check(body)
+
+
+def seconds_of(timeout: Duration | None) -> float | None:
+    """Return a timeout in seconds.
+
+    Raises:
+        InvalidArgument: it is not longer than 0.
+    """
+    seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
+    if seconds is not None and seconds <= 0:
+        raise InvalidArgument("timeout must be longer than 0; leave it out for none")
+    return seconds
+
+
+def checked_retry(retry: Backoff | None) -> Backoff | None:
+    """Return a backoff if it is one.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if retry is not None and not isinstance(retry, Backoff):
+        mend = f": bide.Backoff(attempts={retry})" if type(retry) is int and retry > 0 else ""
+        raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff{mend}")
+    return retry
+
+
+class Unwanted(Exception):
+    """`still_wanted` said no."""
+
+
+def name_of(function: Any) -> str:
+    """Return how people know a function."""
+    inner = getattr(function, "func", function)  # of a functools.partial
+    module = getattr(inner, "__module__", "")
+    return f"{module}.{getattr(inner, '__qualname__', type(inner).__name__)}"
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine)
+    )
+
+
+def _is_delivery(name: str, annotation: Any) -> bool:
+    if annotation is inspect.Parameter.empty:
+        return name == "delivery"
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    return any(isinstance(kind, type) and issubclass(kind, Held) for kind in kinds or (annotation,))
+
+
+def _hints(function: Any, name: str) -> dict[str, Any]:
+    target = getattr(function, "func", function)
+    if not isinstance(target, (types.FunctionType, types.MethodType)):
+        target = type(target).__call__
+    try:
+        return get_type_hints(target)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the annotations of {name} cannot be understood ({error}); name types that its module "
+            "knows"
+        ) from error

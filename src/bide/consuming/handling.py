@@ -1,0 +1,129 @@
+"""A delivery as a handler sees it, and what the worker remembers about it meanwhile."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bide.clock import Timer
+from bide.model.errors import Unsupported
+from bide.model.message import Message
+from bide.model.moments import Duration
+from bide.queue.delivery import Delivery
+
+if TYPE_CHECKING:
+    from bide.consuming.handler import Handler
+
+__all__ = ["Handling"]
+
+BY_RETURNING = (
+    "the worker settles what its handlers are given: return for an ack, or raise bide.Retry(), "
+    "bide.Discard() or bide.Bury()"
+)
+
+
+class Handling(Delivery):
+    """A message in the hands of a handler. The worker keeps its lease, and settles it.
+
+    A handler that wants it takes a parameter annotated with `bide.Handling`, or with its base class
+    `bide.Delivery`. The ways to settle of the latter raise `Unsupported` here: a handler returns,
+    or raises, and so says what becomes of its message.
+    """
+
+    __slots__ = (
+        "_event", "arrived", "began", "entered", "expires", "given", "gone", "handler", "refused",
+        "state", "task", "timed_out", "timer", "took",
+    )  # fmt: skip
+
+    def __init__(
+        self, message: Message, token: int, claimed: int, handler: "Handler", state: SimpleNamespace
+    ) -> None:
+        self.message = message  # as `Held` does: a call for each message counts here
+        self.token = token
+        self.claimed = claimed
+        self.settled = False
+        self.handler = handler
+        """What handles it."""
+        self.state = state
+        """The `App.state` of this worker."""
+        self.arrived = 0.0
+        """When the claim brought it, by the monotonic clock."""
+        self.began = 0.0
+        """When its handler was started, by the monotonic clock."""
+        self.took = 0.0
+        """For how many seconds it ran, once it has ended."""
+        self.expires = 0.0
+        """Until when the worker may believe to hold it, by the monotonic clock."""
+        self.given: Any = None
+        """What the chain of its queue has prepared for the handler: the tick, the window."""
+        self.gone = False
+        """Whether what comes of the handler no longer counts."""
+        self.timed_out = False
+        self.entered = False
+        """Whether it has taken its first step on the loop."""
+        self.refused = False
+        """Whether it is not to be begun any more."""
+        self.task: asyncio.Task[None] | None = None
+        """What runs it on the loop."""
+        self.timer: Timer | None = None
+        self._event: threading.Event | None = None
+
+    def __str__(self) -> str:
+        return f"{self.id} of {self.message.queue}, attempt {self.attempt}"
+
+    @property
+    def lateness(self) -> float:
+        """How long after its due moment its handler was started, in seconds."""
+        waited = self.began - self.arrived if self.began else 0.0
+        return (self.claimed - self.message.due) / 1000 + waited
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when what comes of this handler no longer counts.
+
+        The lease was lost to somebody else, the time allowed is over, or the worker is leaving and
+        has handed the message back. A plain handler that takes long looks at it now and then, and
+        returns; one that is a coroutine function is cancelled instead.
+        """
+        event = self._event
+        if event is None:
+            event = self._event = threading.Event()
+        if self.gone:  # after the event was made known: whoever sets `gone` looks in turn
+            event.set()
+        return event
+
+    def lose(self) -> None:
+        """Let the handler know that what comes of it no longer counts."""
+        self.gone = True
+        if self._event is not None:
+            self._event.set()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Interrupt an async handler; a plain one goes on."""
+        if not self.handler.is_async:
+            return
+        if not self.entered:  # cancelled before its first step, a task would end without a word
+            self.refused = True
+        elif self.task is not None:
+            self.task.cancel()
+
+    def ack(self) -> NoReturn:
+        """Not here: return instead."""
+        raise Unsupported(BY_RETURNING)
+
+    def retry(self, delay: Duration = 0, reason: str = "") -> NoReturn:
+        """Not here: raise `bide.Retry` instead."""
+        raise Unsupported(BY_RETURNING)
+
+    def bury(self, reason: str = "") -> NoReturn:
+        """Not here: raise `bide.Bury` instead."""
+        raise Unsupported(BY_RETURNING)
+
+    def release(self) -> NoReturn:
+        """Not here: raise `bide.Retry` instead."""
+        raise Unsupported(BY_RETURNING)
+
+    def extend(self, lease: Duration = 30) -> NoReturn:
+        """Not here: the worker extends the lease for as long as the handler runs."""
+        raise Unsupported("the worker extends the leases of its handlers by itself")

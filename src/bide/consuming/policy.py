@@ -1,0 +1,216 @@
+"""What the worker decides, without doing it: how many to claim, what to extend, how to settle.
+
+Nothing here waits, reads a clock or touches a store, so that each rule can be read and tested by
+itself. `Consumer` asks, and does the I/O.
+"""
+
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bide.consuming import outcomes as signals
+from bide.consuming.decoding import Unfit
+from bide.consuming.handler import Handler, Unwanted
+from bide.consuming.handling import Handling
+from bide.model.backoff import Backoff
+from bide.model.commands import Ack, Bury, Command, Lease, Retry
+from bide.model.message import REASON_LENGTH, Message
+from bide.model.moments import format_duration
+from bide.model.replies import Outcome
+
+__all__ = [
+    "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "misjudged",
+    "overtime", "result", "results", "room", "to_extend",
+]  # fmt: skip
+
+CLAIM_MOST = 1_000
+"""How many one claim takes at most: more would only hold up the other queues of the store."""
+
+FIRST_LINE = 1_000
+HERE = str(Path(__file__).parent)
+
+
+Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
+"""How a delivery has ended."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of a message."""
+
+    verb: Literal["ack", "retry", "bury", "release"]
+    delay: int = 0
+    """For a retry or a release, in milliseconds."""
+    reason: str = ""
+    discarded: bool = False
+    """For an ack: nobody did the work, because it was no longer wanted."""
+
+
+ACK = Verdict("ack")
+RELEASE = Verdict("release")
+
+
+def room(concurrency: int, running: int, waiting: int = 0, ahead: int = 0) -> int:
+    """Return how many to claim: no more than can be started at once, or nearly so.
+
+    Args:
+        concurrency: how many places there are.
+        running: how many of them are taken.
+        waiting: how many messages wait for one here.
+        ahead: how many may wait. Half of them have to be gone before more are claimed, so that a
+            claim is worth its commit.
+    """
+    if waiting > ahead // 2:
+        return 0
+    return max(0, min(concurrency + ahead - running - waiting, CLAIM_MOST))
+
+
+def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
+    """Return whose lease is to be extended at this beat.
+
+    A beat is a third of the lease. Whoever would have less than a beat left at the next one is
+    extended now: so a beat may be missed before a lease lapses, and what was claimed just now
+    costs nothing.
+    """
+    return [one for one in held if one.expires - now <= 2 * beat]
+
+
+def lapsed(held: Iterable[Handling], now: float) -> list[Handling]:
+    """Return who cannot be believed to hold its message any more."""
+    return [one for one in held if one.expires <= now]
+
+
+def judge(message: Message, error: BaseException, retry: Backoff, chance: float) -> Verdict:
+    """Return what becomes of a message whose handler raised.
+
+    Args:
+        message: as it was claimed; its attempt and attempts count.
+        error: what came out of the handler.
+        retry: of the handler.
+        chance: 0 to 1, for the jitter.
+    """
+    last = message.attempt >= min(retry.attempts, message.attempts)
+    match error:
+        case signals.Discard() | Unwanted():
+            return Verdict(
+                "ack", reason=signals.text_of(error) or "no longer wanted", discarded=True
+            )
+        case signals.Bury():
+            return Verdict("bury", reason=signals.text_of(error.reason or "buried by its handler"))
+        case signals.Retry():
+            reason = signals.text_of(error.reason or "its handler asked for another attempt")
+            pause = (
+                retry.delay(message.attempt, chance) if error.delay is None else int(error.delay)
+            )
+        case Unfit():
+            return Verdict("bury", reason=f"Unfit: {error}"[:REASON_LENGTH])
+        case _:
+            reason = describe(error)
+            if isinstance(error, Exception) and not retry.covers(error):
+                return Verdict("bury", reason=reason)
+            pause = retry.delay(message.attempt, chance)
+    return Verdict("bury", reason=reason) if last else Verdict("retry", pause, reason)
+
+
+def overtime(handler: Handler) -> TimeoutError:
+    """Return the error of an attempt that has taken too long."""
+    allowed = format_duration((handler.timeout or 0) * 1000)
+    return TimeoutError(f"{handler.name} took longer than its timeout of {allowed}")
+
+
+def describe(error: BaseException) -> str:
+    """Return an error for people: its type and text in the first line, then its traceback's tail.
+
+    Frames of the worker itself are left out. The whole fits into what a message remembers.
+    """
+    cause, around = _innermost(error)
+    first = "".join(traceback.format_exception_only(cause)).strip()
+    first = (first.splitlines() or [type(cause).__name__])[0][:FIRST_LINE] + around
+    whole = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in whole.stack if not frame.filename.startswith(HERE)]
+    whole.stack = traceback.StackSummary.from_list(frames)
+    text = "".join(whole.format()).strip() if frames or error.__cause__ else ""
+    left = REASON_LENGTH - len(first) - 1
+    if not text:
+        return first
+    if len(text) > left:
+        text = "...\n" + text[4 - left :]
+    return f"{first}\n{text}"
+
+
+def _innermost(error: BaseException) -> tuple[BaseException, str]:
+    """Return the error to be named, the first one of a group, and what to say of the others."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error, ""
+    cause, groups = error.exceptions[0], len(error.exceptions)
+    while isinstance(cause, BaseExceptionGroup):
+        cause, groups = cause.exceptions[0], groups + len(cause.exceptions) - 1
+    return cause, f" (in an {type(error).__name__} of {groups})"
+
+
+def misjudged(
+    message: Message, error: BaseException, mistake: Exception, retry: Backoff
+) -> Verdict:
+    """Return what becomes of a message whose handler raised what cannot be judged."""
+    reason = (
+        f"{type(error).__name__} was raised, and its own code failed: "
+        f"{type(mistake).__name__}: {signals.text_of(mistake)}"
+    )[:REASON_LENGTH]
+    if message.attempt >= min(retry.attempts, message.attempts):
+        return Verdict("bury", reason=reason)
+    return Verdict("retry", retry.delay(message.attempt, 0.5), reason)
+
+
+def result(verdict: Verdict, outcome: Outcome) -> Result:
+    """Return in one word how a delivery has ended; `tally.OUTCOMES` has them all."""
+    if not outcome.done:
+        return "lost"
+    if outcome.state == "dead":
+        return "dead"
+    match verdict.verb:
+        case "ack":
+            return "discarded" if verdict.discarded else "acked"
+        case "retry":
+            return "retried"
+        case "bury":
+            return "dead"
+        case _:
+            return "released"
+
+
+def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Result]:
+    """Return in one word each how deliveries have ended; see `result`."""
+    return [
+        "acked" if verdict is ACK and outcome.done else result(verdict, outcome)
+        for verdict, outcome in zip(verdicts, outcomes, strict=True)
+    ]
+
+
+def commands(
+    queue: str, settled: Sequence[tuple[Handling, Verdict]]
+) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
+    """Return as few commands as say what became of messages, each with those it speaks of."""
+    if all(verdict is ACK for _, verdict in settled):  # as it mostly is
+        leases = [Lease(one.message.id, one.token) for one, _ in settled]
+        return [(Ack(queue, leases), list(settled))]
+    alike: dict[tuple[str, int, str], list[tuple[Handling, Verdict]]] = {}
+    for pair in settled:
+        verb, delay, reason = pair[1][:3]
+        alike.setdefault((verb, delay, "" if verb == "ack" else reason), []).append(pair)
+    return [
+        (_command(queue, verb, delay, reason, [one.lease for one, _ in pairs]), pairs)
+        for (verb, delay, reason), pairs in alike.items()
+    ]
+
+
+def _command(queue: str, verb: str, delay: int, reason: str, leases: list[Lease]) -> Command:
+    plain = reason.encode(errors="backslashreplace").decode()  # an error may hold half a character
+    match verb:
+        case "ack":
+            return Ack(queue, leases)
+        case "retry":
+            return Retry(queue, leases, delay, plain)
+        case "bury":
+            return Bury(queue, leases, plain)
+        case _:
+            return Retry(queue, leases, delay, release=True)

@@ -1,0 +1,77 @@
+"""A duty: one queue as an app works on it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bide.consuming.handler import Handler, Middleware
+from bide.consuming.handling import Handling
+from bide.consuming.store_client import StoreClient
+from bide.model.errors import InvalidArgument
+from bide.model.moments import Duration, milliseconds
+
+__all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
+
+SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
+
+
+class Chain(Protocol):
+    """Has each message of a queue put the one that comes after it: a window, a tick."""
+
+    async def begin(self) -> None:
+        """See to it that there is a next message, as this process would have it."""
+
+    async def keep(self) -> None:
+        """Begin, and see to it for as long as the process works that there is a next message."""
+
+    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        """Run around each delivery, outside of all middleware."""
+
+
+@dataclass
+class QueueHandlers:
+    """One queue as an app works on it."""
+
+    queue: str
+    lease: int
+    """In milliseconds."""
+    concurrency: int
+    handlers: dict[str | None, Handler] = field(default_factory=dict)
+    """By job; a queue with a plain handler has the one under `None`."""
+    chain: Callable[[StoreClient], Chain] | None = None
+    """What makes the chain of a source or a schedule, in a process that works on it."""
+    fills: str | None = None
+    """For a source: the queue that it puts messages into."""
+
+
+def chained(
+    duty: QueueHandlers, access: StoreClient, around: Sequence[Middleware]
+) -> tuple[tuple[Middleware, ...], Chain | None]:
+    """Return what is to surround the deliveries of a duty in this process, and its chain."""
+    if duty.chain is None:
+        return tuple(around), None
+    chain = duty.chain(access)
+    return (chain.attend, *around), chain
+
+
+def check_decorator(queue: object, example: str) -> None:
+    """See that a decorator was given the name of a queue, and not the function itself.
+
+    Raises:
+        InvalidArgument: it was not; the function would silently be left out.
+    """
+    if not isinstance(queue, str):
+        what = getattr(queue, "__name__", None) or repr(queue)
+        raise InvalidArgument(f"name the queue of {what}: @{example}")
+
+
+def lease_of(lease: Duration) -> int:
+    """Return the length of a lease in milliseconds.
+
+    Raises:
+        InvalidArgument: it is too short or too long.
+    """
+    ms = milliseconds(lease, "lease")
+    if not SHORTEST_LEASE <= ms <= LONGEST_LEASE:
+        raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 30 days")
+    return ms

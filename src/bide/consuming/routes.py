@@ -1,0 +1,35 @@
+"""Which handler a message is for: the one of its queue, or the job that its header names."""
+
+from bide.consuming.handler import Handler
+from bide.consuming.outcomes import Retry
+from bide.consuming.queue_handlers import QueueHandlers
+from bide.model.message import Message
+
+__all__ = ["JOB", "any_handler", "no_such_job", "route"]
+
+JOB = "bide-job"
+"""The header that names the job of a message."""
+
+
+def route(duty: QueueHandlers, message: Message) -> Handler | None:
+    """Return the handler of a message; `None` if it is of a job that is not known here."""
+    handlers = duty.handlers
+    if (plain := handlers.get(None)) is not None:
+        return plain
+    job = (message.headers or {}).get(JOB)
+    if job is None and len(handlers) == 1:
+        return any_handler(duty)
+    return handlers.get(job)
+
+
+def any_handler(duty: QueueHandlers) -> Handler:
+    """Return one of the handlers of a queue, for a message that none of them is for."""
+    return next(iter(duty.handlers.values()))
+
+
+def no_such_job(duty: QueueHandlers, message: Message) -> Retry:
+    """Return what has such a message tried again: a newer process may know its job."""
+    job = (message.headers or {}).get(JOB)
+    known = ", ".join(str(name) for name in duty.handlers)
+    said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
+    return Retry(reason=f"the message {said}; this worker knows the jobs {known}")

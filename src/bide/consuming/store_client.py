@@ -1,0 +1,77 @@
+"""The way to the store, for a worker: when the store goes away, it is waited for."""
+
+import logging
+import random
+from typing import TypeVar
+
+from bide.clock import Clock, sleep
+from bide.lane.lane import Lane
+from bide.model.backoff import Backoff
+from bide.model.commands import Command
+from bide.model.errors import StoreError
+from bide.model.replies import Reply
+
+__all__ = ["StoreClient"]
+
+R = TypeVar("R", bound=Reply)
+
+PAUSES = Backoff(first="100ms", factor=2, ceiling="2s", jitter=0.2)
+REMIND = 60.0
+"""After so many seconds it is said again that the store is away."""
+
+_log = logging.getLogger("bide.worker")
+
+
+class StoreClient:
+    """Has commands carried out, and says once when the store is away and once when it is back."""
+
+    def __init__(self, lane: Lane, clock: Clock) -> None:
+        self.lane = lane
+        self.clock = clock
+        self._away: float | None = None
+        self._said = 0.0
+
+    async def patiently(
+        self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
+    ) -> R:
+        """Have a command carried out, however long the store is away."""
+        attempt = 0
+        while True:
+            try:
+                return await self.once(kind, command, owner, wait)
+            except StoreError:
+                attempt += 1
+                await sleep(self.clock, PAUSES.delay(attempt, random.random()) / 1000)
+
+    async def once(
+        self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
+    ) -> R:
+        """Have a command carried out.
+
+        Raises:
+            StoreError: it was not.
+        """
+        try:
+            reply = await self.lane.acall(command, owner, wait)
+        except StoreError as error:
+            self._missed(error)
+            raise
+        if self._away is not None:
+            self._found()
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    def _missed(self, error: StoreError) -> None:
+        now = self.clock.monotonic()
+        if self._away is None:
+            self._away = now
+        elif now - self._said < REMIND:
+            return
+        self._said = now
+        _log.error("the store is away, and is waited for: %s", error)
+
+    def _found(self) -> None:
+        assert self._away is not None
+        seconds = self.clock.monotonic() - self._away
+        self._away = None
+        _log.warning("the store is back after %.1f s", seconds)

@@ -1,0 +1,57 @@
+"""The span around each handling, as the outermost middleware, when spans are collected at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from bide.consuming.handler import Middleware, Unwanted
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Discard, Retry
+from bide.observing.spans import handling, tracer
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+__all__ = ["traced"]
+
+
+def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
+    """Return the middleware with the span around it; as it is, if nobody collects spans."""
+    made = tracer(anew=True)
+    return around if made is None else (_middleware(made), *around)
+
+
+def _middleware(made: "Tracer") -> Middleware:
+    async def trace(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        with handling(made, one.message, one.lateness) as span:
+            span.set_attribute("code.function.name", one.handler.name)
+            try:
+                await go_on()
+            except BaseException as error:
+                _tell(span, one, error)
+                raise
+            if one.timed_out:  # a plain handler, which went on all the same
+                _failed(span, "TimeoutError")
+
+    return trace
+
+
+def _tell(span: "Span", one: Handling, error: BaseException) -> None:
+    """Say in the span what came out of the handler; what it asked for is no error."""
+    match error:
+        case Discard() | Unwanted():
+            span.add_event("discard", {"reason": str(error)})
+        case Retry():
+            span.add_event("retry", {"reason": error.reason})
+        case asyncio.CancelledError() if not one.timed_out:
+            span.add_event("interrupted")  # the worker stops, or its lease was lost
+        case _:
+            span.record_exception(error)
+            _failed(span, "TimeoutError" if one.timed_out else type(error).__qualname__)
+
+
+def _failed(span: "Span", name: str) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("error.type", name)
+    span.set_status(StatusCode.ERROR, name)

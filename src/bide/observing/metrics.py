@@ -1,0 +1,295 @@
+"""Prometheus metrics of a store's queues, and of the deliveries of workers.
+
+What has become of messages is read from the store, where it is counted with the change itself: it
+holds for all processes on all machines, and no process that is killed takes any of it along.
+Lateness and duration are known to the worker alone, and are added up over its processes.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from bide.model.commands import Command, Count, Queues
+from bide.model.errors import InvalidArgument, StoreError
+from bide.model.identity import is_listed
+from bide.model.replies import Counts, Names, Reply
+from bide.observing.ports import unlistenable
+from bide.observing.tally import OUTCOMES, Histogram, Tally
+
+if TYPE_CHECKING:
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+__all__ = ["MetricsServer", "Workforce", "claim_metrics", "counts_of", "registry_of"]
+
+FLOW = {
+    "put": "Messages stored.",
+    "acked": "Messages done.",
+    "cancelled": "Messages taken back before somebody held them.",
+    "expired": "Messages that were too late to be worth a delivery.",
+    "purged": "Messages deleted.",
+    "died": "Messages that became dead letters.",
+    "revived": "Dead letters that were made ready again.",
+    "retried": "Attempts that failed and were followed by another.",
+    "lapsed": "Leases that were over before they were settled.",
+}
+STATES = ("delayed", "ready", "leased", "dead")
+
+_log = logging.getLogger("bide.telemetry")
+
+
+class Asked(Protocol):
+    """What carries out a command and waits for the reply: a lane."""
+
+    def call(self, command: Command, /) -> Reply:
+        """Carry it out."""
+
+
+class Workforce(Protocol):
+    """What is known about a worker's processes."""
+
+    @property
+    def ready(self) -> int:
+        """How many are at work."""
+
+    @property
+    def restarts(self) -> int:
+        """How many have died and were replaced."""
+
+    def tallies(self) -> Mapping[str, Tally]:
+        """Return what they have done, by queue."""
+
+
+def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Counts]:
+    """Read how many messages of each queue are where, and what has become of the others.
+
+    Args:
+        lane: the way to the store.
+        queues: which; all that there are by default, but those that bide keeps for itself.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    if queues is None:
+        names = lane.call(Queues(""))
+        assert isinstance(names, Names)
+        queues = [name for name in names.names if is_listed(name)]
+    found: dict[str, Counts] = {}
+    for queue in queues:
+        reply = lane.call(Count(queue))
+        assert isinstance(reply, Counts)
+        found[queue] = reply
+    return found
+
+
+def registry_of(
+    counts: Callable[[], Mapping[str, Counts]],
+    workforce: Workforce | None = None,
+    *,
+    now: Callable[[], float] = time.time,
+) -> "CollectorRegistry":
+    """Return a registry whose metrics are read when they are asked for.
+
+    Args:
+        counts: reads the queues; see `counts_of`.
+        workforce: the processes whose deliveries are told as well.
+        now: Unix seconds.
+
+    Raises:
+        InvalidArgument: prometheus_client is not installed.
+
+    Example:
+        >>> from prometheus_client import generate_latest
+        >>> from bide.model.replies import Flow, Sizes
+        >>> registry = registry_of(lambda: {"orders": Counts(Sizes(delayed=3), Flow(put=3))})
+        >>> print(generate_latest(registry).decode().splitlines()[5])
+        bide_queue_messages{queue="orders",state="delayed"} 3.0
+    """
+    try:
+        from prometheus_client import CollectorRegistry
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            "metrics need prometheus_client, which is not installed: pip install 'bide[metrics]'"
+        ) from error
+
+    registry = CollectorRegistry()
+    registry.register(_QueueCollector(counts, now))
+    if workforce is not None:
+        registry.register(_DeliveryCollector(workforce))
+    return registry
+
+
+class _QueueCollector:
+    """Reads the queues of a store at each scrape."""
+
+    def __init__(
+        self, counts: Callable[[], Mapping[str, Counts]], now: Callable[[], float]
+    ) -> None:
+        self._counts = counts
+        self._now = now
+
+    def describe(self) -> "list[Metric]":
+        """Promise nothing, so that registering reads no store."""
+        return []
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield what the store says now; that it is away, if it does not answer."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        up = GaugeMetricFamily("bide_store_up", "Whether the store answers.")
+        try:
+            found = self._counts()
+        except StoreError as error:
+            _log.warning("the store could not be read for the metrics: %s", error)
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        messages = GaugeMetricFamily(
+            "bide_queue_messages", "Messages in the queue, by state.", labels=["queue", "state"]
+        )
+        oldest = GaugeMetricFamily(
+            "bide_queue_oldest_overdue_seconds",
+            "For how long the oldest message that is due has waited; 0 when none is due.",
+            labels=["queue"],
+        )
+        paused = GaugeMetricFamily(
+            "bide_queue_paused", "Whether nobody may claim.", labels=["queue"]
+        )
+        for queue, counts in found.items():
+            for state in STATES:
+                messages.add_metric([queue, state], getattr(counts.sizes, state))
+            due = counts.oldest
+            waited = 0.0 if due is None else max(0.0, self._now() - due / 1000)
+            oldest.add_metric([queue], round(waited, 3))
+            paused.add_metric([queue], counts.paused)
+        yield from (messages, oldest, paused)
+        for name, text in FLOW.items():
+            family = CounterMetricFamily(f"bide_messages_{name}", text, labels=["queue"])
+            for queue, counts in found.items():
+                family.add_metric([queue], getattr(counts.flow, name))
+            yield family
+
+
+class _DeliveryCollector:
+    """Tells what the processes of a worker have done."""
+
+    def __init__(self, workforce: Workforce) -> None:
+        self._workforce = workforce
+
+    def describe(self) -> "list[Metric]":
+        """Promise nothing."""
+        return []
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield what has been done so far."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        yield GaugeMetricFamily(
+            "bide_worker_processes", "Processes at work.", value=self._workforce.ready
+        )
+        yield CounterMetricFamily(
+            "bide_worker_restarts", "Processes that died and were replaced.",
+            value=self._workforce.restarts,
+        )  # fmt: skip
+        tallies = self._workforce.tallies()
+        ended = CounterMetricFamily(
+            "bide_deliveries", "Deliveries that have ended, by how.", labels=["queue", "outcome"]
+        )
+        running = GaugeMetricFamily(
+            "bide_deliveries_running", "Handlers that run now.", labels=["queue"]
+        )
+        waiting = GaugeMetricFamily(
+            "bide_deliveries_waiting", "Messages claimed ahead, which wait for a place.",
+            labels=["queue"],
+        )  # fmt: skip
+        for queue, tally in tallies.items():
+            for outcome in OUTCOMES:
+                ended.add_metric([queue, outcome], tally.outcomes.get(outcome, 0))
+            running.add_metric([queue], tally.running)
+            waiting.add_metric([queue], tally.waiting)
+        yield from (ended, running, waiting)
+        yield from claim_metrics(tallies)
+        yield _histogram(
+            "bide_delivery_duration_seconds",
+            "How long handlers ran.",
+            {queue: tally.duration for queue, tally in tallies.items()},
+        )
+
+
+def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
+    """Yield what was claimed, and how late; workers and servers have these alike.
+
+    Args:
+        tallies: by queue.
+    """
+    from prometheus_client.core import CounterMetricFamily
+
+    claims = CounterMetricFamily("bide_claims", "Claims that brought messages.", labels=["queue"])
+    claimed = CounterMetricFamily(
+        "bide_messages_claimed", "Messages that claims brought.", labels=["queue"]
+    )
+    for queue, tally in tallies.items():
+        claims.add_metric([queue], tally.claims)
+        claimed.add_metric([queue], tally.claimed)
+    yield from (claims, claimed)
+    yield _histogram(
+        "bide_delivery_lateness_seconds",
+        "From the due moment of a message to the start of its handler; of a claim by HTTP, to the "
+        "answer.",
+        {queue: tally.lateness for queue, tally in tallies.items()},
+    )
+
+
+def _histogram(name: str, text: str, found: Mapping[str, Histogram]) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(name, text, labels=["queue"])
+    for queue, histogram in found.items():
+        family.add_metric([queue], histogram.cumulative(), histogram.sum)
+    return family
+
+
+class MetricsServer:
+    """Answers HTTP with the metrics of a registry, in a thread of its own.
+
+    Args:
+        registry: see `registry_of`.
+        port: 0 for any; `port` tells which once it is open.
+        host: at which address; all of this machine's by default.
+    """
+
+    def __init__(self, registry: "CollectorRegistry", port: int, host: str = "") -> None:
+        self.port = port
+        self._registry = registry
+        self._host = host
+        self._running: tuple[WSGIServer, Thread] | None = None
+
+    def open(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            InvalidArgument: the port is taken, or the address is not of this machine.
+        """
+        from prometheus_client import start_http_server
+
+        try:
+            self._running = start_http_server(self.port, self._host or "0.0.0.0", self._registry)
+        except OSError as error:
+            where = f"{self._host or '*'}:{self.port}"
+            raise unlistenable(f"metrics cannot be served at {where}", error) from error
+        self.port = self._running[0].server_port
+
+    def close(self) -> None:
+        """Answer no longer."""
+        if self._running is not None:
+            server, thread = self._running
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._running = None

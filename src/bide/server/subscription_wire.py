@@ -1,0 +1,167 @@
+"""What requests about subscriptions look like: the structs of which their description is made."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
+from bide.model.moments import milliseconds
+from bide.server.wire import Span, span
+from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS
+
+__all__ = ["PauseRequest", "PingOut", "RotateRequest", "SubscriptionChange", "SubscriptionIn"]
+
+Receiver = Annotated[
+    str,
+    Meta(
+        description="Where messages are sent: https:// (or http://), without a user.",
+        max_length=2_048,
+        examples=["https://shop.example/hooks/bide"],
+    ),
+]
+Headers = Annotated[
+    dict[str, str],
+    Meta(
+        description="Sent with every request, as for an `authorization`. Their values are not told "
+        "again.",
+        max_length=MOST_HEADERS,
+    ),
+]
+Concurrency = Annotated[
+    int,
+    Meta(
+        description="How many requests may be under way, on all servers together.",
+        ge=1, le=MOST_CONCURRENCY,
+    ),
+]  # fmt: skip
+Rate = Annotated[
+    float,
+    Meta(
+        description="How many requests may begin a second, on all servers together.",
+        ge=0.001, le=1_000_000,
+    ),
+]  # fmt: skip
+Attempts = Annotated[
+    int,
+    Meta(
+        description="How often a message is sent at most; the message's own limit counts as well.",
+        ge=1, le=MAX_ATTEMPTS,
+    ),
+]  # fmt: skip
+Failures = Annotated[
+    int,
+    Meta(
+        description="After so many failures in a row the receiver is left alone for a while.",
+        ge=1, le=10_000,
+    ),
+]  # fmt: skip
+Secret = Annotated[
+    str,
+    Meta(
+        description="A secret of your own: `whsec_` and 24 to 64 bytes in base64. One is made when "
+        "it is missing, and told in the answer: this once.",
+        max_length=200,
+    ),
+]
+
+SPANS = ("timeout", "first", "ceiling", "probe")
+"""Fields that are lengths of time."""
+
+
+class _In(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class SubscriptionIn(_In):
+    """A subscription as it is to be."""
+
+    queue: str
+    """Whose messages are sent."""
+    url: Receiver
+    headers: Headers = {}
+    concurrency: Concurrency = 10
+    rate: Rate | None = None
+    timeout: Span = 15
+    """How long the receiver may take to answer; up to 5 minutes."""
+    attempts: Attempts = ATTEMPTS
+    first: Span = 10
+    """The pause after the first attempt; each is twice as long as the one before."""
+    ceiling: Span = 3_600
+    """The longest pause between attempts."""
+    failures: Failures = 5
+    probe: Span = 30
+    """For how long it is left alone before one message is sent to see whether it is back."""
+    secret: Secret | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a `Subscription` is made of, without its name and its secret.
+
+        Raises:
+            InvalidArgument: a length of time is none.
+        """
+        return _fields(self)
+
+
+class SubscriptionChange(_In):
+    """What is to be another way about a subscription; the rest stays."""
+
+    queue: str | UnsetType = UNSET
+    """Whose messages are sent."""
+    url: Receiver | UnsetType = UNSET
+    headers: Headers | UnsetType = UNSET
+    concurrency: Concurrency | UnsetType = UNSET
+    rate: Rate | UnsetType | None = UNSET
+    timeout: Span | UnsetType = UNSET
+    """How long the receiver may take to answer; up to 5 minutes."""
+    attempts: Attempts | UnsetType = UNSET
+    first: Span | UnsetType = UNSET
+    """The pause after the first attempt; each is twice as long as the one before."""
+    ceiling: Span | UnsetType = UNSET
+    """The longest pause between attempts."""
+    failures: Failures | UnsetType = UNSET
+    probe: Span | UnsetType = UNSET
+    """For how long it is left alone before one message is sent to see whether it is back."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return what is another way.
+
+        Raises:
+            InvalidArgument: a length of time is none.
+        """
+        return _fields(self)
+
+
+class PauseRequest(_In):
+    """Why nothing is to be sent."""
+
+    reason: Annotated[str, Meta(max_length=500)] = ""
+
+
+class RotateRequest(_In):
+    """How the secret is to be replaced."""
+
+    overlap: Span = 86_400
+    """For how long requests are signed with the old secrets as well; 0: not at all."""
+    secret: Secret | None = None
+
+
+class PingOut(msgspec.Struct):
+    """What the receiver said to a request without a message."""
+
+    taken: bool
+    """Whether it answered with 200 to 299."""
+    answer: str
+    """Its status and the first part of what it said, or why there was no answer."""
+
+
+def _fields(given: msgspec.Struct) -> dict[str, Any]:
+    found = {
+        name: value
+        for name, value in msgspec.structs.asdict(given).items()
+        if value is not UNSET and name != "secret"
+    }
+    for name in SPANS:
+        if name in found:
+            found[name] = milliseconds(span(found[name]), name)
+    return found

@@ -1,0 +1,1 @@
+"""Where subscriptions send due messages."""

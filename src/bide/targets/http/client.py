@@ -1,0 +1,353 @@
+"""Send POST requests over kept connections, with a limit on everything that a receiver decides.
+
+A receiver may be hostile: it may answer without end, in pieces of one byte, or not at all. So the
+client bounds the size of an answer's head, the number of interim answers, the part of the body
+that is read, and the number of open connections. The caller bounds the time.
+"""
+
+import asyncio
+import ipaddress
+import os
+import resource
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import h11
+
+from bide.clock import Clock, Timer
+from bide.targets.http.addresses import Gate, NotPublic
+
+__all__ = ["Busy", "HttpClient", "NoAnswer", "Reply", "connection_limit", "lookup"]
+
+MAX_HEAD = 16_384
+"""Bytes of an answer's head, and of each interim answer (1xx)."""
+
+MAX_INTERIM = 8
+"""Interim answers (1xx) before the answer itself."""
+
+MAX_BODY = 16_384
+"""Bytes of an answer's body that are read; a longer one costs its connection."""
+
+LINGER = 1.0
+"""Seconds to wait for the rest of an answer once its status is known."""
+
+KEEP = 15.0
+"""Seconds for which a connection without requests stays open."""
+
+TRY = 3.0
+"""Seconds for connecting to one address of a host that has others."""
+
+SHARE = 4
+"""Push takes one in so many of the file descriptors of its process at most."""
+
+MAX_CONNECTIONS = 4_096
+
+Lookup = Callable[[str, int], Awaitable[list[str]]]
+"""Returns the addresses of a host; the port is what the caller wants to connect to."""
+
+
+async def lookup(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, in the order in which the system prefers them.
+
+    Raises:
+        OSError: it is not known.
+    """
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+class NoAnswer(Exception):
+    """No answer came. The text says why, without anything secret."""
+
+
+class Busy(NoAnswer):
+    """This process has no connection left for the request, which was not sent."""
+
+
+class Reply(NamedTuple):
+    """An answer: its status, its headers by lower-case name, and the first part of its body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+class _Connection:
+    """One open connection and its state in the protocol."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        self.heard = False
+        """Whether any byte of an answer has come since the last request."""
+        self.expiry: Timer | None = None
+
+    @property
+    def open(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+    def abort(self) -> None:
+        if self.expiry is not None:
+            self.expiry.cancel()
+        self.writer.transport.abort()
+
+    async def event(self) -> h11.Event:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            data = await self.reader.read(MAX_HEAD)
+            self.heard = self.heard or bool(data)
+            self.http.receive_data(data)
+        if isinstance(event, type):  # h11.PAUSED: it wants to change the protocol
+            raise h11.RemoteProtocolError("the receiver changes the protocol")
+        return event
+
+
+class HttpClient:
+    """Sends requests to the addresses that a gate allows.
+
+    Args:
+        clock: measures how long connections are kept.
+        gate: decides which addresses may be connected to.
+        lookup: finds the addresses of a host; by default the system's resolver.
+        tls: checks certificates; against the system's authorities by default.
+        limit: how many connections may be open; `connection_limit()` by default.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        gate: Gate,
+        *,
+        lookup: Lookup = lookup,
+        tls: ssl.SSLContext | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.limit = connection_limit() if limit is None else limit
+        self._clock = clock
+        self._gate = gate
+        self._lookup = lookup
+        self._tls = tls or ssl.create_default_context()
+        self._busy = 0
+        self._kept: dict[_Origin, list[_Connection]] = {}  # per origin, the longest idle first
+        self._idle = 0
+
+    @property
+    def free(self) -> int:
+        """How many more requests may be under way."""
+        return self.limit - self._busy
+
+    async def post(self, url: str, headers: Iterable[tuple[str, str]], body: bytes) -> Reply:
+        """Send a request and return the answer. Cancelling this closes the connection.
+
+        Raises:
+            Busy: too many requests are under way.
+            NoAnswer: none came, or none that can be read.
+        """
+        parts = urlsplit(url)
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        origin = _Origin(parts.scheme, host, parts.port or (443 if secure else 80))
+        request = h11.Request(
+            method="POST",
+            target=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+            headers=[
+                ("host", parts.netloc),
+                ("content-length", str(len(body))),
+                *((name, value.strip(" \t")) for name, value in headers),
+            ],
+        )
+        if self.free <= 0:
+            raise Busy("this server has no connection left; it tries again soon")
+        self._busy += 1
+        try:
+            return await self._post(origin, request, body)
+        except h11.RemoteProtocolError:
+            raise NoAnswer(
+                "the answer could not be understood: it is not valid HTTP, or it is too long"
+            ) from None
+        finally:
+            self._busy -= 1
+
+    async def _post(self, origin: _Origin, request: h11.Request, body: bytes) -> Reply:
+        kept = self._take(origin)
+        if kept is not None:
+            try:
+                return await self._exchange(origin, kept, request, body)
+            except NoAnswer:
+                if kept.heard:
+                    raise
+                # The receiver closed the idle connection meanwhile: that says nothing about it.
+        return await self._exchange(origin, await self._connect(origin), request, body)
+
+    async def _exchange(
+        self, origin: _Origin, connection: _Connection, request: h11.Request, body: bytes
+    ) -> Reply:
+        http, keep = connection.http, False
+        connection.heard = False
+        try:
+            head, data, end = (
+                http.send(request), http.send(h11.Data(body)), http.send(h11.EndOfMessage())
+            )  # fmt: skip
+            connection.writer.write((head or b"") + (data or b"") + (end or b""))
+            await connection.writer.drain()
+            response = await self._head(connection)
+            start = await self._body(connection)
+            if keep := http.our_state is h11.DONE and http.their_state is h11.DONE:
+                http.start_next_cycle()
+                self._keep(origin, connection)
+        except OSError:
+            raise NoAnswer("the receiver closed the connection without an answer") from None
+        finally:
+            if not keep:
+                connection.abort()
+        found = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers
+        }
+        return Reply(response.status_code, found, start)
+
+    async def _head(self, connection: _Connection) -> h11.Response:
+        for _ in range(MAX_INTERIM + 1):
+            try:
+                event = await connection.event()
+            except h11.RemoteProtocolError:
+                if not connection.heard:
+                    raise NoAnswer("the receiver closed the connection without an answer") from None
+                raise
+            if isinstance(event, h11.Response):
+                return event
+        raise NoAnswer(f"the receiver sent more than {MAX_INTERIM} interim answers (1xx)")
+
+    async def _body(self, connection: _Connection) -> bytes:
+        """Return the first part of the body. What happens to it does not change the answer."""
+        start = bytearray()
+        loop = asyncio.get_running_loop()
+        linger = self._clock.call_later(loop, LINGER, connection.abort)
+        try:
+            while len(start) < MAX_BODY:
+                event = await connection.event()
+                if not isinstance(event, h11.Data):
+                    break
+                start += event.data
+        except (h11.RemoteProtocolError, OSError, asyncio.CancelledError):
+            # Also when the time is over: the receiver has answered, and that counts.
+            connection.abort()
+        finally:
+            linger.cancel()
+        return bytes(start[:MAX_BODY])
+
+    def _take(self, origin: _Origin) -> _Connection | None:
+        """Return the kept connection that was used last."""
+        while kept := self._kept.get(origin):
+            connection = kept[-1]
+            self._forget(origin, connection)
+            if connection.open:
+                return connection
+            connection.abort()
+        return None
+
+    def _keep(self, origin: _Origin, connection: _Connection) -> None:
+        self._kept.setdefault(origin, []).append(connection)
+        self._idle += 1
+        connection.expiry = self._clock.call_later(
+            asyncio.get_running_loop(), KEEP, lambda: self._drop(origin, connection)
+        )
+
+    def _drop(self, origin: _Origin, connection: _Connection) -> None:
+        self._forget(origin, connection)
+        connection.abort()
+
+    def _drop_one(self) -> None:
+        origin, kept = next(iter(self._kept.items()))
+        self._drop(origin, kept[0])
+
+    def _forget(self, origin: _Origin, connection: _Connection) -> None:
+        kept = self._kept[origin]
+        kept.remove(connection)
+        self._idle -= 1
+        if not kept:
+            del self._kept[origin]
+        if connection.expiry is not None:
+            connection.expiry.cancel()
+
+    async def _connect(self, origin: _Origin) -> _Connection:
+        """Connect to the first address that answers.
+
+        Raises:
+            NoAnswer: there is none.
+        """
+        while self._idle and self._busy + self._idle > self.limit:
+            self._drop_one()
+        try:
+            addresses = deque(await self._lookup(origin.host, origin.port))
+        except (OSError, UnicodeError):
+            addresses = deque()
+        failure: Exception = self._gate.refusal()  # an unknown host looks the same as a private one
+        while addresses:
+            address = addresses.popleft()
+            try:
+                async with asyncio.timeout(TRY if addresses else None):
+                    return await self._connect_to(origin, address)
+            except OSError as error:
+                failure = error
+        raise NoAnswer(f"no connection: {_reason(failure)}") from failure
+
+    async def _connect_to(self, origin: _Origin, address: str) -> _Connection:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = self._gate.socket(family, address)
+        try:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, (address, origin.port))
+            secure = origin.scheme == "https"
+            reader, writer = await asyncio.open_connection(
+                sock=sock, limit=MAX_HEAD, ssl=self._tls if secure else None,
+                server_hostname=origin.host if secure else None,
+            )  # fmt: skip
+        except BaseException:
+            sock.close()
+            raise
+        return _Connection(reader, writer)
+
+    async def close(self) -> None:
+        """Close all connections that are idle; the others close with their requests."""
+        while self._idle:
+            self._drop_one()
+
+
+def connection_limit() -> int:
+    """Return how many connections push may have open in this process.
+
+    That is a quarter of the file descriptors, so that requests, the store and the log keep theirs.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(4, min(soft // SHARE, MAX_CONNECTIONS))
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case NotPublic():
+            return str(error)
+        case ssl.SSLCertVerificationError():
+            return "the certificate of the host could not be verified"
+        case ssl.SSLError():
+            return "TLS could not be agreed on"
+        case TimeoutError():
+            return "the host does not answer"
+        case OSError() if error.errno:
+            return os.strerror(error.errno)
+        case _:
+            return "all addresses failed"

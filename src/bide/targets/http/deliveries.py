@@ -1,0 +1,67 @@
+"""What has come of the requests of a subscription, in numbers that add up over servers."""
+
+from typing import Literal, get_args
+
+import msgspec
+
+from bide.targets.http.answer import Answer
+
+__all__ = ["CLASSES", "Class", "Deliveries", "class_of"]
+
+Class = Literal["2xx", "3xx", "4xx", "5xx", "none"]
+"""How an answer begins; "none": nothing that could be read came back."""
+
+CLASSES: tuple[Class, ...] = get_args(Class)
+
+
+class Deliveries(msgspec.Struct, omit_defaults=True):
+    """Requests since the servers that are there began. Moments are Unix milliseconds.
+
+    Example:
+        >>> deliveries = Deliveries()
+        >>> deliveries.note(Answer(503, "503 Service Unavailable"), 1_000)
+        >>> deliveries.answers, deliveries.error
+        ({'5xx': 1}, '503 Service Unavailable')
+    """
+
+    answers: dict[Class, int] = {}
+    """How many requests were answered how."""
+    running: int = 0
+    """How many are under way."""
+    taken_at: int = 0
+    """When the receiver last took a message."""
+    failed_at: int = 0
+    """When a request last failed."""
+    error: str = ""
+    """What went wrong then."""
+
+    def note(self, answer: Answer, now: int) -> None:
+        """Count what came of a request."""
+        found = class_of(answer)
+        self.answers[found] = self.answers.get(found, 0) + 1
+        if answer.good:
+            self.taken_at = now
+        else:
+            self.failed_at, self.error = now, answer.text
+
+    def plus(self, other: "Deliveries") -> "Deliveries":
+        """Return both together."""
+        names = self.answers | other.answers
+        last = max((self, other), key=lambda one: one.failed_at)
+        return Deliveries(
+            {name: self.answers.get(name, 0) + other.answers.get(name, 0) for name in names},
+            self.running + other.running,
+            max(self.taken_at, other.taken_at),
+            last.failed_at,
+            last.error,
+        )
+
+    def ceased(self) -> "Deliveries":
+        """Return what stays true once the process has ended."""
+        return msgspec.structs.replace(self, running=0)
+
+
+def class_of(answer: Answer) -> Class:
+    """Return how an answer begins; what is below 200 or above 599 is none."""
+    status = answer.status or 0
+    return CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"

@@ -1,0 +1,151 @@
+"""Send a message as one signed HTTP POST, and say what the receiver answered."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from bide.clock import Clock
+from bide.model.message import Message
+from bide.targets.http.answer import Answer, retry_after
+from bide.targets.http.client import Busy, HttpClient, NoAnswer
+from bide.targets.http.signing import signed
+from bide.targets.http.subscription import Subscription
+
+__all__ = ["Request", "Sender", "request_of"]
+
+EXCERPT = 500
+"""How many characters of an answer are kept with a failure."""
+
+TRACE = ("traceparent", "tracestate")
+"""Headers of a message that carry a trace on: they are sent by their own names."""
+
+HEADERS = {
+    "user-agent": f"bide/{version('bide')}", "accept-encoding": "identity", "accept": "*/*",
+}  # fmt: skip
+
+_log = logging.getLogger("bide.server.push")
+
+
+class Request(NamedTuple):
+    """What is sent: its id, its body, and the headers that say what it is."""
+
+    id: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def request_of(message: Message, subscription: Subscription) -> Request:
+    """Return the request that carries a message.
+
+    Its id is made of the queue's name and the message's own id, in ASCII: the same at each attempt,
+    and another one for each message that a receiver of several queues can get.
+    """
+    id = f"{_plain(subscription.queue)}/{_plain(message.id)}"
+    own = {name.lower(): value for name, value in (message.headers or {}).items()}
+    kind = own.pop("content-type", "")
+    if message.json or not _fits(kind):
+        kind = "application/json" if message.json else "application/octet-stream"
+    headers = {
+        "content-type": kind,
+        "idempotency-key": id,
+        "bide-queue": subscription.queue,
+        "bide-id": quote(message.id),
+        "bide-attempt": str(message.attempt),
+        "bide-due": str(message.due),
+    }
+    for name in TRACE:
+        if _fits(trace := own.pop(name, "")):
+            headers[name] = trace
+    for name, value in own.items():
+        named = f"bide-header-{quote(name, safe='')}"
+        if _fits(value):
+            headers[named] = value
+        else:  # a header is ASCII: the rest is encoded as in a URL, and a mark says so
+            headers[f"{named}*"] = f"UTF-8''{quote(value)}"
+    return Request(id, message.data, headers)
+
+
+class Sender:
+    """Sends requests to receivers, and reads their answers.
+
+    Args:
+        clock: dates signatures.
+        client: makes the connections.
+    """
+
+    def __init__(self, clock: Clock, client: HttpClient) -> None:
+        self._clock = clock
+        self._client = client
+
+    @property
+    def free(self) -> int:
+        """How many more requests this process may have under way."""
+        return self._client.free
+
+    async def send(self, request: Request, subscription: Subscription) -> Answer:
+        """Send a request and return the answer, or why there is none. Cancelling this ends it.
+
+        Raises:
+            Busy: too many requests are under way in this process.
+        """
+        now = self._clock.now()
+        secrets = subscription.valid(now)
+        proof = signed(secrets, request.id, now // 1000, request.body)
+        own = {name.lower(): value for name, value in subscription.headers.items()}
+        headers = {**HEADERS, **own, **request.headers, **proof}
+        hidden = (*secrets, proof["webhook-signature"], *_confidential(subscription))
+        try:
+            reply = await self._client.post(subscription.url, headers.items(), request.body)
+        except Busy:
+            raise
+        except NoAnswer as error:
+            _log.debug("%s: %s (%r)", subscription.key, error, error.__cause__)
+            return Answer(None, str(error))
+        again = None
+        if reply.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            again = retry_after(reply.headers.get("retry-after"), self._clock.now())
+        return Answer(reply.status, _told(reply.status, reply.body, hidden), again)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+def _confidential(subscription: Subscription) -> Iterator[str]:
+    """Yield what of a subscription must not come back in an answer's text: the longest first."""
+    query = urlsplit(subscription.url).query
+    yield query
+    for _, value in parse_qsl(query):
+        yield value
+    for value in subscription.headers.values():
+        yield value
+        yield from (word for word in value.split() if len(word) >= 8)
+
+
+def _told(status: int, start: bytes, hidden: Iterable[str]) -> str:
+    try:
+        phrase = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        phrase = str(status)
+    if 300 <= status < 400:
+        return f"{phrase} (redirects are not followed: name the final URL)"
+    text = start.decode(errors="replace")
+    for secret in hidden:  # a receiver may answer with what it was sent
+        if len(secret) >= 4:
+            text = text.replace(secret, "***")
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(text) > EXCERPT:
+        text = text[:EXCERPT] + " ..."
+    return f"{phrase}: {text}" if text else phrase
+
+
+def _plain(text: str) -> str:
+    # No dot either: the id stands before one in what is signed.
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def _fits(value: str) -> bool:
+    return value.isascii() and value.isprintable() and 0 < len(value) <= 4_096

@@ -1,0 +1,183 @@
+"""A subscription: which queue is sent where, how fast, and what happens when that fails."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+from bide.model.message import ATTEMPTS
+from bide.targets.http.signing import Secret
+
+__all__ = ["NAME", "Subscription", "check_url", "key_of"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+
+LONGEST_TIMEOUT = 300_000
+MOST_CONCURRENCY = 1_000
+MOST_HEADERS = 50
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+_VALUE = re.compile(r"[\x20-\x7e\t]{0,4096}")
+_OURS = frozenset(
+    (
+        "accept-encoding", "connection", "content-length", "content-type", "expect", "host",
+        "idempotency-key", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
+        "transfer-encoding", "upgrade",
+    )
+)  # fmt: skip
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a subscription. Lengths of time are milliseconds, moments are Unix ms."""
+
+    name: str
+    namespace: str | None = None
+    """Whose it is; `None`: of those who are in no namespace."""
+    queue: str
+    """The queue's name as it is in the namespace."""
+    url: str
+    headers: dict[str, str] = {}
+    """Sent with every request, as for an `authorization`."""
+    concurrency: int = 10
+    """How many requests may be under way, on all servers together."""
+    rate: float | None = None
+    """How many requests may begin a second, on all servers together."""
+    timeout: int = 15_000
+    """How long the receiver may take to answer."""
+    attempts: int = ATTEMPTS
+    """How often a message is sent at most; the message's own limit counts as well."""
+    first: int = 10_000
+    """The pause after the first attempt; each is twice as long as the one before."""
+    ceiling: int = 3_600_000
+    """The longest pause between attempts."""
+    failures: int = 5
+    """After so many failures in a row the circuit opens: nothing is sent for a while."""
+    probe: int = 30_000
+    """After how long one message is sent to see whether the receiver is back."""
+    paused: bool = False
+    reason: str = ""
+    """Why it is paused."""
+    secrets: tuple[Secret, ...] = ()
+    """What requests are signed with, the newest first."""
+    created: int = 0
+    changed: int = 0
+    version: int = 0
+    """Each change is another one, so that of two who change it at a time one is told."""
+    gone: bool = False
+    """It was deleted; what is left keeps its versions apart for a while."""
+
+    def __repr__(self) -> str:
+        # The URL and the headers may have secrets in them.
+        return f"<Subscription {self.key} of {self.queue!r}>"
+
+    @property
+    def key(self) -> str:
+        """The id under which it is kept."""
+        return key_of(self.namespace, self.name)
+
+    @property
+    def tag(self) -> str:
+        """What tells this version from all others that there were under its name."""
+        return f"{self.version}-{self.changed}"
+
+    def known_as(self, namespace: str | None) -> str | None:
+        """Return its name for those of a namespace, `None` if it is none of theirs.
+
+        Who has no namespace knows those of all: shop/hooks.
+        """
+        if namespace is None:
+            return self.key.removeprefix("/")
+        return self.name if self.namespace == namespace else None
+
+    @property
+    def receiver(self) -> str:
+        """What tells its receiver from others, and nothing of its URL."""
+        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
+
+    @property
+    def source(self) -> str:
+        """The queue's name in the store."""
+        return self.queue if self.namespace is None else f"{self.namespace}/{self.queue}"
+
+    @property
+    def backoff(self) -> Backoff:
+        """How often, and after which pauses, a message is sent again."""
+        return Backoff(self.attempts, self.first / 1000, 2, self.ceiling / 1000)
+
+    def valid(self, now: int) -> list[str]:
+        """Return the secrets that count at a moment."""
+        return [one.text for one in self.secrets if one.until is None or now < one.until]
+
+    def check(self) -> "Subscription":
+        """Return the subscription if it can be.
+
+        Raises:
+            InvalidArgument: one of its values cannot be.
+        """
+        if not NAME.fullmatch(self.name):
+            raise InvalidArgument(
+                f"name={self.name!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit "
+                "first"
+            )
+        if "/" in self.queue:
+            raise InvalidArgument(f"queue={self.queue!r} has a slash in it; name the namespace")
+        check_queue(self.source)
+        check_url(self.url)
+        _check_headers(self.headers)
+        _between("concurrency", self.concurrency, 1, MOST_CONCURRENCY)
+        _between("failures", self.failures, 1, 10_000)
+        _between("timeout", self.timeout, 1, LONGEST_TIMEOUT)
+        _between("probe", self.probe, 1, 3_600_000)
+        if self.rate is not None:
+            _between("rate", self.rate, 0.001, 1_000_000)
+        _ = self.backoff  # refuses attempts and pauses that cannot be
+        return self
+
+
+def key_of(namespace: str | None, name: str) -> str:
+    """Return the id under which a subscription is kept."""
+    return f"{namespace or ''}/{name}"
+
+
+def check_url(url: str) -> None:
+    """Look whether messages can be sent to a URL.
+
+    Raises:
+        InvalidArgument: they cannot.
+    """
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+    except ValueError as error:
+        raise InvalidArgument(f"url cannot be: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidArgument("url must begin with https:// (or http://) and name a host")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument(
+            "url has a user or password in it; send an authorization header instead (headers)"
+        )
+    if parts.fragment:
+        raise InvalidArgument("url has a fragment (#...), which is never sent; take it out")
+    if port == 0 or len(url) > 2_048 or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidArgument("url must be up to 2,048 printable ASCII characters, without spaces")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    if len(headers) > MOST_HEADERS:
+        raise InvalidArgument(f"headers are {len(headers)}; {MOST_HEADERS} is the most")
+    for name, value in headers.items():
+        small = name.lower()
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise InvalidArgument(f"headers[{name!r}] must be a header's name and printable ASCII")
+        if small in _OURS or small.startswith(("webhook-", "bide-")):
+            raise InvalidArgument(f"headers[{name!r}] is set by bide; take another name")
+
+
+def _between(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name}={value!r} must be between {least:,} and {most:,}")

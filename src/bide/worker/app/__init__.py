@@ -1,0 +1,1 @@
+"""The app: handlers, jobs, sources and schedules."""

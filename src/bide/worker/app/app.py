@@ -1,0 +1,272 @@
+"""The app: which handlers there are, and what they share."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeVar
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.consuming.handler import (
+    Handler,
+    Middleware,
+    checked_retry,
+    inspect_handler,
+    name_of,
+    seconds_of,
+    with_delivery,
+)
+from bide.consuming.queue_handlers import QueueHandlers, check_decorator, lease_of
+from bide.engines.registry import DEFAULT_URL, mask, opener
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, check_queue
+from bide.model.moments import Duration
+from bide.worker.app.job import Job
+from bide.worker.app.lifespan import Lifespan, checked_lifespan
+from bide.worker.app.periodic import Periodic
+
+__all__ = ["App"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+J = TypeVar("J", bound=type[Job])
+
+ASYNC_CONCURRENCY = 64
+SYNC_CONCURRENCY = 16
+MOST = 10_000
+"""How many deliveries of one queue one process runs at a time at most."""
+
+
+class App(Periodic):
+    """The handlers, sources and schedules of a program, for `bide worker module:app`.
+
+    Args:
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        lifespan: what surrounds the work of a process, such as a pool of connections: a function
+            that takes the app and returns a context manager, plain or async. Entered before the
+            first claim, left after the last handler has ended.
+        clock: for tests; see `bide.testing.FakeClock`.
+
+    Raises:
+        InvalidArgument: `url` is no store's, or `lifespan` cannot be one.
+
+    Example:
+        >>> import bide
+        >>> app = App("memory://")
+        >>> @app.handler("orders", retry=bide.Backoff(attempts=5, first="10s"))
+        ... async def expire(order: dict) -> None:
+        ...     print("order", order["id"], "timed out")
+        >>> list(app.duties)
+        ['orders']
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        lifespan: Lifespan | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__()
+        if url is not None and not isinstance(url, str):
+            raise InvalidArgument(f"url={url!r} must be a str, as 'sqlite:///path/to/bide.db'")
+        self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+        opener(self._url)  # refuses what is no URL of a store
+        self.lifespan = checked_lifespan(lifespan)
+        self.clock = clock
+        self.state = SimpleNamespace()
+        """Whatever handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
+        self._middleware: list[Middleware] = []
+
+    @property
+    def url(self) -> str:
+        """The store's URL, with a password hidden."""
+        return mask(self._url)
+
+    @property
+    def duties(self) -> Mapping[str, QueueHandlers]:
+        """The queues that are worked on, by name: of handlers, jobs, sources and schedules."""
+        return MappingProxyType(self._duties)
+
+    @property
+    def around(self) -> tuple[Middleware, ...]:
+        """The middleware, outermost first."""
+        return tuple(self._middleware)
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        lease: Duration = "1m",
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        retry: Backoff | None = None,
+        still_wanted: Callable[..., Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Let a function handle the messages of a queue. It stays usable as the function it is.
+
+        It takes the body, the delivery, or both: `(body)`, `(body, delivery: bide.Delivery)`,
+        `(delivery: bide.Delivery)`. The body is decoded into the type it is annotated with; one
+        that does not fit becomes a dead letter. Async functions run as tasks, plain ones in
+        threads. Returning acks. An exception has the message tried again as `retry` says, or
+        makes it a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury` say it outright.
+
+        Args:
+            queue: its name.
+            lease: how long after the death of this process somebody else gets what it held. While
+                it lives it extends the leases of what it runs.
+            concurrency: how many deliveries a process runs at a time: 64 of async handlers, 16 of
+                plain ones, unless said.
+            timeout: how long one delivery may take; none by default. An async handler is cancelled
+                then. A plain one cannot be: it is told by `delivery.lost`, and keeps its thread
+                until it returns, while the next attempt may run beside it. Either way the attempt
+                has failed with a `TimeoutError`.
+            retry: what comes after a failure; `Backoff()` by default.
+            still_wanted: asked before each delivery, with the body, or the body and the delivery:
+                does what it is about still exist? When it says no, the message is discarded: it
+                is acked and the handler never sees it. Async if the handler is.
+
+        Raises:
+            InvalidArgument: the function takes something else, or the queue has a handler already.
+        """
+
+        check_decorator(queue, 'app.handler("orders")')
+
+        def register(function: F) -> F:
+            if queue in self._duties:
+                known = next(iter(self._duties[queue].handlers.values())).name
+                raise InvalidArgument(
+                    f"queue {queue!r} is handled by {known} already; for several kinds of work in "
+                    "one queue use @app.job"
+                )
+            handler = self._handler(queue, function, timeout, retry, still_wanted)
+            duty = self._duty(queue, lease, concurrency, handler.is_async)
+            self._take_on(duty, None, handler)
+            return function
+
+        return register
+
+    def job(
+        self,
+        queue: str,
+        name: str | None = None,
+        *,
+        lease: Duration = "1m",
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        retry: Backoff | None = None,
+    ) -> Callable[[J], J]:
+        """Let a class do the work: `bide.Job` says what it looks like.
+
+        Args:
+            queue: where its messages go; several jobs may share one.
+            name: what its messages are known by; the name of the class by default. Messages that
+                are on their way have it: keep it when the class gets another name.
+            lease: as for `handler`; the same for all jobs of a queue.
+            concurrency: as for `handler`; the same for all jobs of a queue.
+            timeout: as for `handler`.
+            retry: as for `handler`.
+
+        Raises:
+            InvalidArgument: it is no `Job`, it has no `run`, its `run` or its `still_wanted` takes
+                something else, one of them is plain and the other async, the name is taken, or the
+                queue has a plain handler.
+        """
+
+        check_decorator(queue, 'app.job("orders")')
+
+        def register(kind: J) -> J:
+            if not isinstance(kind, type) or not issubclass(kind, Job):
+                raise InvalidArgument(f"{kind!r} is no subclass of bide.Job")
+            if kind.run is Job.run:
+                raise InvalidArgument(
+                    f"{kind.__name__} has no method run, which does the work; write def run(self)"
+                )
+            known_as = check_name(name or kind.__name__)
+            others = self._duties[queue].handlers if queue in self._duties else {}
+            if None in others or known_as in others:
+                what = "has a plain handler" if None in others else f"knows {known_as!r}"
+                raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
+            wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
+            handler = self._handler(
+                queue, kind.run, timeout, retry, wanted, body=kind, job=known_as
+            )
+            duty = self._duty(queue, lease, concurrency, handler.is_async)
+            self._take_on(duty, known_as, handler)
+            kind._queue, kind._name = duty.queue, known_as
+            return kind
+
+        return register
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Run an async function around every delivery; the first registered is the outermost.
+
+        It takes the delivery, and what goes on with it, to be awaited once. What it raises counts
+        as raised by the handler; if it does not go on, the message counts as handled.
+
+        Raises:
+            InvalidArgument: it is not async, or takes something else.
+
+        Example:
+            >>> app = App("memory://")
+            >>> @app.middleware
+            ... async def tell(delivery, go_on):
+            ...     print("begin", delivery.id)
+            ...     await go_on()
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidArgument(
+                f"{name_of(function)} must be an async function (delivery, go_on); it runs on the "
+                "event loop, around plain handlers too"
+            )
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{name_of(function)} must take (delivery, go_on): {error}"
+            ) from None
+        self._middleware.append(function)
+        return function
+
+    def _duty(
+        self, queue: str, lease: Duration, concurrency: int | None, is_async: bool
+    ) -> QueueHandlers:
+        """Return what a queue asks of a process; all that share it must agree."""
+        ms = lease_of(lease)
+        known = self._duties.get(check_queue(queue))
+        if concurrency is None:
+            usual = ASYNC_CONCURRENCY if is_async else SYNC_CONCURRENCY
+            concurrency = usual if known is None else known.concurrency
+        if type(concurrency) is not int or not 1 <= concurrency <= MOST:
+            raise InvalidArgument(
+                f"concurrency={concurrency!r} must be a whole number from 1 to {MOST:,}"
+            )
+        if known is None:
+            return QueueHandlers(queue, ms, concurrency)
+        if (known.lease, known.concurrency) != (ms, concurrency):
+            raise InvalidArgument(
+                f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
+                f"{known.concurrency} already; give all its jobs the same"
+            )
+        return known
+
+    def _handler(
+        self,
+        queue: str,
+        function: Callable[..., Any],
+        timeout: Duration | None,
+        retry: Backoff | None,
+        still_wanted: Callable[..., Any] | None,
+        *,
+        body: Any = Any,
+        job: str | None = None,
+    ) -> Handler:
+        is_async, decode, order = inspect_handler(function, still_wanted, body)
+        return Handler(
+            queue, name_of(function), function, is_async, decode, order, seconds_of(timeout),
+            checked_retry(retry) or Backoff(), with_delivery(still_wanted), job,
+        )  # fmt: skip
+
+    def _take_on(self, duty: QueueHandlers, job: str | None, handler: Handler) -> None:
+        duty.handlers[job] = handler
+        self._duties[duty.queue] = duty

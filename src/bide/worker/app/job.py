@@ -1,0 +1,86 @@
+"""Jobs: what is to be done, when it is due and what it needs to know, in one class."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+from bide.consuming.routes import JOB
+from bide.model.errors import InvalidArgument
+from bide.model.message import NewMessage
+from bide.model.moments import Duration
+
+__all__ = ["JOB", "Job"]
+
+
+class Job(msgspec.Struct):
+    """One kind of work as a class: its fields are the body, `due` says when, `run` what to do.
+
+    Register it with `App.job`. Several jobs may share a queue: each message says in a header which
+    of them it is. Being a `msgspec.Struct`, it needs no `__init__`.
+
+    Example:
+        >>> import bide
+        >>> from datetime import UTC, datetime, timedelta
+        >>> app = bide.App("memory://")
+        >>> @app.job("meetings")
+        ... class Remind(bide.Job):
+        ...     meeting: int
+        ...     starts: datetime
+        ...     def due(self):
+        ...         return self.starts - timedelta(minutes=10)
+        ...     def key(self):
+        ...         return f"remind-{self.meeting}"
+        ...     async def run(self):
+        ...         print("meeting", self.meeting)
+        >>> Remind(7, datetime(2030, 1, 1, 9, tzinfo=UTC)).message().at
+        datetime.datetime(2030, 1, 1, 8, 50, tzinfo=datetime.timezone.utc)
+    """
+
+    _queue: ClassVar[str] = ""
+    _name: ClassVar[str] = ""
+
+    def due(self) -> Duration | datetime | None:
+        """Return when it is due: a `datetime`, or how long from now. At once by default."""
+        return None
+
+    def key(self) -> str | None:
+        """Return the message's id, so that the same work is put once; made up by default."""
+        return None
+
+    def options(self) -> Mapping[str, Any]:
+        """Return what else its put is told: `priority`, `expires`, `attempts`, `group`; nothing."""
+        return {}
+
+    def still_wanted(self, *_: Any) -> Any:
+        """Tell, right before `run`, whether it is still to be done; if not, it is discarded.
+
+        As `still_wanted=` of `App.handler`: async if `run` is, and it may take the delivery. Yes
+        by default.
+        """
+        return True
+
+    def run(self, *_: Any) -> Any:
+        """Do it. A plain or an async method, which may take the delivery as its parameter."""
+        raise NotImplementedError(f"{type(self).__name__} has no method run")
+
+    def message(self) -> NewMessage:
+        """Return what to put: `queue.put_many([job.message()])`.
+
+        Raises:
+            InvalidArgument: its class was not registered with `App.job`, or its `options` has
+                something that no message has.
+        """
+        if not self._name:
+            raise InvalidArgument(
+                f"{type(self).__name__} belongs to no queue yet; register it with @app.job(queue)"
+            )
+        due = self.due()
+        at, delay = (due, None) if isinstance(due, datetime) else (None, due)
+        options = dict(self.options())
+        headers = {**options.pop("headers", {}), JOB: self._name}
+        try:
+            return NewMessage(self, delay=delay, at=at, id=self.key(), headers=headers, **options)
+        except TypeError as error:
+            raise InvalidArgument(f"options of {type(self).__name__}: {error}") from error

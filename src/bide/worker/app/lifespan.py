@@ -1,0 +1,79 @@
+"""The lifespan of an app: what surrounds the work of a process, such as a pool of connections."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+)
+from typing import TYPE_CHECKING, Any
+
+from bide.consuming.handler import name_of
+from bide.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from bide.worker.app.app import App
+
+__all__ = ["Lifespan", "checked_lifespan", "lifespan"]
+
+Lifespan = Callable[["App"], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
+
+SHAPE = "a function that takes the app and yields once, under @contextlib.{}"
+
+
+def checked_lifespan(function: Any) -> Lifespan | None:
+    """Return a lifespan if it can be one, as far as that is seen before it is called.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    if function is None:
+        return None
+    usual = SHAPE.format("asynccontextmanager")
+    if isinstance(function, (AbstractContextManager, AbstractAsyncContextManager)):
+        raise InvalidArgument(
+            f"lifespan={function!r} is a context manager already; give the function that makes it, "
+            "which is called with the app in each process"
+        )
+    if not callable(function):
+        raise InvalidArgument(f"lifespan={function!r} must be {usual}")
+    name = name_of(function)
+    if inspect.isgeneratorfunction(function):
+        raise InvalidArgument(f"lifespan {name} must be {SHAPE.format('contextmanager')}")
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        raise InvalidArgument(f"lifespan {name} must be {usual}")
+    made: Lifespan = function
+    try:
+        inspect.signature(function).bind(None)
+    except ValueError:  # of what is written in C nobody knows
+        return made
+    except TypeError as error:
+        raise InvalidArgument(
+            f"lifespan {name} must take the app, and nothing else: {error}"
+        ) from None
+    return made
+
+
+@asynccontextmanager
+async def lifespan(app: "App") -> AsyncIterator[None]:
+    """Be within the lifespan of an app, plain or async, if it has one.
+
+    Raises:
+        InvalidArgument: what it returns is no context manager.
+    """
+    if app.lifespan is None:
+        yield
+        return
+    manager: object = app.lifespan(app)
+    if isinstance(manager, AbstractAsyncContextManager):
+        async with manager:
+            yield
+    elif isinstance(manager, AbstractContextManager):
+        with manager:
+            yield
+    else:
+        raise InvalidArgument(
+            f"lifespan {name_of(app.lifespan)} returned {manager!r}, which is no context manager; "
+            f"let it be {SHAPE.format('asynccontextmanager')}"
+        )

@@ -1,0 +1,148 @@
+"""From `module:app` on a command line to the `App`."""
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from urllib.parse import urlsplit
+
+from bide.model.errors import InvalidArgument
+from bide.worker.app.app import App
+
+__all__ = ["check_app", "lives_alone", "load"]
+
+EXTRAS = {
+    "h11": "server", "cronsim": "schedules", "opentelemetry": "otel",
+    "prometheus_client": "metrics", "redis": "redis", "starlette": "server", "uvicorn": "server",
+}  # fmt: skip
+"""Which extra of bide's brings a module. What the package of another module is called nobody knows:
+that of `yaml` is PyYAML."""
+
+HERE = str(Path(__file__).parent)
+PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
+
+
+def lives_alone(url: str) -> bool:
+    """Tell whether a store is of one process, and of no other."""
+    return urlsplit(url).scheme == "memory"
+
+
+def load(target: str, url: str | None = None) -> App:
+    """Import the app that `module:name` names; the name is `app` if it is left out.
+
+    The current directory is looked into first, as when a script there is run.
+
+    Args:
+        target: where the app is.
+        url: of a store, instead of the one that the app names.
+
+    Raises:
+        InvalidArgument: there is no such module, it fails when it is imported, or it has no app
+            of that name.
+    """
+    module_name, _, name = target.partition(":")
+    name = name or "app"
+    if not module_name or module_name.endswith(".py") or "/" in module_name:
+        hint = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise InvalidArgument(
+            f"{target!r} names no app; write module:app, as in: bide worker {hint or 'shop'}:{name}"
+        )
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    module = _import(module_name)
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, App):
+        found._url = url or found._url
+        return found
+    apps = _apps(module)
+    hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
+    what = "has no" if found is None else "has something else than a bide.App as"
+    raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
+
+
+def check_app(given: object) -> App:
+    """Return what was given if it is an app.
+
+    Raises:
+        InvalidArgument: it is something else, such as the module in which the app is.
+    """
+    if isinstance(given, App):
+        return given
+    if not isinstance(given, ModuleType):
+        raise InvalidArgument(f"a worker takes a bide.App, not a {type(given).__name__}")
+    apps = [app.rpartition(".")[2].replace(":", ".") for app in _apps(given)]
+    hint = f"give it {' or '.join(apps)}" if apps else "it has none"
+    raise InvalidArgument(f"a worker takes a bide.App, not the module {given.__name__!r}; {hint}")
+
+
+def _apps(module: ModuleType) -> list[str]:
+    """Return the apps in a module, as they are named on a command line."""
+    found = [key for key, value in vars(module).items() if isinstance(value, App)]
+    return [f"{module.__name__}:{key}" for key in found]
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        owner = sys.modules.get(name.rpartition(".")[0])
+        if name == missing and owner is not None and (apps := _apps(owner)):
+            raise InvalidArgument(
+                f"there is no module {name!r}; {owner.__name__} has an app: write {apps[0]}"
+            ) from error
+        if name == missing or name.startswith(missing + "."):
+            raise InvalidArgument(
+                f"there is no module {missing!r} in {Path.cwd()} or among the installed "
+                "packages; run this where your code is"
+            ) from error
+        extra = EXTRAS.get(missing.partition(".")[0])
+        mend = f"pip install 'bide[{extra}]'" if extra else "install the package that brings it"
+        raise InvalidArgument(
+            f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
+            f"{mend}, for {sys.executable}"
+        ) from error
+    except InvalidArgument as error:  # it says all that there is to say
+        if logging.getLogger("bide").isEnabledFor(logging.DEBUG):
+            sys.stderr.writelines(_told(error).format())
+        raise InvalidArgument(
+            f"{name} cannot be imported{_place(error.__traceback__)}: {error}"
+        ) from error
+    except Exception as error:
+        sys.stderr.writelines(_told(error).format())
+        raise InvalidArgument(
+            f"{name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _is_ours(filename: str) -> bool:
+    """Tell whether a frame is of the import system or of this package: not of the user's code."""
+    return filename.startswith(("<frozen importlib", HERE)) or filename == importlib.__file__
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Return where the user's code has raised, if it did."""
+    frames = [
+        frame for frame in traceback.extract_tb(trace)
+        if not _is_ours(frame.filename) and not frame.filename.startswith(PACKAGE)
+    ]  # fmt: skip
+    if not frames:
+        return ""
+    return f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})"
+
+
+def _told(error: BaseException) -> traceback.TracebackException:
+    """Return an error with its causes, without the frames that led to the user's code."""
+    whole = one = traceback.TracebackException.from_exception(error)
+    rest = [one]
+    while rest:
+        one = rest.pop()
+        frames = [frame for frame in one.stack if not _is_ours(frame.filename)]
+        one.stack = traceback.StackSummary.from_list(frames)
+        rest += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+    return whole

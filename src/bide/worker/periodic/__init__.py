@@ -1,0 +1,1 @@
+"""Sources and schedules: chains of messages of which each puts the next."""

@@ -1,0 +1,136 @@
+"""The chain of a schedule: tick after tick, each run once among all processes."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from bide.consuming.decoding import Unfit
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Discard
+from bide.consuming.store_client import StoreClient
+from bide.model.commands import Cancel
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.model.replies import Outcomes
+from bide.worker.periodic.chain import REMEMBERED, Links, id_of, moment_of, stands
+from bide.worker.periodic.recurrence import Recurrence, parse, told
+from bide.worker.periodic.schedule import Schedule, TickBody, plan
+from bide.worker.periodic.tick import Tick
+
+__all__ = ["ScheduleTicks", "read"]
+
+_log = logging.getLogger("bide.worker")
+
+
+class ScheduleTicks:
+    """Runs a schedule tick by tick.
+
+    A tick that is claimed puts the next one first, and is run then: so neither a failure of its
+    function, nor the death of its process, stops the schedule.
+
+    Args:
+        schedule: what is run.
+        access: the way to the store.
+    """
+
+    def __init__(self, schedule: Schedule, access: StoreClient) -> None:
+        self._schedule = schedule
+        self._access = access
+        self._links = Links(access, schedule.queue)
+        self._started: int | None = None
+
+    async def begin(self) -> None:
+        """Put the first tick if there is none, and have what waits follow this schedule."""
+        await self._links.remember(self._links.queue, REMEMBERED)
+        await self._align()
+
+    async def keep(self) -> None:
+        """Begin, and mend the chain whenever it broke."""
+        await self.begin()
+        while True:
+            await self._links.pause()
+            if not _ticks(await self._links.alive()):
+                await self._put_first(None)
+
+    async def _align(self) -> None:
+        """Have what waits follow the schedule as it is in this process, which is the newest."""
+        self._started = await self._links.now()
+        ticks = _ticks(await self._links.alive())
+        mine = self._schedule.recurrence.spec
+        foreign = {
+            link.id: tick for link, tick in ticks
+            if tick.spec != mine and link.state == "delayed" and not link.attempt
+        }  # fmt: skip
+        if ticks and not foreign:
+            return
+        previous = max((tick.previous for tick in foreign.values() if tick.previous), default=None)
+        id = await self._put_first(previous)
+        if old := [one for one in foreign if one != id]:
+            _log.info("%s: the schedule has become %s", self._schedule.name, mine)
+            await self._access.patiently(Outcomes, Cancel(self._links.queue, old))
+
+    async def _put_first(self, previous: int | None) -> str:
+        now = await self._links.now()
+        rule = self._schedule.recurrence
+        body = TickBody(rule.after(now), previous, rule.spec, self._started or now)
+        return await self._put(rule, body)
+
+    async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+        """Put the tick after this one, and run this one if it is to be run."""
+        schedule, message = self._schedule, one.message
+        tick = read(message)
+        if tick is None:
+            raise Unfit(f"this is no tick, and {schedule.queue} is the queue of a schedule")
+        rule, since = self._rule(tick)
+        first = message.attempt == 1 and not message.failures
+        what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
+        if not await self._links.later(tick.due):
+            # One that stands for others is missed, however soon it comes.
+            stands_for = what.missed and not what.run and schedule.missed == "once"
+            body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
+            await self._put(rule, body)
+        if not what.run:
+            raise Discard(what.why)
+        one.given = Tick(
+            schedule.queue,
+            told(tick.due, rule.zone),
+            None if tick.previous is None else told(tick.previous, rule.zone),
+            what.missed,
+        )
+        await go_on()
+
+    def _rule(self, tick: TickBody) -> tuple[Recurrence, int]:
+        """Return by what the chain goes on: this process's schedule, unless a newer one put it."""
+        mine, started = self._schedule.recurrence, self._started
+        if tick.spec != mine.spec and started is not None and tick.since > started:
+            try:
+                return parse(tick.spec), tick.since
+            except InvalidArgument as error:  # of a zone that is not known here
+                _log.warning("%s: a newer process has put a tick: %s", self._schedule.name, error)
+        elif tick.spec == mine.spec:
+            return mine, tick.since
+        return mine, started or tick.since
+
+    async def _put(self, rule: Recurrence, body: TickBody) -> str:
+        """Put a tick, or the next one that has not been yet; return its id."""
+        attempts = self._schedule.attempts
+        while True:
+            id = id_of(body.due)
+            outcome = await self._links.put(id, msgspec.json.encode(body), body.due, attempts)
+            if stands(outcome):
+                return id
+            body = msgspec.structs.replace(body, due=rule.after(body.due))
+
+
+def read(message: Message) -> TickBody | None:
+    """Return what a message says as a tick; `None` if it is none."""
+    try:
+        tick = msgspec.json.decode(message.data, type=TickBody) if message.json else None
+    except msgspec.MsgspecError:
+        return None
+    return tick if tick is not None and moment_of(message.id) == tick.due else None
+
+
+def _ticks(links: list[Message]) -> list[tuple[Message, TickBody]]:
+    return [(link, tick) for link in links if (tick := read(link)) is not None]

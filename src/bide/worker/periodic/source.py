@@ -1,0 +1,242 @@
+"""A source: a function of the user's that says which messages should be there, and its windows."""
+
+import inspect
+import re
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from bide.consuming.handler import name_of
+from bide.consuming.handling import Handling
+from bide.consuming.store_client import StoreClient
+from bide.model.backoff import Backoff
+from bide.model.body import MAX_BODY
+from bide.model.commands import Put
+from bide.model.errors import InvalidArgument
+from bide.model.identity import OWN, check_queue
+from bide.model.message import Message, NewMessage
+from bide.model.moments import to_datetime
+from bide.model.replies import Outcomes
+from bide.queue.arguments import Arguments
+
+__all__ = [
+    "PREFIX", "Asked", "Source", "Window", "WindowBody", "home_of", "inspect_source", "read_window",
+    "source_of",
+]  # fmt: skip
+
+PREFIX = f"{OWN}source:"
+"""How the queues begin in which the windows of sources wait; a namespace may stand before it."""
+
+BATCH = 500
+"""How many messages of a source are put at a time."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What came of a window. Moments are Unix milliseconds."""
+
+    after: int
+    before: int
+    ended: int
+    found: int
+    """How many messages the source returned."""
+    put: int
+    """How many of them were not there yet."""
+
+
+class WindowBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a window that waits: how far the source has come."""
+
+    after: int | None = None
+    """When the source was asked last; `None`: never."""
+    every: int = 0
+    window: int = 0
+    last: Asked | None = None
+    put: int = 0
+    """How many messages it has put since it began."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One source of an app. Times are in milliseconds."""
+
+    queue: str
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    every: int
+    window: int
+    back: int
+    keep: int
+    retry: Backoff
+
+    @property
+    def home(self) -> str:
+        """The queue in which its windows wait."""
+        return home_of(self.queue, self.name)
+
+    def run(self, one: Handling) -> Any:
+        """Ask for the window that the chain has opened; an async source gives what to await."""
+        window: Window = one.given
+        return window.ask_async(one) if self.is_async else window.ask(one)
+
+
+class Window:
+    """One asking of a source. Nothing of it is held in memory but a batch.
+
+    Args:
+        source: who is asked.
+        access: the way to the store.
+        after: from when on, in Unix milliseconds.
+        before: up to when.
+    """
+
+    def __init__(self, source: Source, access: StoreClient, after: int, before: int) -> None:
+        self.source = source
+        self.after = after
+        self.before = before
+        self.found = 0
+        self.put = 0
+        self._access = access
+        self._arguments = Arguments(source.queue, MAX_BODY)
+
+    def ask(self, one: Handling) -> None:
+        """Ask a plain source, in its thread, in which it is iterated as well."""
+        messages = iter(self._iterable(self._call()))
+        while batch := list(islice(messages, BATCH)):
+            if one.gone:  # somebody else asks for this window, or is going to
+                return
+            reply = self._access.lane.call(self._command(batch))
+            assert isinstance(reply, Outcomes)
+            self._count(reply)
+
+    async def ask_async(self, one: Handling) -> None:
+        """Ask an async source."""
+        messages = self._call()
+        if inspect.isawaitable(messages):
+            messages = await messages
+        if not isinstance(messages, AsyncIterable):
+            for batch in _batches(self._iterable(messages)):
+                await self._store(batch)
+            return
+        batch = []
+        async for message in messages:
+            batch.append(message)
+            if len(batch) == BATCH:
+                await self._store(batch)
+                batch = []
+        if batch:
+            await self._store(batch)
+
+    def _call(self) -> Any:
+        return self.source.function(to_datetime(self.after), to_datetime(self.before))
+
+    async def _store(self, batch: list[Any]) -> None:
+        self._count(await self._access.once(Outcomes, self._command(batch)))
+
+    def _command(self, batch: list[Any]) -> Put:
+        for message in batch:
+            if not isinstance(message, NewMessage):
+                raise TypeError(
+                    f"a source returns bide.NewMessage objects, and this one a "
+                    f"{type(message).__name__}"
+                )
+            if message.id is None:
+                raise ValueError(
+                    "a message of a source needs an id, made of what it is about: without one it "
+                    "would be put again by every window"
+                )
+        return self._arguments.put(batch, "keep", self._access.clock.now())
+
+    def _count(self, reply: Outcomes) -> None:
+        self.found += len(reply.outcomes)
+        self.put += sum(outcome.done for outcome in reply.outcomes)
+
+    def _iterable(self, messages: Any) -> Iterable[Any]:
+        if messages is None or isinstance(messages, (str, bytes)):
+            kind = type(messages).__name__
+        elif isinstance(messages, Iterable):
+            return messages
+        else:
+            kind = type(messages).__name__
+        raise TypeError(
+            f"a source returns an iterable of bide.NewMessage objects, or yields them; this one "
+            f"returned {'None' if messages is None else f'a {kind}'}"
+        )
+
+
+def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(messages)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+def home_of(queue: str, name: str) -> str:
+    """Return the queue in which the windows of a source wait.
+
+    Example:
+        >>> home_of("orders", "unpaid"), home_of("acme/orders", "unpaid")
+        ('bide:source:orders:unpaid', 'acme/bide:source:orders:unpaid')
+    """
+    namespace, slash, plain = queue.rpartition("/")
+    return f"{namespace}{slash}{PREFIX}{plain}:{name}"
+
+
+def source_of(home: str) -> tuple[str, str] | None:
+    """Return of which queue and source the windows wait there; `None` if it is another queue.
+
+    Example:
+        >>> source_of("bide:source:orders:unpaid"), source_of("orders")
+        (('orders', 'unpaid'), None)
+    """
+    namespace, slash, rest = home.rpartition("/")
+    queue, colon, name = rest.removeprefix(PREFIX).rpartition(":")
+    if not rest.startswith(PREFIX) or not colon:
+        return None
+    return f"{namespace}{slash}{queue}", name
+
+
+def read_window(message: Message) -> WindowBody:
+    """Return how far a source has come; a window that was put by hand knows nothing."""
+    try:
+        return msgspec.json.decode(message.data, type=WindowBody)
+    except msgspec.MsgspecError:
+        return WindowBody()
+
+
+def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -> tuple[str, bool]:
+    """Return the name of a source, and whether it is async.
+
+    Raises:
+        InvalidArgument: it does not take (after, before), or its name cannot be.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"a source must be a function, not a {type(function).__name__}")
+    called = name_of(function)
+    try:
+        inspect.signature(function).bind(0, 1)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"{called} must take (after, before), the two moments of a window: {error}"
+        ) from error
+    chosen = getattr(function, "__name__", "") if name is None else name
+    if not isinstance(chosen, str) or not _NAME.fullmatch(chosen):
+        raise InvalidArgument(
+            f"name={chosen!r} cannot be the name of a source: letters, digits and _ . -; give it "
+            "one with name="
+        )
+    try:
+        check_queue(home_of(check_queue(queue), chosen))
+    except InvalidArgument as error:
+        if len(home_of(queue, chosen).rpartition("/")[2]) <= 128:
+            raise
+        raise InvalidArgument(
+            f"the queue {queue!r} and the source {chosen!r} have names too long for each other: "
+            f"{PREFIX}{queue}:{chosen} may have 128 letters; give it a short one with name="
+        ) from error
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    return chosen, is_async

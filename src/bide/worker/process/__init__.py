@@ -1,0 +1,1 @@
+"""Worker processes: the supervisor, its children, signals, reload and health."""

@@ -1,0 +1,172 @@
+"""A worker process: started by the supervisor, it runs one app until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+
+import msgspec
+
+from bide.model.errors import BideError, InvalidArgument
+from bide.observing.logs import configure
+from bide.worker.app.app import App
+from bide.worker.app.loading import lives_alone, load
+from bide.worker.process.pipe import Pipe, Report
+from bide.worker.process.runner import Runner
+
+__all__ = ["BEAT", "Orders", "loop_factory", "main"]
+
+BEAT = 1.0
+"""How often, in seconds, a process tells its supervisor that its event loop moves."""
+
+LINGER = 2.0
+"""Seconds at the end for tasks and threads that handlers have begun to end as well."""
+
+WRONG_USAGE, FAILED = 2, 3
+
+_log = logging.getLogger("bide.worker")
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a process is told by its supervisor."""
+
+    target: str
+    queues: list[str]
+    grace: float
+    log_json: bool
+    log_level: str
+    processes: int
+    """How many share the work."""
+    given_url: bool
+    """Whether the environment's `BIDE_URL` goes before the store that the app names."""
+    metrics: bool
+    """Whether it is to tell what it has done."""
+    line: int
+    """The descriptor of the socket to the supervisor."""
+
+
+def main(text: str) -> int:
+    """Do as ordered; return the exit code."""
+    orders = msgspec.json.decode(text, type=Orders)
+    configure(as_json=orders.log_json, level=orders.log_level)
+    report = Report()
+    with asyncio.Runner(loop_factory=loop_factory()) as loop:
+        code = 1
+        try:
+            loop.run(_work(orders, report))
+            code = 0
+        except asyncio.CancelledError:
+            code = 0  # told to end before it was ready
+        except BideError as error:
+            sys.stderr.write(f"error: {error}\n")
+            code = WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
+        except Exception as error:
+            if report.ready:
+                raise
+            traceback.print_exc()
+            what = f"{type(error).__name__}: {error}".removesuffix(": ")
+            sys.stderr.write(f"error: {orders.target} could not begin its work: {what}\n")
+            code = FAILED
+        finally:
+            _let_go(loop.get_loop(), code)
+    return code
+
+
+def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
+    """See to it that the process ends, whatever handlers have left behind."""
+    main = threading.main_thread()
+    threads = [one for one in threading.enumerate() if one is not main and not one.daemon]
+    if asyncio.all_tasks(loop) or threads:  # else nobody would wait for anything
+        timer = threading.Timer(LINGER, _leave, [code])
+        timer.daemon = True
+        timer.start()
+
+
+def _leave(code: int) -> None:
+    _log.error("something that handlers have begun does not end; the process leaves it behind")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes uvloop's event loop, if that is installed."""
+    if find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return factory
+
+
+async def _work(orders: Orders, report: Report) -> None:
+    loop = asyncio.get_running_loop()
+    app = load(orders.target, os.environ["BIDE_URL"] if orders.given_url else None)
+    _check_store(app, orders.processes)
+    runner = Runner(
+        app, orders.queues, grace=orders.grace,
+        ready=lambda: _ready(line, report), present=True,
+    )  # fmt: skip
+    report.store = runner.store
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if report.ready:
+            runner.stop()
+        else:  # there is nothing to finish, and a lifespan may never be entered
+            task.cancel()
+
+    def orphaned() -> None:
+        _log.error("the supervisor has died; stopping")
+        stop()
+
+    line = Pipe(orders.line, orphaned)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await line.open()
+    beats = asyncio.create_task(_beat(line, report, runner, orders.metrics))
+    try:
+        await runner.run()
+    finally:
+        beats.cancel()
+        if orders.metrics:
+            report.tallies = runner.tallies()
+        await line.close(report)
+
+
+def _check_store(app: App, processes: int) -> None:
+    if not lives_alone(app._url):
+        return
+    if processes > 1:
+        raise InvalidArgument(
+            f"{app.url} lives in one process, and {processes} are to share it; use --processes 1, "
+            "or a store that can be shared: sqlite:///bide.db"
+        )
+    _log.warning(
+        "%s lives in this process: nobody else can put anything into it, and all is lost at its "
+        "end; to share it name another store, such as sqlite:///bide.db", app.url,
+    )  # fmt: skip
+
+
+def _ready(line: Pipe, report: Report) -> None:
+    report.ready = True
+    line.tell(report)
+
+
+async def _beat(line: Pipe, report: Report, runner: Runner, metrics: bool) -> None:
+    while True:
+        await asyncio.sleep(BEAT)
+        if metrics:
+            report.tallies = runner.tallies()
+        report.stuck = runner.stuck()
+        line.tell(report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

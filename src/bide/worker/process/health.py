@@ -1,0 +1,89 @@
+"""How others see whether the worker is well: a file, or a port."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from bide.model.errors import InvalidArgument
+from bide.observing.ports import unlistenable
+
+__all__ = ["HealthFile", "HealthPort"]
+
+_log = logging.getLogger("bide.worker")
+
+
+class HealthFile:
+    """A file that is there while the worker is well, touched at each look.
+
+    Args:
+        path: of the file. A probe may look at its age as well.
+
+    Raises:
+        InvalidArgument: there is no folder to keep it in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.absolute().parent.is_dir():
+            raise InvalidArgument(f"there is no folder {path.absolute().parent} for {path.name}")
+        self._path = path
+
+    def tell(self, trouble: str | None) -> None:
+        """Touch the file, or remove it when something is wrong."""
+        try:
+            if trouble is None:
+                self._path.touch()
+            else:
+                self._path.unlink(missing_ok=True)
+        except OSError as error:  # whoever looks at its age finds out; the work goes on
+            _log.error("the health file cannot be kept: %s", error)
+
+
+class HealthPort:
+    """Answers HTTP on a port, whatever is asked: 200 while the worker is well, else 503 and why.
+
+    Args:
+        port: 0 for any; `port` tells which then.
+        trouble: tells what is wrong, if anything.
+        host: at which address; all of this machine's by default, as probes come from outside.
+    """
+
+    def __init__(self, port: int, trouble: Callable[[], str | None], host: str = "") -> None:
+        self.port = port
+        self._trouble = trouble
+        self._host = host or None
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            InvalidArgument: the port is taken, or may not be used.
+        """
+        try:
+            self._server = await asyncio.start_server(self._answer, self._host, self.port)
+        except OSError as error:
+            what = f"health_port={self.port} cannot be listened on"
+            raise unlistenable(what, error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Answer no longer."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await reader.readuntil(b"\r\n\r\n")
+            trouble = self._trouble()
+            status = "200 OK" if trouble is None else "503 Service Unavailable"
+            body = (trouble or "well") + "\n"
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
+            writer.write((head + body).encode())
+            await writer.drain()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            return  # whoever asked has gone, or speaks no HTTP
+        finally:
+            writer.close()

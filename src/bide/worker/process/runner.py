@@ -1,0 +1,222 @@
+"""The runner: an app at work in this process, from its lifespan's beginning to its end."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bide.clock import sleep
+from bide.consuming.consumer import Consumer
+from bide.consuming.crash_isolation import CrashIsolation
+from bide.consuming.queue_handlers import chained
+from bide.consuming.store_client import StoreClient
+from bide.consuming.tracing import traced
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Queues
+from bide.model.errors import InvalidArgument, StoreBusy
+from bide.observing.heartbeat import Heartbeat, may_be_listed
+from bide.observing.tally import Tally
+from bide.worker.app.app import App
+from bide.worker.app.lifespan import lifespan
+from bide.worker.process.loop_watch import LIMIT, Watch
+
+__all__ = ["Runner", "chosen"]
+
+INTERRUPTED = 1.0
+"""Seconds for async handlers to clean up after they were interrupted."""
+
+FAREWELL = 5.0
+"""Seconds to tell the store what became of the last messages; without it, they lapse."""
+
+_log = logging.getLogger("bide.worker")
+
+
+class Runner:
+    """Runs the handlers of an app until it is told to stop.
+
+    Args:
+        app: what to run.
+        queues: only these, and their sources; all that have a handler or a source by default.
+        grace: seconds that handlers get to finish when the worker stops.
+        lane: the way to the store, if somebody has one open; it is not closed then.
+        ready: called once messages are claimed.
+        blocked: seconds after which a handler that holds up the loop is named in a warning.
+        present: tell in the store that this worker is there, for `bide top`.
+
+    Raises:
+        InvalidArgument: the app has no handler, or none for one of the queues.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        queues: Iterable[str] = (),
+        *,
+        grace: float = 30.0,
+        lane: Lane | None = None,
+        ready: Callable[[], None] = lambda: None,
+        blocked: float = LIMIT,
+        present: bool = False,
+    ) -> None:
+        self._app = app
+        self._queues = chosen(app, list(queues))
+        self._grace = grace
+        self._lane = lane
+        self._ready = ready
+        self._blocked = blocked
+        self._present = present
+        self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        self.stations: dict[str, Consumer] = {}
+
+    @property
+    def store(self) -> str:
+        """The store's URL, with its password."""
+        return self._app._url
+
+    def tallies(self) -> dict[str, Tally]:
+        """Return what was done so far on each queue."""
+        return {queue: station.current() for queue, station in self.stations.items()}
+
+    def stuck(self) -> list[str]:
+        """Return the queues all of whose places are taken by handlers that do not return."""
+        return [queue for queue, station in self.stations.items() if station.stuck]
+
+    def stop(self) -> None:
+        """Claim no more, let what runs finish, and leave; the second call hands it back at once."""
+        if self._stopping.is_set():
+            self._hurrying.set()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until `stop` is called.
+
+        Raises:
+            StoreError: the store cannot be opened. Once it was open, it is waited for instead.
+        """
+        lane = self._lane or open_lane(self._app._url, self._app.clock)
+        try:
+            await _first_contact(lane)
+            async with lifespan(self._app):
+                await self._work(StoreClient(lane, self._app.clock))
+        finally:
+            if self._lane is None:
+                await asyncio.to_thread(close_lane, lane)
+
+    async def _work(self, access: StoreClient) -> None:
+        holder = f"{socket.gethostname()}:{os.getpid()}"
+        watch = Watch(self._name_of, self._busy, self._blocked)
+        suspects = CrashIsolation()
+        chains = []
+        for queue in self._queues:
+            duty = self._app.duties[queue]
+            around, chain = chained(duty, access, self._app.around)
+            if chain is not None:
+                chains.append(chain)
+            self.stations[queue] = Consumer(
+                duty, traced(around), self._app.state, access, holder, watch.look, suspects
+            )
+        stations = list(self.stations.values())
+        claims = [asyncio.create_task(station.claim()) for station in stations]
+        chores = [asyncio.create_task(station.settle()) for station in stations]
+        chores += [asyncio.create_task(station.beat()) for station in stations]
+        chores += [asyncio.create_task(chain.keep()) for chain in chains]
+        chores += [asyncio.create_task(station.report()) for station in stations]
+        attendance = Heartbeat(
+            access.lane, access.clock, holder, lambda: {holder: list(self.stations)}, self.tallies
+        )
+        if self._present and may_be_listed(access.lane):
+            chores.append(asyncio.create_task(attendance.keep()))
+        try:
+            _log.info("at work on %s, at %s", ", ".join(self._queues), self._app.url)
+            self._ready()
+            await _first_of(asyncio.create_task(self._stopping.wait()), *claims, *chores)
+            await _cancel(claims)  # what they bring goes back by itself
+            await self._leave(access, stations, chores)
+        finally:
+            await _cancel(claims + chores)
+            await attendance.leave()
+            watch.close()
+            for station in stations:
+                station.close()
+
+    async def _leave(
+        self, access: StoreClient, stations: list[Consumer], chores: "list[asyncio.Task[None]]"
+    ) -> None:
+        """Let what runs finish, within the grace; hand the rest back."""
+        clock = access.clock
+        for station in stations:
+            station.leave()
+        running = sum(len(station.running) for station in stations)
+        if running:
+            _log.info("stopping; %d running, with %g s to finish", running, self._grace)
+        quiet = asyncio.ensure_future(
+            asyncio.gather(*[station.until_quiet() for station in stations])
+        )
+        grace = asyncio.create_task(sleep(clock, self._grace))
+        hurry = asyncio.create_task(self._hurrying.wait())
+        await _first_of(quiet, grace, hurry, *chores)
+        await _cancel([grace, hurry])
+        for act, patience in ((Consumer.hand_back, INTERRUPTED), (Consumer.abandon, FAREWELL)):
+            if not quiet.done():
+                for station in stations:
+                    act(station)
+                over = asyncio.create_task(sleep(clock, patience))
+                await _first_of(quiet, over, *chores)
+                await _cancel([over])
+        if not quiet.done():
+            _log.error("the store could not be told of the last messages; their leases lapse")
+            await _cancel([quiet])
+
+    def _busy(self) -> bool:
+        return any(station.running for station in self.stations.values())
+
+    def _name_of(self, task: "asyncio.Task[object]") -> str | None:
+        for station in self.stations.values():
+            for one in list(station.running):
+                if one.task is task:
+                    return f"{one.handler.name}, with {one!r},"
+        return None
+
+
+def chosen(app: App, queues: list[str]) -> list[str]:
+    """Return the queues to work on: those named, or all that have a handler.
+
+    Raises:
+        InvalidArgument: the app has no handler, or none for one of the queues.
+    """
+    known = ", ".join(app.duties)
+    if not known:
+        raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
+    for queue in queues:
+        if queue not in app.duties and all(duty.fills != queue for duty in app.duties.values()):
+            raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
+    return [
+        name
+        for name, duty in app.duties.items()
+        if not queues or name in queues or duty.fills in queues
+    ]
+
+
+async def _first_contact(lane: Lane) -> None:
+    """Open the store, so that what is wrong with it from the start is said at the start."""
+    try:
+        await lane.acall(Queues("-"))
+    except StoreBusy as error:  # it is there, and it is going to be waited for
+        _log.warning("%s", error)
+
+
+async def _first_of(*tasks: "asyncio.Future[Any]") -> None:
+    """Wait until one of them is done; raise what it has raised."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,108 @@
+"""A place under a supervisor: one process after the other is at work there."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from bide.worker.process.process import Process
+
+__all__ = ["Slot"]
+
+SLOW = 10.0
+"""After so many seconds, again and again, it is said that a new process is not ready yet."""
+
+_log = logging.getLogger("bide.worker")
+
+
+class Slot:
+    """Where one process after the other is at work.
+
+    Args:
+        number: for people.
+        start: starts a process for the place of a number.
+        end: tells a process to end.
+    """
+
+    def __init__(
+        self, number: int, start: Callable[[int], Process], end: Callable[[Process], None]
+    ) -> None:
+        self.number = number
+        self.process: Process | None = None
+        """Who is at work; one that was replaced may be finishing what it has."""
+        self.again = 0.0
+        """Not before is it tried again to replace one that is stuck."""
+        self._start = start
+        self._end = end
+        self._replaced = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether somebody is at work."""
+        return self.process is not None and self.process.ready
+
+    async def fill(self) -> Process:
+        """Start a process unless there is one; wait for its end, or that of its replacement."""
+        if self.process is None:
+            self.process = self._start(self.number)
+        while True:
+            process = self.process
+            replaced = asyncio.create_task(self._replaced.wait())
+            await asyncio.wait([process.over, replaced], return_when=asyncio.FIRST_COMPLETED)
+            replaced.cancel()
+            self._replaced.clear()
+            if self.process is process and process.over.done():
+                self.process = None
+                return process
+
+    async def replace(self, given_up: asyncio.Event, haste: float | None = None) -> bool:
+        """Start another process, have it take the place once it is at work, and end the one before.
+
+        Args:
+            given_up: set when the other one is not to be waited for any more.
+            haste: the one before is told once more to end after so many seconds.
+
+        Returns:
+            Whether it does; if not, all is as it was.
+        """
+        fresh = self._start(self.number)
+        if not await self.until_ready(fresh, given_up):
+            return False
+        old, self.process = self.process, fresh
+        self._replaced.set()
+        if old is not None:  # else it has died meanwhile
+            self._end(old)
+            if haste is not None:
+                await asyncio.sleep(haste)
+                self._end(old)
+            await asyncio.wait([old.over])
+        return True
+
+    async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
+        """Wait for a new process; return whether it works."""
+        known = asyncio.create_task(fresh.until_known())
+        hurry = asyncio.create_task(given_up.wait())
+        waited = 0.0
+        try:
+            while not (await _first(known, hurry)):
+                waited += SLOW
+                _log.warning("the new process %d is not ready after %g s", self.number, waited)
+        finally:
+            known.cancel()
+            hurry.cancel()
+        if fresh.ready:
+            return True
+        if not fresh.over.done():
+            self._end(fresh)
+        elif not fresh.told:
+            _log.error(
+                "the new process %d has ended (%s) before it was ready; those that work go on with "
+                "the code they have",
+                self.number, fresh.cause(),
+            )  # fmt: skip
+        return False
+
+
+async def _first(*tasks: "asyncio.Task[bool]") -> bool:
+    """Wait until one of them is done, though not for ever; return whether one is."""
+    done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
+    return bool(done)

@@ -1,0 +1,73 @@
+"""What all processes of a worker have done, those that are gone included."""
+
+import threading
+from collections.abc import Hashable, Mapping
+
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.replies import Counts
+from bide.observing.metrics import counts_of
+from bide.observing.tally import Tally, added
+
+__all__ = ["Totals"]
+
+
+class Totals:
+    """Adds up the tallies of processes, and reads the queues they work on.
+
+    A process tells all it has done since it began. When it ends, what it has told last is kept; of
+    one that is killed the last second is lost, though not from the store, which counts by itself.
+    Written by the supervisor's loop, read by a thread at each scrape.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._living: dict[Hashable, Mapping[str, Tally]] = {}
+        self._gone: dict[str, Tally] = {}
+        self._url = ""
+        self._lane: Lane | None = None
+        self.ready = 0
+        self.restarts = 0
+
+    def told(self, process: Hashable, store: str, tallies: Mapping[str, Tally]) -> None:
+        """A process has told what it has done so far."""
+        with self._lock:
+            self._url = store or self._url
+            if tallies:
+                self._living[process] = tallies
+
+    def ended(self, process: Hashable) -> None:
+        """A process has ended."""
+        with self._lock:
+            last = self._living.pop(process, {})
+            ceased = {queue: tally.ceased() for queue, tally in last.items()}
+            self._gone = added([self._gone, ceased])
+
+    def tallies(self) -> dict[str, Tally]:
+        """Return what was done on each queue."""
+        with self._lock:
+            return added([self._gone, *self._living.values()])
+
+    def counts(self) -> dict[str, Counts]:
+        """Read the queues; nothing while no process has told where, or of a store of its own.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        with self._lock:
+            if not self._url:
+                return {}
+            if self._lane is None:
+                self._lane = open_lane(self._url)
+            lane = self._lane
+        if not lane.capabilities.shared:
+            return {}
+        return counts_of(lane, self.tallies())
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._lock:
+            lane, self._lane = self._lane, None
+            self._url = ""
+        if lane is not None:
+            close_lane(lane)

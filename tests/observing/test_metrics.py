@@ -1,0 +1,178 @@
+"""Prometheus metrics: what a scrape says of queues on a real store, and of a worker's processes."""
+
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
+
+import bide
+from bide.engines.sqlite import SqliteEngine
+from bide.lane import Lane
+from bide.model.errors import InvalidArgument
+from bide.observing.metrics import MetricsServer, counts_of, registry_of
+from bide.observing.tally import Tally
+from bide.testing import FakeClock
+
+Labels = Mapping[str, str]
+
+
+class Team:
+    """Two processes, one of which was replaced."""
+
+    ready = 2
+    restarts = 1
+
+    def tallies(self) -> Mapping[str, Tally]:
+        tally = Tally(claims=3, claimed=5, running=1)
+        tally.ended("acked", 4)
+        for seconds in (0.002, 0.2, 7_200):
+            tally.lateness.observe(seconds)
+        tally.duration.observe(0.02)
+        return {"orders": tally}
+
+
+class Shop:
+    """A store with two queues, by a clock of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = FakeClock()
+        self.url = f"sqlite:///{path}"
+        self.lane = Lane(lambda: SqliteEngine(path), self.clock)
+        self.registry = registry_of(
+            lambda: counts_of(self.lane), Team(), now=lambda: self.clock.now() / 1000
+        )
+        with bide.Queue("orders", self.url, clock=self.clock) as orders:
+            orders.put_many([1, 2, 3], delay="1h")
+            orders.put("due")
+            orders.put("held")
+            orders.put("gone", id="gone")
+            orders.cancel("gone")
+            (held,) = orders.claim(lease="1h")
+            orders.put("bad")
+            orders.bury(orders.claim(), "bad")
+            held.ack()
+        with bide.Queue("mail", self.url, clock=self.clock) as mail:
+            mail.put("later", delay="1d")
+            mail.pause()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    found = Shop(tmp_path / "bide.db")
+    yield found
+    found.lane.close()
+
+
+def test_queues_are_told_by_state(shop: Shop) -> None:
+    sizes = {
+        state: shop.value("bide_queue_messages", queue="orders", state=state)
+        for state in ("delayed", "ready", "leased", "dead")
+    }
+    assert sizes == {"delayed": 3, "ready": 1, "leased": 0, "dead": 1}
+    assert shop.value("bide_queue_messages", queue="mail", state="delayed") == 1
+    assert shop.value("bide_queue_paused", queue="mail") == 1
+    assert shop.value("bide_queue_paused", queue="orders") == 0
+
+
+def test_the_oldest_that_waits_grows_older(shop: Shop) -> None:
+    assert shop.value("bide_queue_oldest_overdue_seconds", queue="orders") == 0
+    shop.clock.advance(90)
+    assert shop.value("bide_queue_oldest_overdue_seconds", queue="orders") == 90
+    assert shop.value("bide_queue_oldest_overdue_seconds", queue="mail") == 0
+
+
+def test_counters_are_those_of_the_store(shop: Shop) -> None:
+    found = {
+        name: shop.value(f"bide_messages_{name}_total", queue="orders")
+        for name in ("put", "acked", "cancelled", "died", "retried", "expired", "lapsed")
+    }
+    assert found == {
+        "put": 7, "acked": 1, "cancelled": 1, "died": 1, "retried": 0, "expired": 0, "lapsed": 0,
+    }  # fmt: skip
+
+
+def test_deliveries_are_those_of_all_processes(shop: Shop) -> None:
+    assert shop.value("bide_worker_processes") == 2
+    assert shop.value("bide_worker_restarts_total") == 1
+    assert shop.value("bide_claims_total", queue="orders") == 3
+    assert shop.value("bide_messages_claimed_total", queue="orders") == 5
+    assert shop.value("bide_deliveries_total", queue="orders", outcome="acked") == 4
+    assert shop.value("bide_deliveries_total", queue="orders", outcome="dead") == 0
+    assert shop.value("bide_deliveries_running", queue="orders") == 1
+    lateness = "bide_delivery_lateness_seconds"
+    assert shop.value(f"{lateness}_bucket", queue="orders", le="0.0025") == 1
+    assert shop.value(f"{lateness}_bucket", queue="orders", le="+Inf") == 3
+    assert shop.value(f"{lateness}_count", queue="orders") == 3
+    assert shop.value(f"{lateness}_sum", queue="orders") == 7200.202
+
+
+def test_the_text_is_sound_and_labels_are_few(shop: Shop) -> None:
+    text = exposition.generate_latest(shop.registry).decode()  # type: ignore[no-untyped-call]
+    families = list(parse_strictly(text))  # type: ignore[no-untyped-call]
+    assert all(family.documentation for family in families)
+    labels = {label for family in families for s in family.samples for label in s.labels}
+    assert labels == {"queue", "state", "outcome", "le"}
+    assert generate_latest(shop.registry).decode().count("# HELP") > 15
+
+
+def test_a_store_that_is_away_is_told_and_nothing_is_made_up(tmp_path: Path) -> None:
+    lane = Lane(lambda: SqliteEngine(tmp_path / "no" / "such" / "bide.db"))
+    registry = registry_of(lambda: counts_of(lane), Team())
+    assert registry.get_sample_value("bide_store_up") == 0
+    assert "bide_queue_messages" not in generate_latest(registry).decode()
+    assert registry.get_sample_value("bide_worker_processes") == 2
+    lane.close()
+
+
+def test_making_a_registry_touches_no_store() -> None:
+    def counts() -> Mapping[str, bide.Counts]:
+        raise AssertionError("nobody has asked yet")
+
+    registry_of(counts)
+
+
+def test_queues_may_be_named(shop: Shop) -> None:
+    assert list(counts_of(shop.lane, ["mail"])) == ["mail"]
+    with bide.Queue("bide:move", shop.url, clock=shop.clock) as ledger:
+        ledger.put(1)
+    assert list(counts_of(shop.lane)) == ["mail", "orders"]
+    assert list(counts_of(shop.lane, ["bide:move"])) == ["bide:move"]
+
+
+def test_it_is_served_until_it_is_closed(shop: Shop) -> None:
+    server = MetricsServer(shop.registry, 0, "127.0.0.1")
+    server.open()
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5) as answer:
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert b'bide_messages_put_total{queue="orders"} 7.0' in answer.read()
+    server.close()
+    server.close()
+    with socket.socket() as free:
+        assert free.connect_ex(("127.0.0.1", server.port)) != 0
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = MetricsServer(CollectorRegistry(), port, "127.0.0.1")
+        expected = f"metrics cannot be served at 127.0.0.1:{port}: Address already in use"
+        with pytest.raises(InvalidArgument, match=expected):
+            server.open()
+
+
+def test_a_missing_library_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(bide.InvalidArgument, match=r"pip install 'bide\[metrics\]'"):
+        registry_of(dict)

@@ -1,0 +1,355 @@
+"""Receivers that hang, drip, break off, lie, or have no certificate."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+import pytest
+import trustme
+
+from tests.targets.http.receiver import Got, answer, receiver
+from tests.targets.http.stage import Stage, until
+
+
+async def error_of(stage: Stage) -> str:
+    await stage.delayed(1)
+    error = (await stage.find("m0")).error
+    assert error is not None
+    return error
+
+
+def test_a_receiver_that_hangs_is_given_up_in_time(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(timeout=5_000) as (it, _):
+
+            async def hang(got: Got, _: asyncio.StreamWriter) -> bytes:
+                await asyncio.Event().wait()
+                return b""
+
+            it.script = hang
+            await stage.put(1)
+            await until(lambda: it.got)
+            began = stage.clock.now()
+            await stage.pass_time(lambda: stage.counts().sizes.delayed)
+            assert stage.clock.now() - began >= 4_900
+            assert await error_of(stage) == "no answer within 5 s"
+
+    stage.play(story())
+
+
+def test_a_receiver_that_drips_its_head_is_given_up_in_time(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(timeout=5_000) as (it, _):
+
+            async def drip(got: Got, writer: asyncio.StreamWriter) -> bytes:
+                while True:
+                    writer.write(b"H")
+                    await writer.drain()
+                    await asyncio.Event().wait()
+
+            it.script = drip
+            await stage.put(1)
+            await until(lambda: it.got)
+            await stage.pass_time(lambda: stage.counts().sizes.delayed)
+            assert await error_of(stage) == "no answer within 5 s"
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_that_never_ends_counts_as_its_status(stage: Stage, status: int) -> None:
+    async def story() -> None:
+        async with stage.at_work(timeout=60_000) as (it, _):
+
+            async def drip(got: Got, writer: asyncio.StreamWriter) -> bytes:
+                writer.write(answer(status, b"so far", length=1_000_000))
+                await writer.drain()
+                await asyncio.Event().wait()
+                return b""
+
+            it.script = drip
+            await stage.put(1)
+            await until(lambda: it.got)
+            began = stage.clock.now()
+            counts = stage.counts
+            ended = lambda: counts().flow.acked or counts().sizes.delayed  # noqa: E731
+            await stage.pass_time(ended, pause=0.05)
+            assert stage.clock.now() - began < 5_000
+            assert counts().flow.acked == (status == 200)
+            if status == 500:
+                assert await error_of(stage) == "500 Internal Server Error: so far"
+
+    stage.play(story())
+
+
+def test_an_answer_that_is_there_when_time_is_over_counts(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(timeout=500) as (it, _):
+
+            async def drip(got: Got, writer: asyncio.StreamWriter) -> bytes:
+                writer.write(answer(200, b"so far", length=1_000_000))
+                await writer.drain()
+                await asyncio.Event().wait()
+                return b""
+
+            it.script = drip
+            await stage.put(1)
+            await until(lambda: it.got)
+            await stage.pass_time(lambda: stage.counts().flow.acked)
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_that_breaks_off_counts_as_its_status(stage: Stage, status: int) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+
+            async def break_off(got: Got, writer: asyncio.StreamWriter) -> None:
+                writer.write(answer(status, b"half", length=100))
+                await writer.drain()
+
+            it.script = break_off
+            await stage.put(1)
+            if status == 200:
+                await stage.acked(1)
+            else:
+                assert await error_of(stage) == "500 Internal Server Error: half"
+
+    stage.play(story())
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_tried_again(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+
+            async def close(got: Got, writer: asyncio.StreamWriter) -> None:
+                pass
+
+            it.script = close
+            await stage.put(1)
+            assert await error_of(stage) == "the receiver closed the connection without an answer"
+
+    stage.play(story())
+
+
+def test_nobody_listening_is_tried_again(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            url = it.url
+        await stage.subscribe(url)
+        async with stage.pushing():
+            await stage.put(1)
+            assert await error_of(stage) == "no connection: Connection refused"
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"HTTP/1.1 abc What\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n",
+        b"\x00" * 1_000,
+    ],
+    ids=["ssh", "status", "head", "length", "zeros"],
+)
+def test_what_is_no_http_is_tried_again(stage: Stage, data: bytes) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+
+            async def lie(got: Got, writer: asyncio.StreamWriter) -> None:
+                writer.write(data)
+                await writer.drain()
+
+            it.script = lie
+            await stage.put(1)
+            error = await error_of(stage)
+            assert error.startswith(("the answer could not be understood", "the receiver closed"))
+            assert "yyy" not in error
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_huge_answer_is_not_read_to_its_end(stage: Stage, status: int) -> None:
+    async def story() -> None:
+        sent = 0
+
+        async def flood(got: Got, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            writer.write(answer(status, length=1 << 40))
+            while True:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+
+        async with stage.at_work() as (it, _):
+            it.script = flood
+            await stage.put(1)
+            if status == 200:
+                await stage.acked(1)
+            else:
+                assert len(await error_of(stage)) < 600
+            await until(lambda: not it.under_way)
+        assert sent < 20_000_000  # what fits into the buffers of two sockets
+
+    stage.play(story())
+
+
+def test_interim_answers_without_end_are_cut_off(stage: Stage) -> None:
+    """They would keep the event loop busy for as long as the receiver likes."""
+
+    async def story() -> None:
+        sent = 0
+
+        async def flood(got: Got, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            while True:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 4_000)
+                await writer.drain()
+                sent += 100_000
+
+        async with stage.at_work(timeout=300_000) as (it, _):
+            it.script = flood
+            await stage.put(1)
+            assert "more than 8 interim answers" in await error_of(stage)
+            await until(lambda: not it.under_way)
+        assert sent < 20_000_000  # what fits into the buffers of two sockets
+
+    stage.play(story())
+
+
+def test_a_few_interim_answers_are_no_harm(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+            it.answers(early * 8 + answer(204))
+            await stage.put(1)
+            await stage.acked(1)
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_an_answer_in_chunks_or_until_the_end_is_read(stage: Stage, chunked: bool) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            head = b"HTTP/1.1 500 No\r\n"
+            whole = head + b"\r\nhello"
+            if chunked:
+                whole = head + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+            async def tell(got: Got, writer: asyncio.StreamWriter) -> None:
+                writer.write(whole)
+                await writer.drain()
+
+            it.script = tell
+            await stage.put(1)
+            assert await error_of(stage) == "500 Internal Server Error: hello"
+
+    stage.play(story())
+
+
+def test_a_connection_that_the_receiver_closed_while_idle_costs_no_attempt(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(concurrency=1) as (it, _):
+            served = 0
+
+            async def serve_one(got: Got, writer: asyncio.StreamWriter) -> bytes | None:
+                nonlocal served
+                served += 1
+                if served == 2:  # the request came on a kept connection that is about to close
+                    return None
+                return answer(200)
+
+            it.script = serve_one
+            await stage.put(1, 2)
+            await stage.acked(2)
+            assert [got.headers["bide-attempt"] for got in it.got] == ["1", "1", "1"]
+
+    stage.play(story())
+
+
+def test_no_secret_comes_back_into_the_reason(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(headers={"authorization": "Bearer abcdefghij"}) as (it, outlet):
+            secret = stage.secret
+
+            async def echo(got: Got, _: asyncio.StreamWriter) -> bytes:
+                told = " ".join(got.headers.values())
+                return answer(500, f"{secret} {told} {got.target} abcdefghij".encode())
+
+            it.script = echo
+            query = outlet.subscription
+            await stage.subscribe(
+                f"{it.url}?key=hush-hush", headers=dict(query.headers), name="shop"
+            )
+            await stage.pass_time(lambda: "?" in outlet.subscription.url)
+            await stage.put(1)
+            error = await error_of(stage)
+            got = it.got[-1]
+            for hidden in (secret, got.headers["webhook-signature"], "abcdefghij", "hush-hush"):
+                assert hidden not in error
+            assert "***" in error
+
+    stage.play(story())
+
+
+def test_connections_are_kept_and_used_again(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(concurrency=1) as (it, _):
+            it.answers(answer(200, b"thank you"))
+            await stage.put(*range(20))
+            await stage.acked(20)
+            assert it.connections == 1
+
+    stage.play(story())
+
+
+@pytest.fixture
+def certificates() -> tuple[ssl.SSLContext, Callable[[str], ssl.SSLContext]]:
+    """Provide what trusts an authority, and what makes servers that it vouches for."""
+    authority = trustme.CA()
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def server(host: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(host).configure_cert(context)
+        return context
+
+    return trusting, server
+
+
+Certificates = tuple[ssl.SSLContext, Callable[[str], ssl.SSLContext]]
+
+
+def test_a_certificate_for_the_host_is_accepted(stage: Stage, certificates: Certificates) -> None:
+    async def story() -> None:
+        trusting, server = certificates
+        async with receiver(server("127.0.0.1")) as it:
+            await stage.subscribe(it.url)
+            async with stage.pushing(tls=trusting):
+                await stage.put(1)
+                await stage.acked(1)
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_certificate_of_another_host_or_authority_is_refused(
+    stage: Stage, certificates: Certificates, trusted: bool
+) -> None:
+    async def story() -> None:
+        trusting, server = certificates
+        async with receiver(server("elsewhere.example" if trusted else "127.0.0.1")) as it:
+            await stage.subscribe(it.url)
+            async with stage.pushing(tls=trusting if trusted else None):
+                await stage.put(1)
+                assert "certificate" in await error_of(stage)
+            assert it.got == []
+
+    stage.play(story())

@@ -1,0 +1,213 @@
+"""Rate, concurrency, and the circuit that opens when a receiver is dead."""
+
+import asyncio
+from functools import partial
+
+from bide.targets.http.circuit import Circuit
+from tests.targets.http.receiver import Got, answer, receiver
+from tests.targets.http.stage import Stage, until
+
+
+def test_no_more_requests_are_under_way_than_allowed(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(concurrency=3) as (it, _):
+            waiting: list[asyncio.Event] = []
+
+            async def hold(got: Got, _: object) -> bytes:
+                event = asyncio.Event()
+                waiting.append(event)
+                await event.wait()
+                return answer(200)
+
+            it.script = hold
+            await stage.put(*range(9))
+            for done in range(9):
+                await until(lambda: waiting and it.under_way == min(3, 9 - done))  # noqa: B023
+                waiting.pop(0).set()
+            await stage.acked(9)
+            assert it.most == 3
+
+    stage.play(story())
+
+
+def test_no_more_requests_begin_a_second_than_allowed(stage: Stage) -> None:
+    async def story() -> None:
+        moments: list[int] = []
+        async with stage.at_work(rate=10, concurrency=50) as (it, _):
+
+            async def note(got: Got, _: object) -> bytes:
+                moments.append(stage.clock.now())
+                return answer(200)
+
+            it.script = note
+            began = stage.clock.now()
+            await stage.put(*range(40))
+            await stage.pass_time(lambda: len(moments) == 40, step=0.02)
+            took = stage.clock.now() - began
+        assert took >= 3_800
+        for moment in moments:
+            assert sum(moment <= other < moment + 1_000 for other in moments) <= 12
+
+    stage.play(story())
+
+
+def test_no_more_connections_are_open_than_the_process_may_have(stage: Stage) -> None:
+    """And a receiver that hangs leaves some for the others."""
+
+    async def story() -> None:
+        async def hang(got: Got, _: object) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        async with (
+            receiver() as well,
+            stage.at_work(concurrency=500, options={"connections": 8}) as (it, _),
+        ):
+            it.script = hang
+            await stage.put(*range(100))
+            await until(lambda: it.under_way == 4)
+            await stage.subscribe(well.url, name="other", queue="w")
+            await stage.put(*range(100), queue="w")
+            await stage.pass_time(lambda: stage.counts("w").flow.acked == 100, step=0.01)
+            assert it.most == 4
+            assert it.connections + well.connections <= 8
+
+    stage.play(story())
+
+
+def test_connections_that_are_kept_make_room_for_others(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.pushing(connections=3) as pusher:
+            async with receiver() as one, receiver() as two:
+                for number, it in enumerate((one, two, one, two)):
+                    await stage.subscribe(it.url, name=f"s{number}", queue=f"q{number}")
+                pusher.look()
+                for number in range(4):
+                    await stage.put(1, 2, queue=f"q{number}")
+                for queue in ("q0", "q1", "q2", "q3"):
+                    acked = partial(lambda queue: stage.counts(queue).flow.acked == 2, queue)
+                    await stage.pass_time(acked, step=0.05)
+
+    stage.play(story())
+
+
+def test_a_rate_below_one_a_second_is_kept(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(rate=0.1) as (it, _):
+            began = stage.clock.now()
+            await stage.put(1, 2, 3)
+            await stage.pass_time(lambda: len(it.got) == 3, step=0.5)
+            assert stage.clock.now() - began >= 19_500
+            await stage.acked(3)
+
+    stage.play(story())
+
+
+def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=3, concurrency=1, probe=30_000) as (it, outlet):
+
+            async def die(got: Got, _: object) -> None:
+                return None
+
+            it.script = die
+            await stage.put(*range(10))
+            await until(lambda: outlet.circuit.since is not None)
+            opened = stage.clock.now()
+            await until(lambda: stage.counts().sizes.leased == 0)
+            assert len(it.got) == 3
+            # Those whose failures opened it have one attempt behind them, the last of them none.
+            counts = stage.counts()
+            assert (counts.sizes.delayed, counts.sizes.ready) == (2, 8)
+            kept = await stage.records.peers.circuit("/shop")
+            assert kept.since == opened
+            assert kept.until == opened + 30_000
+            assert kept.error == "the receiver closed the connection without an answer"
+            # Ten probes in vain: each time one message, which keeps its attempt.
+            await stage.pass_time(lambda: len(it.got) >= 13, step=5)
+            assert stage.clock.now() - opened > 30_000 * 2
+            await until(lambda: stage.counts().sizes.leased == 0)
+            assert stage.counts().flow.died == 0
+            assert outlet.circuit.since == opened
+            it.answers(answer(200))
+            await stage.pass_time(lambda: stage.counts().flow.acked == 10, step=5)
+            assert outlet.circuit.since is None
+            assert (await stage.records.peers.circuit("/shop")).since is None
+
+    stage.play(story())
+
+
+def test_a_message_that_is_answered_in_a_probe_has_used_an_attempt(stage: Stage) -> None:
+    """One that no receiver takes does not hold up the others for ever."""
+
+    async def story() -> None:
+        async with stage.at_work(failures=1, attempts=2, concurrency=1) as (it, _):
+
+            async def refuse(got: Got, _: object) -> bytes:
+                return answer(400 if got.id == "m0" else 200)
+
+            it.script = refuse
+            await stage.put(0, 1, 2)
+            await stage.pass_time(lambda: stage.counts().flow.acked == 2, step=1)
+            await stage.pass_time(lambda: stage.counts().sizes.dead == 1, step=1)
+
+    stage.play(story())
+
+
+def test_too_many_requests_says_nothing_about_the_health_of_a_receiver(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=1) as (it, outlet):
+            it.answers(answer(429))
+            await stage.put(1)
+            await stage.delayed(1)
+            assert outlet.circuit.since is None
+
+    stage.play(story())
+
+
+def test_a_success_between_failures_keeps_the_circuit_closed(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=2, concurrency=1) as (it, outlet):
+            it.answers(answer(500), answer(200), answer(500), answer(200))
+            await stage.put(*range(4))
+            await until(lambda: len(it.got) == 4)
+            assert outlet.circuit.since is None
+
+    stage.play(story())
+
+
+def test_resume_closes_the_circuit(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(failures=1, probe=600_000) as (it, outlet):
+            it.answers(answer(503))
+            await stage.put(1)
+            await until(lambda: outlet.circuit.since is not None)
+            await until(lambda: stage.counts().sizes.ready == 1)
+            began = stage.clock.now()
+            it.answers(answer(200))
+            kept = await stage.records.get(None, "shop")
+            assert kept is not None
+            await stage.records.resume(None, "shop")
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1)
+            assert stage.clock.now() - began < 60_000
+
+    stage.play(story())
+
+
+def test_pauses_between_probes_grow_up_to_ten_minutes() -> None:
+    circuit, now, pauses = Circuit(), 0, []
+    circuit.failed("x", now, most=1, pause=60_000)
+    for _ in range(6):
+        pauses.append(circuit.until - now)
+        now = circuit.until
+        assert circuit.state(now) == "half-open"
+        assert circuit.failed("x", now, most=1, pause=60_000)
+    assert pauses == [60_000, 120_000, 240_000, 480_000, 600_000, 600_000]
+    assert circuit.since == 0
+
+
+def test_a_failure_of_what_was_under_way_does_not_prolong_the_pause() -> None:
+    circuit = Circuit()
+    assert circuit.failed("x", 0, most=1, pause=60_000)
+    assert not circuit.failed("y", 10, most=1, pause=60_000)
+    assert circuit.until == 60_000

@@ -1,0 +1,346 @@
+"""Subscriptions: what they may be, what changes at once, and how secrets rotate."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from bide.model.errors import InvalidArgument
+from bide.server.subscription_status import shown
+from bide.targets.http.circuit import Circuit
+from bide.targets.http.records import SUBSCRIPTIONS, Overtaken
+from bide.targets.http.signing import new_secret
+from bide.targets.http.subscription import Subscription
+from bide.targets.http.survey import Survey
+from tests.targets.http.receiver import Got, answer, receiver
+from tests.targets.http.stage import Stage, until
+
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": ""}, "name="),
+        ({"name": "a/b"}, "name="),
+        ({"queue": "a/b"}, "slash"),
+        ({"queue": "no way"}, "queue="),
+        ({"url": "ftp://example.org"}, "url must begin"),
+        ({"url": "example.org/hook"}, "url must begin"),
+        ({"url": "https://"}, "url must begin"),
+        ({"url": "https://user:hushhush@example.org"}, "authorization header"),
+        ({"url": "https://example.org/#x"}, "fragment"),
+        ({"url": "https://example.org:99999/"}, "url cannot be"),
+        ({"url": "https://example.org/a b"}, "url must be"),
+        ({"url": "https://exämple.org/"}, "url must be"),
+        ({"url": "https://[::1/"}, "url cannot be"),
+        ({"headers": {"Host": "x"}}, "is set by bide"),
+        ({"headers": {"Webhook-Id": "x"}}, "is set by bide"),
+        ({"headers": {"Content-Type": "x"}}, "is set by bide"),
+        ({"headers": {"a b": "x"}}, "printable ASCII"),
+        ({"headers": {"a": "x\r\ny: z"}}, "printable ASCII"),
+        ({"headers": {f"a{n}": "x" for n in range(51)}}, "50 is the most"),
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"rate": 0}, "rate=0"),
+        ({"rate": float("nan")}, "rate=nan"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"timeout": 300_001}, "timeout="),
+        ({"attempts": 0}, "attempts=0"),
+        ({"failures": 0}, "failures=0"),
+        ({"probe": 0}, "probe=0"),
+        ({"ceiling": 1}, "ceiling"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], said: str) -> None:
+    given = {"name": "shop", "queue": "q", "url": "https://example.org/hook", **fields}
+    with pytest.raises(InvalidArgument, match=said) as caught:
+        Subscription(**given).check()
+    assert "hushhush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_abc", "x" * 40, "whsec_" + "A" * 200])
+def test_a_secret_that_is_none_is_refused_and_not_repeated(stage: Stage, secret: str) -> None:
+    async def story() -> None:
+        subscription = await stage.subscribe("https://example.org/")
+        with pytest.raises(InvalidArgument, match="secret must be") as caught:
+            await stage.records.rotate(None, subscription.name, DAY, secret)
+        assert not secret or secret == "whsec_" or secret not in str(caught.value)
+
+    stage.play(story())
+
+
+def test_a_secret_is_made_once_and_kept_when_the_subscription_changes(stage: Stage) -> None:
+    async def story() -> None:
+        given = Subscription(name="shop", queue="q", url="https://example.org/")
+        first, secret, fresh = await stage.records.put(given)
+        assert (await stage.records.put(given)) == (first, None, False)  # as it was
+        changed = msgspec.structs.replace(given, concurrency=3)
+        again, none, _ = await stage.records.put(changed)
+        assert secret is not None
+        assert fresh
+        assert none is None
+        assert again.secrets == first.secrets
+        assert again.created == first.created
+        assert again.changed > first.changed
+        assert secret not in repr(again) + repr(again.secrets)
+
+    stage.play(story())
+
+
+def test_secrets_rotate_with_overlap(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, outlet):
+            old = stage.secret
+            rotated = await stage.records.rotate(None, "shop", DAY)
+            assert rotated is not None
+            new = rotated[1]
+            await stage.pass_time(lambda: len(outlet.subscription.secrets) == 2)
+            await stage.put(1, id="both")
+            await stage.acked(1)
+            got = it.got[-1]
+            for secret in (old, new):
+                Webhook(secret).verify(got.body, got.headers)
+            assert got.headers["webhook-signature"].count("v1,") == 2
+            # When the overlap is over, nothing is signed with the old one any more.
+            stage.clock.advance(DAY / 1000)
+            await stage.put(2, id="new")
+            await stage.acked(2)
+            got = it.got[-1]
+            assert got.headers["webhook-signature"].count("v1,") == 1
+            stamp = str(int(got.headers["webhook-timestamp"]) - DAY // 1000)
+            with pytest.raises(WebhookVerificationError, match="No matching"):
+                Webhook(old).verify(got.body, {**got.headers, "webhook-timestamp": stamp})
+
+    stage.play(story())
+
+
+def test_a_secret_that_leaked_can_be_replaced_at_once(stage: Stage) -> None:
+    async def story() -> None:
+        await stage.subscribe("https://example.org/")
+        mine = new_secret()
+        rotated = await stage.records.rotate(None, "shop", 0, mine)
+        assert rotated is not None
+        assert rotated[1] == mine
+        assert rotated[0].valid(stage.clock.now()) == [mine]
+
+    stage.play(story())
+
+
+def test_no_more_than_five_secrets_count_at_a_time(stage: Stage) -> None:
+    async def story() -> None:
+        await stage.subscribe("https://example.org/")
+        for _ in range(8):
+            await stage.records.rotate(None, "shop", DAY)
+        subscription = await stage.records.get(None, "shop")
+        assert subscription is not None
+        assert len(subscription.valid(stage.clock.now())) == 5
+
+    stage.play(story())
+
+
+def test_new_subscriptions_are_noticed(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it, stage.pushing() as pusher:
+            await stage.put(1)
+            await stage.subscribe(it.url)
+            looked = pusher.looked
+            await stage.pass_time(lambda: pusher.outlets)
+            assert pusher.looked - looked <= 2
+            await stage.acked(1)
+            assert list(pusher.outlets) == ["/shop"]
+
+    stage.play(story())
+
+
+def test_a_change_counts_for_the_next_message_though_nobody_has_looked(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as other, stage.at_work() as (it, _):
+            await stage.put(1, id="a")
+            await stage.acked(1)
+            await stage.subscribe(other.url)
+            await stage.put(2, id="b")
+            await stage.pass_time(lambda: stage.counts().flow.acked == 2)
+            assert ([got.id for got in it.got], [got.id for got in other.got]) == (["a"], ["b"])
+
+    stage.play(story())
+
+
+@pytest.mark.parametrize("status", [410, 503, 429])
+def test_what_a_receiver_still_answers_is_nothing_of_the_one_that_follows_it(
+    stage: Stage, status: int
+) -> None:
+    async def story() -> None:
+        fields: dict[str, Any] = {"failures": 2, "probe": 600_000, "concurrency": 3}
+        async with receiver() as other, stage.at_work(**fields) as (it, outlet):
+            gate = asyncio.Event()
+
+            async def hold(got: Got, _: object) -> bytes:
+                await gate.wait()
+                return answer(status, retry_after="600")
+
+            it.script = hold
+            await stage.put(1, 2, 3)
+            await until(lambda: it.under_way == 3)
+            await stage.subscribe(other.url, **fields)
+            await stage.pass_time(lambda: outlet.subscription.url == other.url)
+            gate.set()
+            await until(lambda: outlet.deliveries.answers)
+            await stage.put(4, id="next")
+            await until(lambda: [got.id for got in other.got].count("next") == 1)
+            assert outlet.circuit.since is None
+            kept = await stage.records.get(None, "shop")
+            assert kept is not None
+            assert not kept.paused
+
+    stage.play(story())
+
+
+def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as other, stage.at_work() as (_, outlet):
+            before, after = outlet.subscription, await stage.subscribe(other.url)
+            tell = stage.records.peers.tell_circuit
+            now = stage.clock.now()
+            opened = Circuit(5, now, now + DAY, DAY, "503", changed=now + 1)
+            await tell("/shop", msgspec.structs.replace(opened, receiver=before.receiver))
+            await stage.pass_time(lambda: outlet.subscription == after, step=1)
+            await stage.put(1, id="a")
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1)
+            assert outlet.circuit.since is None
+            (told,) = (await Survey(stage.records).known()).values()
+            assert told.circuit.state(stage.clock.now()) == "closed"
+            assert shown(after, await stage.records.peers.circuit("/shop"), now).state == "active"
+            await tell("/shop", msgspec.structs.replace(opened, receiver=after.receiver))
+            await stage.pass_time(lambda: outlet.circuit.since is not None)
+
+    stage.play(story())
+
+
+def test_deletion_stops_at_once_and_messages_stay(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            await stage.subscribe(it.url)
+            async with stage.pushing() as pusher:
+                await stage.put(1, id="a")
+                await stage.acked(1)
+                assert await stage.records.delete(None, "shop")
+                assert not await stage.records.delete(None, "shop")
+                await stage.put(2, 3)  # the clock stands still: nobody has looked by himself
+                await until(lambda: not pusher.outlets)
+                await until(lambda: stage.counts().sizes.ready == 2)
+                assert (await stage.find("m0")).attempt == 0
+                assert len(it.got) == 1
+
+    stage.play(story())
+
+
+def test_a_paused_subscription_sends_nothing_until_it_is_resumed(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, outlet):
+            await stage.records.pause(None, "shop", "for the night")
+            await stage.put(1)
+            await until(lambda: outlet.subscription.paused)
+            await until(lambda: stage.counts().sizes.ready == 1)
+            assert it.got == []
+            await stage.records.resume(None, "shop")
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1)
+
+    stage.play(story())
+
+
+def test_another_queue_is_another_outlet(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            await stage.subscribe(it.url, queue="other")
+            await stage.put(1, queue="other")
+            await stage.pass_time(lambda: it.got)
+            await stage.acked(1, "other")
+            assert it.got[0].headers["bide-queue"] == "other"
+
+    stage.play(story())
+
+
+def test_subscriptions_are_listed_by_namespace(stage: Stage) -> None:
+    async def story() -> None:
+        for namespace, name in ((None, "b"), (None, "a"), ("team", "a")):
+            await stage.subscribe("https://example.org/", namespace=namespace, name=name)
+        assert [one.name for one in await stage.records.of(None)] == ["a", "b"]
+        assert [one.key for one in await stage.records.of("team")] == ["team/a"]
+        assert await stage.records.get("team", "b") is None
+
+    stage.play(story())
+
+
+def test_a_ping_is_signed_and_tells_what_the_receiver_said(stage: Stage) -> None:
+    async def story() -> None:
+        async with receiver() as it:
+            subscription = await stage.subscribe(it.url)
+            async with stage.pushing() as pusher:
+                answer = await pusher.ping(subscription)
+            assert (answer.status, answer.good) == (204, True)
+            got = it.got[0]
+            assert Webhook(stage.secret).verify(got.body, got.headers) == {"type": "bide.ping"}
+            assert got.headers["webhook-id"].startswith("ping/")
+
+    stage.play(story())
+
+
+def test_a_store_that_is_away_is_waited_for(stage: Stage) -> None:
+    from bide.model.errors import StoreUnavailable
+
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            fault = stage.engine.fail(lambda: StoreUnavailable("gone for lunch"), times=20)
+            await stage.pass_time(lambda: fault.struck == 20)
+            await stage.put(1)
+            await stage.pass_time(lambda: stage.counts().flow.acked == 1)
+            assert len(it.got) == 1
+
+    stage.play(story())
+
+
+def test_versions_that_were_replaced_are_forgotten_after_a_while(stage: Stage) -> None:
+    def kept() -> int:
+        return stage.counts(SUBSCRIPTIONS).sizes.total
+
+    async def story() -> None:
+        first = await stage.subscribe("https://example.org/")
+        changed = await stage.records.change(None, "shop", concurrency=3)
+        assert await stage.records.get(None, "shop") == changed
+        assert await stage.records.listed(tidy=True) == [changed]
+        assert not await stage.records.still(first)
+        # Its number is taken: who has read what came before it is told so.
+        assert kept() == 2
+        stage.clock.advance(61)
+        assert await stage.records.listed(tidy=True) == [changed]
+        assert kept() == 1
+        await stage.records.delete(None, "shop")
+        assert kept() == 2
+        stage.clock.advance(61)
+        assert await stage.records.listed(tidy=True) == []
+        assert kept() == 0
+
+    stage.play(story())
+
+
+def test_of_two_who_write_at_a_time_one_has_it(stage: Stage) -> None:
+    async def story() -> None:
+        known = await stage.subscribe("https://example.org/")
+        changes = [
+            stage.records.change(None, "shop", known.tag, concurrency=number)
+            for number in range(11, 31)
+        ]
+        done = await asyncio.gather(*changes, return_exceptions=True)
+        (kept,) = [one for one in done if isinstance(one, Subscription)]
+        assert all(isinstance(one, Overtaken) for one in done if one is not kept)
+        assert await stage.records.get(None, "shop") == kept
+        # Without a version each of them is made after another, and none is lost.
+        rotations = [stage.records.rotate(None, "shop", DAY) for _ in range(4)]
+        texts = {rotated[1] for rotated in await asyncio.gather(*rotations) if rotated}
+        last = await stage.records.get(None, "shop")
+        assert last is not None
+        assert texts < set(last.valid(stage.clock.now()))
+
+    stage.play(story())
