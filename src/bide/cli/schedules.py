@@ -76,7 +76,7 @@ def _line(one: dict[str, Any]) -> list[object]:
 
 def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     """Return the facts about the schedules of an app."""
-    from bide.worker.app.app.loading import load
+    from bide.worker.app.loading import load
 
     app: App = load(target)
     given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
@@ -104,8 +104,8 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
 
 def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
     """Return the facts about a schedule in the store; `None` if the queue is none."""
-    from bide.worker.app.periodic.recurrence import parse
-    from bide.worker.app.periodic.schedule_ticks import read
+    from bide.worker.periodic.recurrence import parse
+    from bide.worker.periodic.schedule_ticks import read
 
     links: dict[str, tuple[Message, TickBody]] = {}
     for state in ("leased", "next", "leased"):
@@ -145,7 +145,7 @@ def _facts(
 def _when(rule: "Recurrence") -> tuple[str, str]:
     """Return a schedule for people, and its zone."""
     from bide.model.moments import format_duration
-    from bide.worker.app.periodic.recurrence import Every
+    from bide.worker.periodic.recurrence import Every
 
     if isinstance(rule, Every):
         return f"every {format_duration(rule.period)}", rule.zone.key
@@ -162,7 +162,7 @@ def _upcoming(rule: "Recurrence", first: int, count: int) -> list[int]:
 def _moments(one: dict[str, Any]) -> list[Any]:
     from zoneinfo import ZoneInfo
 
-    from bide.worker.app.periodic.recurrence import told
+    from bide.worker.periodic.recurrence import told
 
     zone = ZoneInfo(one["timezone"])
     return [told(moment, zone) for moment in one["ticks"]]

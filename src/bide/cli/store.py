@@ -20,6 +20,7 @@ from bide.model.commands import Cancel, Command, Purge, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, is_listed, is_own
 from bide.model.replies import Affected, Names, Outcome
+from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue
 
 __all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
