@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bide.engines.port import Capabilities, Doorbell, Engine
 from bide.engines.registry import opener
-from bide.model.commands import Cancel, Command, Where
+from bide.model.commands import Cancel, Claim, Command, Where
 from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
@@ -112,6 +112,17 @@ class ShardedConformance(EngineConformance):
     test_a_batch_is_its_commands_one_after_the_other = fewer(
         ScriptCases.test_a_batch_is_its_commands_one_after_the_other, 5
     )
+
+    # A shard leases one message in any case, whatever the others lease.
+    test_a_claim_leases_what_it_returns = None  # type: ignore[assignment]
+    test_a_claim_with_a_budget_takes_the_weightiest = None  # type: ignore[assignment]
+    test_what_expires_takes_no_room = None  # type: ignore[assignment]
+
+    def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, desk: Desk) -> None:
+        desk.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)
+        claimed = desk.ask(Claim("q", 40, 1_000, "w1", 8_192), Claimed)
+        assert 1 <= len(claimed.messages) <= 8 + self.SHARDS
+        assert desk.counts().sizes.leased == len(claimed.messages)
 
     def test_one_claim_weighs_so_many_due_ones_and_no_more(self, bare: Desk) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE)), at=START - 9)

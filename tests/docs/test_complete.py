@@ -125,6 +125,8 @@ def test_the_diagram_shows_what_the_table_says() -> None:
         ("reschedule", "delayed", "ready"),
         ("reschedule", "ready", "ready"),
         ("release", "leased", "delayed"),
+        ("end lease", "leased", "ready"),
+        ("end lease", "leased", "dead"),
         ("revive", "dead", "delayed"),
     }
     assert usual - drawn == left_out

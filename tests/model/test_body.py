@@ -1,6 +1,7 @@
 import json
 import math
 import threading
+import tracemalloc
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.model.body import MAX_BODY, MAX_DEPTH, decode, encode, encode_all
+from bide.model.body import MAX_BODY, MAX_DEPTH, check_depth, decode, encode, encode_all
 from bide.model.errors import InvalidArgument
 
 values = st.recursive(
@@ -242,3 +243,34 @@ def test_bytes_among_many_stay_bytes() -> None:
 def test_long_bodies_may_stand_beside_short_ones() -> None:
     long = {"text": "x" * 5_000, "none": None}
     assert at_once([1, long, [2]]) == one_by_one([1, long, [2]])
+
+
+def test_a_place_is_put_together_for_faults_only() -> None:
+    with pytest.raises(InvalidArgument, match=r"^body\['items'\]\[2\]\.weight is nan, which"):
+        encode({"items": [1, None, Parcel(math.nan)]})
+    tracemalloc.start()
+    try:
+        encode({"k" * 5_000: [*range(50_000), None]})
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_place_of_a_fault_is_short() -> None:
+    body: Any = math.inf
+    for _ in range(100):
+        body = {"k" * 1_000: body}
+    with pytest.raises(InvalidArgument, match=r"^body\.\.\.\['kkk") as caught:
+        encode([body, None])
+    assert len(str(caught.value)) < 4_000
+
+
+def test_depth_is_found_in_flat_memory() -> None:
+    text = b"[" * 501 + b'"' + rb"\n" * 500_000 + b'"' + b"]" * 501
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgument, match="501 levels"):
+            check_depth(text)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

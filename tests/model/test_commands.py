@@ -18,6 +18,7 @@ EXAMPLES: list[Any] = [
     cmd.Ack("q", [cmd.Lease("a", 1)]),
     cmd.Retry("q", [cmd.Lease("a", 1)], 5, "no", release=True),
     cmd.Bury("q", [cmd.Lease("a", 1)], "bad"),
+    cmd.Release("q", ["a"], "hangs"),
     cmd.Revive("q", ["a"], 5),
     cmd.Find("q", ["a"]),
     cmd.Scan("q", "next", cmd.Where("g"), "0.1.2", 5),
@@ -42,7 +43,7 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 16
+    assert len(cmd.Command.__args__) == 17
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)

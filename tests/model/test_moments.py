@@ -152,3 +152,8 @@ def test_a_formatted_duration_is_read_back_to_within_its_second_unit(ms: int) ->
     back = milliseconds(format_duration(ms))
     assert back <= ms
     assert ms - back < max(1_000, ms // 24)
+
+
+def test_a_long_text_is_neither_matched_nor_remembered() -> None:
+    with pytest.raises(InvalidArgument, match=r"^delay='1s   .{0,70}\.\.\. is no duration"):
+        milliseconds("1s" + " " * 1_000_000)

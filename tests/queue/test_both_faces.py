@@ -149,6 +149,8 @@ CALLS: dict[str, Call] = {
                  [CLAIM, cmd.Bury("q", [A, B], "no")], lambda r: outcomes(r[1:])),
     "release": Call(lambda q: q.release(held(q, "a", "b")),
                     [CLAIM, cmd.Retry("q", [A, B], release=True)], lambda r: outcomes(r[1:])),
+    "release by id": Call(lambda q: q.release("z"), [cmd.Release("q", ["z"], "released by me")],
+                          lambda r: outcomes(r)[0]),
     "extend": Call(lambda q: q.extend(held(q, "a", "b"), 5),
                    [CLAIM, cmd.Extend("q", [A, B], 5_000)], lambda r: outcomes(r[1:])),
     "delivery.ack": Call(lambda q: held(q, "a")[0].ack(), [CLAIM, cmd.Ack("q", [A])]),

@@ -62,6 +62,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("retry", "settle:retry", "Have a claimed message tried again."),
         Entry("bury", "settle:bury", "Make a claimed message a dead letter."),
         Entry("extend", "settle:extend", "Hold a claimed message for longer."),
+        Entry("release", "settle:release", "End the lease of a message, whoever holds it."),
         Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
         Entry("revive", "dead:revive", "Have dead letters delivered again."),
     ),

@@ -1,4 +1,4 @@
-"""`bide ack`, `bide retry`, `bide bury` and `bide extend`: settle a claimed message."""
+"""`bide ack`, `retry`, `bury` and `extend` settle a claimed message; `bide release`."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +15,9 @@ from bide.cli.store import Store
 from bide.model.commands import Command, Lease
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.answers import in_parts
-from bide.queue.arguments import Arguments
+from bide.queue.arguments import Arguments, own_name
 
-__all__ = ["ack", "bury", "extend", "retry"]
+__all__ = ["ack", "bury", "extend", "release", "retry"]
 
 
 def _token(text: str) -> int:
@@ -135,3 +135,25 @@ def extend(store: Store, out: Output, queue: str, id: str, token: int | None, le
     return _settle(
         store, out, queue, (id, token), "extended", lambda ask, leases: ask.extend(leases, lease)
     )
+
+
+@click.command()
+@queue_argument
+@click.argument("id")
+@text_option("--reason", "TEXT", 'Why; "released by" and your name when missing.')
+@on_store
+def release(store: Store, out: Output, queue: str, id: str, reason: str | None) -> bool:
+    """End the lease of a message, whoever holds it.
+
+    For a worker that hangs. Counts as a failed attempt: the message is ready again at once, or a
+    dead letter when its attempts are used up. Its holder can no longer ack it. Exit code 1 when
+    nobody held it.
+
+    \b
+    Example:
+      bide release orders order-42
+      bide release orders order-42 --reason "worker 7 hangs"
+    """
+    command = Arguments(queue).end_lease(id, reason, own_name())
+    outcomes = store.told(queue, store.ask(Outcomes, command).outcomes)
+    return print_outcomes(out, iter(outcomes), "released")

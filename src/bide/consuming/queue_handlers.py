@@ -7,12 +7,13 @@ from typing import Protocol
 from bide.consuming.handler import Handler, Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
+from bide.model.commands import MAX_LEASE
 from bide.model.errors import InvalidArgument
 from bide.model.moments import Duration, milliseconds
 
 __all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
 
-SHORTEST_LEASE, LONGEST_LEASE = 100, 30 * 86_400_000
+SHORTEST_LEASE = 100
 
 
 class Chain(Protocol):
@@ -72,6 +73,6 @@ def lease_of(lease: Duration) -> int:
         InvalidArgument: it is too short or too long.
     """
     ms = milliseconds(lease, "lease")
-    if not SHORTEST_LEASE <= ms <= LONGEST_LEASE:
-        raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 30 days")
+    if not SHORTEST_LEASE <= ms <= MAX_LEASE:
+        raise InvalidArgument(f"lease={lease!r} must be between 100 ms and 24 hours")
     return ms

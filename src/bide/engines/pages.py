@@ -1,11 +1,33 @@
-"""How a scan walks through a queue: phases over the ordered sets, and a cursor between pages."""
+"""How a scan walks through a queue, and where the page of a reply ends."""
 
 from typing import Literal, NamedTuple
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import State
 
-__all__ = ["PHASES", "Phase", "cursor_after", "position"]
+__all__ = ["BEGIN", "PHASES", "Budget", "Phase", "cursor_after", "position"]
+
+
+class Budget:
+    """How many bytes of messages a reply still takes. The first message always fits.
+
+    Example:
+        >>> budget = Budget(10)
+        >>> budget.takes(12), budget.takes(1)
+        (True, False)
+    """
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.empty = True
+
+    def takes(self, size: int) -> bool:
+        """Return whether a message of this size is still in the reply; if so, count it."""
+        if size > self.left and not self.empty:
+            return False
+        self.left -= size
+        self.empty = False
+        return True
 
 
 class Phase(NamedTuple):
@@ -29,6 +51,10 @@ PHASES: dict[State | Literal["next"] | None, tuple[Phase, ...]] = {
 }
 
 
+BEGIN = "0.0.0"
+"""The cursor of the first page."""
+
+
 def cursor_after(phase: int, rank: int, seq: int) -> str:
     """Return the cursor of the page that begins behind this place."""
     return f"{phase}.{rank}.{seq}"
@@ -46,4 +72,6 @@ def position(cursor: str | None) -> tuple[int, tuple[int, int]]:
     if len(parts) != 3 or not all(part.isdecimal() and len(part) < 20 for part in parts):
         raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
     phase, rank, seq = map(int, parts)
+    if max(phase, rank, seq) >= 1 << 63:
+        raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
     return phase, (rank, seq)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +18,7 @@ MAX_BODY = 1024 * 1024
 MAX_DEPTH = 500
 """How many lists and objects may stand one in another: what every Python can read back."""
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"')  # possessive: no memory for each character
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
+def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[bytes, bool]:
     """Return a body as it is stored, and whether that is JSON.
 
     Bytes stay as they are. Anything else becomes JSON text by msgspec's rules: what JSON has, and
@@ -40,6 +40,7 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
     Args:
         body: the value.
         limit: how many bytes it may take at most.
+        decoded: the body was decoded from JSON, so it cannot hold NaN; saves a walk through it.
 
     Raises:
         InvalidArgument: when a part of it cannot be JSON (the error tells which), when it is nested
@@ -59,8 +60,8 @@ def encode(body: Any, limit: int = MAX_BODY) -> tuple[bytes, bool]:
             ) from error
         if len(data) > 2 * MAX_DEPTH:  # what is shorter cannot be deeper
             check_depth(data)
-        if kind not in _NO_NAN and data.find(b"null") >= 0:
-            _refuse_nan(body, "body")
+        if not decoded and kind not in _NO_NAN and data.find(b"null") >= 0:
+            _refuse_nan(body)
         is_json = True
     if len(data) > limit:
         raise InvalidArgument(
@@ -126,9 +127,10 @@ def decode(data: bytes, is_json: bool) -> Any:
 
 
 def _explain(body: Any, error: Exception) -> str:
-    place, value = _culprit(body, "body") or ("body", body)
-    if place.endswith(" (key)"):
-        return f"{place[:-6]} has the key {value!r} {_kind(value)}; JSON needs str keys"
+    steps, value, is_key = _culprit(body)
+    place = _place(steps)
+    if is_key:
+        return f"{place} has the key {_shown(value)} {_kind(value)}; JSON needs str keys"
     return (
         f"{place} is {_kind(value)}, which JSON cannot hold ({error}); convert it, or "
         "encode the whole body to bytes yourself"
@@ -139,42 +141,84 @@ def _kind(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _culprit(value: Any, place: str) -> tuple[str, Any] | None:
-    """Find the innermost part that does not encode: where it stands, and the part itself."""
+_Step = tuple[str, Any]
+"""How to get from a value to a part of it: "." and a name, or "[" and a key."""
+
+
+def _place(steps: Sequence[_Step]) -> str:
+    """Return where a part stands, such as `body['items'][3].price`; of deep ones the end."""
+    told = [f".{key}" if kind == "." else f"[{_shown(key)}]" for kind, key in steps[-20:]]
+    return "".join(("body" if len(steps) <= 20 else "body...", *told))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _encodes(value: Any) -> bool:
     try:
         _encode(value)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
-        for where, part in _parts(value, place):
-            if found := _culprit(part, where):
-                return found
-        if isinstance(value, Mapping):
-            for key in value:
-                try:
-                    _encode({key: None})
-                except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
-                    return f"{place} (key)", key
-        return place, value
-    return None
+        return False
+    return True
 
 
-def _parts(value: Any, place: str) -> list[tuple[str, Any]]:
+def _culprit(value: Any) -> tuple[list[_Step], Any, bool]:
+    """Find the innermost part that does not encode: the way to it, itself, whether it is a key."""
+    steps: list[_Step] = []
+    while True:
+        for kind, key, part in _parts(value):
+            if not _encodes(part):
+                steps.append((kind, key))
+                value = part
+                break
+        else:
+            break
     if isinstance(value, Mapping):
-        return [(f"{place}[{key!r}]", part) for key, part in value.items()]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [(f"{place}[{index}]", part) for index, part in enumerate(value)]
-    if hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+        for key in value:
+            if not _encodes({key: None}):
+                return steps, key, True
+    return steps, value, False
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the parts of a value, each with the step that leads to it."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield "[", key, part
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, part in enumerate(value):
+            yield "[", index, part
+    elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
         names: Any = getattr(type(value), "__struct_fields__", None)
-        names = names or getattr(value, "__dict__", ())
-        return [(f"{place}.{name}", getattr(value, name)) for name in names]
-    return []
+        for name in names or getattr(value, "__dict__", ()):
+            yield ".", name, getattr(value, name)
 
 
-def _refuse_nan(value: Any, place: str) -> None:
+def _refuse_nan(body: Any) -> None:
+    """Refuse NaN and infinity, which msgspec writes as null.
+
+    The place is put together only once a fault is found: to name each element's place on the way
+    would take many times the memory of the body.
+    """
+    found = _find_nan(body)
+    if found is not None:
+        steps, value = found
+        raise InvalidArgument(
+            f"{_place(steps[::-1])} is {value}, which JSON cannot hold; put None or a string "
+            "instead"
+        )
+
+
+def _find_nan(value: Any) -> tuple[list[_Step], float] | None:
+    """Return the way to a number that is not finite, innermost step first."""
     if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidArgument(
-                f"{place} is {value}, which JSON cannot hold; put None or a string instead"
-            )
-        return
-    for where, part in _parts(value, place):
-        _refuse_nan(part, where)
+        return None if math.isfinite(value) else ([], value)
+    if type(value) in _NO_NAN:
+        return None
+    for kind, key, part in _parts(value):
+        if found := _find_nan(part):
+            found[0].append((kind, key))
+            return found
+    return None

@@ -12,6 +12,8 @@ import msgspec
 from bide.model.message import Item, State
 
 __all__ = [
+    "MAX_BYTES",
+    "MAX_LEASE",
     "Ack",
     "Bury",
     "Cancel",
@@ -26,12 +28,19 @@ __all__ = [
     "Purge",
     "Put",
     "Queues",
+    "Release",
     "Reschedule",
     "Retry",
     "Revive",
     "Scan",
     "Where",
 ]
+
+MAX_LEASE = 86_400_000
+"""The longest lease, in milliseconds: 24 hours. Longer work extends its lease."""
+
+MAX_BYTES = 8 * 1024 * 1024
+"""How many bytes of messages one reply holds at most, unless a single message is larger."""
 
 BULK = 1_000
 """How many messages one command changes at most when it names them by a rule, not by id."""
@@ -148,6 +157,8 @@ class Claim(_Command, frozen=True, tag="claim"):
     count: int
     lease: int
     holder: str
+    max_bytes: int = MAX_BYTES
+    """Lease no more messages than these bytes hold, but one in any case; see `size_of`."""
 
     repeatable: ClassVar[bool] = False
 
@@ -209,6 +220,23 @@ class Bury(_Settle, frozen=True, tag="bury"):
         return len(self.leases) + len(self.ids)
 
 
+class Release(_Command, frozen=True, tag="release"):
+    """End the leases of messages, whoever holds them.
+
+    Counts as a failed attempt. The messages are ready again at once, or dead when their attempts
+    are used up. Whoever held them can no longer settle them. Answers `Outcomes`: done where a lease
+    was ended.
+    """
+
+    ids: list[str]
+    reason: str = "released"
+
+    @property
+    def weight(self) -> int:
+        """The number of its messages."""
+        return len(self.ids)
+
+
 class Revive(_Command, frozen=True, tag="revive"):
     """Make dead letters ready again, with all their attempts before them. Answers `Outcomes`."""
 
@@ -222,9 +250,10 @@ class Revive(_Command, frozen=True, tag="revive"):
 
 
 class Find(_Command, frozen=True, tag="find"):
-    """Look at messages by id. Answers `Found`."""
+    """Look at messages by id. Answers `Found`, of the first ids only if all are too large."""
 
     ids: list[str]
+    max_bytes: int = MAX_BYTES
 
     reads: ClassVar[bool] = True
 
@@ -241,6 +270,8 @@ class Scan(_Command, frozen=True, tag="scan"):
     where: Where | None = None
     cursor: str | None = None
     limit: int = 500
+    max_bytes: int = MAX_BYTES
+    """A page ends before its messages are larger than this together, but holds one in any case."""
 
     reads: ClassVar[bool] = True
 
@@ -310,6 +341,7 @@ Command = (
     | Ack
     | Retry
     | Bury
+    | Release
     | Revive
     | Find
     | Scan

@@ -17,7 +17,7 @@ class Transition(NamedTuple):
     """One way of a message from state to state; `None` is not being there."""
 
     cause: str
-    """The command that does it, or "time", "lapse", "forget"."""
+    """The command that does it (`Release` is "end lease"), or "time", "lapse", "forget"."""
     before: State | None
     after: State | None
     when: str = ""
@@ -56,6 +56,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("retry", "leased", "dead", "its attempts are used up", ("died",)),
     Transition("release", "leased", "ready", "no attempt is counted"),
     Transition("release", "leased", "delayed", "no attempt is counted; with a delay"),
+    Transition("end lease", "leased", "ready", "an attempt is left", ("retried",)),
+    Transition("end lease", "leased", "dead", "its attempts are used up", ("died",)),
     Transition("bury", "leased", "dead", "", ("died",)),
     Transition("bury", "delayed", "dead", "a move to another store takes it", ("died",)),
     Transition("bury", "ready", "dead", "a move to another store takes it", ("died",)),

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -25,6 +25,7 @@ __all__ = [
     "NewMessage",
     "State",
     "remember",
+    "size_of",
     "version_of",
 ]
 
@@ -218,6 +219,30 @@ def version_of(what: Item | Message, due: int) -> str:
     )
     text = b"".join((line.encode(), group, headers, what.data))
     return hashlib.sha1(text, usedforsecurity=False).hexdigest()[:16]
+
+
+class Stored(Protocol):
+    """A message in any form that has these."""
+
+    id: str
+    data: bytes
+    headers: dict[str, str] | None
+    failures: tuple[Failure, ...]
+
+
+def size_of(what: Item | Message | Stored) -> int:
+    """Return how many bytes a message takes in a reply: body, id, headers and failures.
+
+    Example:
+        >>> size_of(Item("order-42", b"[1,2,3]"))
+        15
+    """
+    size = len(what.data) + len(what.id)
+    if what.headers:
+        size += len(msgspec.json.encode(what.headers))
+    if what.failures:
+        size += len(msgspec.json.encode(what.failures))
+    return size
 
 
 def remember(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:

@@ -11,6 +11,7 @@ __all__ = ["LATEST", "Duration", "Moment", "format_duration", "milliseconds", "t
 
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: past it a moment is a slip of the pen
 _LONGEST = LATEST
+_LONGEST_TEXT = 64
 
 Duration = float | timedelta | str
 """Seconds, a `timedelta`, or a string of numbers with units: "250ms", "30m", "1h30m", "7d"."""
@@ -39,10 +40,12 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         (5400000, 250, 86400000)
     """
     if isinstance(duration, str):
-        found = _parse(duration)
+        # The length first: what is cached or matched must be short.
+        found = _parse(duration) if len(duration) <= _LONGEST_TEXT else None
         if found is None:
+            shown = repr(duration[:_LONGEST_TEXT]) + "..." * (len(duration) > _LONGEST_TEXT)
             raise InvalidArgument(
-                f"{what}={duration!r} is no duration; write it as '250ms', '30s', '30m', '1h30m' "
+                f"{what}={shown} is no duration; write it as '250ms', '30s', '30m', '1h30m' "
                 "or '7d', or give seconds or a timedelta"
             )
         ms = found
@@ -69,7 +72,7 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
 @lru_cache(maxsize=512)
 def _parse(text: str) -> int | None:
     unsigned = text.lstrip().removeprefix("-")
-    if not _WHOLE.fullmatch(unsigned) or len(text) > 64:
+    if not _WHOLE.fullmatch(unsigned):
         return None
     ms = round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(unsigned)))
     return ms if unsigned == text.lstrip() else -ms

@@ -93,7 +93,10 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):
-    """The messages that were asked for, `None` for each that is not there."""
+    """The messages that were asked for, `None` for each that is not there.
+
+    Of the first ids only, if all of them would be larger than `Find.max_bytes`: ask for the others.
+    """
 
     messages: list[Message | None]
 

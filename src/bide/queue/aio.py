@@ -11,7 +11,7 @@ from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Page, Settings
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import OnConflict, one_or_several, wait_seconds
+from bide.queue.arguments import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.asking import Awaiting
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.taken import AsyncTaken
@@ -140,7 +140,15 @@ class AsyncQueue(Awaiting):
 
     async def peek(self, count: int = 10) -> list[Message]:
         """Async form of `Queue.peek`."""
-        return (await self._do(Page, self._ask.scan("next", None, None, None, count))).messages
+        command = self._ask.scan("next", None, None, None, count)
+        found: list[Message] = []
+        while True:
+            page = await self._do(Page, command)
+            found += page.messages
+            if page.cursor is None or len(found) == count:
+                return found
+            left = count - len(found)
+            command = msgspec.structs.replace(command, cursor=page.cursor, limit=left)
 
     async def scan(
         self,
@@ -190,9 +198,18 @@ class AsyncQueue(Awaiting):
         """Async form of `Queue.bury`."""
         return await self._settle(deliveries, self._ask.bury(leases(deliveries), reason))
 
-    async def release(self, deliveries: Sequence[AsyncDelivery]) -> list[Outcome]:
+    @overload
+    async def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
+    @overload
+    async def release(self, what: Sequence[AsyncDelivery]) -> list[Outcome]: ...
+    async def release(
+        self, what: str | Sequence[AsyncDelivery], *, reason: str | None = None
+    ) -> Outcome | list[Outcome]:
         """Async form of `Queue.release`."""
-        return await self._settle(deliveries, self._ask.release(leases(deliveries)))
+        if isinstance(what, str):
+            command = self._ask.end_lease(what, reason, self._holder or own_name())
+            return (await self._do(Outcomes, command)).outcomes[0]
+        return await self._settle(what, self._ask.release(leases(what)))
 
     async def extend(
         self, deliveries: Sequence[AsyncDelivery], lease: Duration = 30

@@ -23,19 +23,30 @@ from bide.queue.values import (
     text_of,
 )
 
-__all__ = ["ID_OR_RULE", "Arguments", "OnConflict", "one_or_several", "wait_seconds", "when"]
+__all__ = [
+    "ID_OR_RULE",
+    "Arguments",
+    "OnConflict",
+    "one_or_several",
+    "own_name",
+    "wait_seconds",
+    "when",
+]
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
 
 MOST = 100_000
 """How many messages one claim may ask for."""
 
-LONGEST_LEASE = 30 * 86_400_000
-
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are surely no messages."""
 
 _host = socket.gethostname()
+
+
+def own_name() -> str:
+    """Return the name of this process among those that use a store."""
+    return f"{_host}:{os.getpid()}"
 
 
 class Arguments:
@@ -142,11 +153,16 @@ class Arguments:
         group: str | None,
         headers: Mapping[str, str] | None,
         now: int,
+        *,
+        decoded: bool = False,
     ) -> Item:
-        """Return one message as the store takes it; `id` is checked already."""
+        """Return one message as the store takes it; `id` is checked already.
+
+        `decoded`: the body was decoded from JSON, see `bodies.encode`.
+        """
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             refuse_whole(body)
-        data, is_json = bodies.encode(body, self.max_body)
+        data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
         moment, ms = when(delay, at, now)
         if type(priority) is not int or not 0 <= priority <= 255:
             raise InvalidArgument(f"priority={priority!r} must be a whole number from 0 to 255")
@@ -238,15 +254,15 @@ class Arguments:
         """Return the command that claims."""
         if type(count) is not int or not 1 <= count <= MOST:
             raise InvalidArgument(f"count={count!r} must be a whole number from 1 to {MOST:,}")
-        return cmd.Claim(self.queue, count, self.lease(lease), holder or f"{_host}:{os.getpid()}")
+        return cmd.Claim(self.queue, count, self.lease(lease), holder or own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""
         ms = milliseconds(lease, "lease")
-        if not 1 <= ms <= LONGEST_LEASE:
+        if not 1 <= ms <= cmd.MAX_LEASE:
             raise InvalidArgument(
-                f"lease={lease!r} must be between 1 ms and 30 days; for long work take a short one "
-                "and extend it"
+                f"lease={lease!r} must be between 1 ms and 24 hours; for longer work take a short "
+                "lease and extend it"
             )
         return ms
 
@@ -263,6 +279,11 @@ class Arguments:
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that hands messages back untouched."""
         return cmd.Retry(self.queue, list(leases), release=True)
+
+    def end_lease(self, id: str, reason: str | None, name: str) -> cmd.Release:
+        """Return the command that ends a lease, whoever has it; `name` is who asks for it."""
+        why = f"released by {name}" if reason is None else reason
+        return cmd.Release(self.queue, [check_name(id)], text_of(why))
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that sets messages aside."""

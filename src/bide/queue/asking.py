@@ -1,19 +1,22 @@
 """How a queue asks its lane: blocking, and awaiting. What to ask is told in `sync` and `aio`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from bide.model.commands import Cancel, Command, Purge, Put
+import msgspec
+
+from bide.model.commands import Cancel, Command, Find, Purge, Put, Scan
 from bide.model.errors import WrongContext
-from bide.model.replies import Affected, Outcome, Outcomes
+from bide.model.message import Message
+from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
 from bide.observing.spans import sending, tracer
 from bide.queue.answers import held
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.face import Face
 
-__all__ = ["Awaiting", "Blocking"]
+__all__ = ["Awaiting", "Blocking", "found_all"]
 
 R = TypeVar("R")
 
@@ -57,6 +60,15 @@ class Blocking(Face):
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
+    def _walk(self, command: Scan) -> Iterator[Message]:
+        """Yield the messages of a scan, page by page."""
+        while True:
+            found = self._do(Page, command)
+            yield from found.messages
+            if found.cursor is None:
+                return
+            command = msgspec.structs.replace(command, cursor=found.cursor)
+
     def _repeat(self, command: Cancel | Purge) -> int:
         """Repeat a command by rule until nothing is left that it names; return how many were."""
         count = 0
@@ -76,6 +88,14 @@ class Blocking(Face):
     ) -> None:
         held(self._do(Outcomes, command).outcomes[0], verb)
         delivery.settled = delivery.settled or settles
+
+
+def found_all(queue: Blocking, ids: Sequence[str]) -> list[Message | None]:
+    """Look messages up by id, in as many replies as they take."""
+    found: list[Message | None] = []
+    while len(found) < len(ids):
+        found += queue._do(Found, Find(queue.name, list(ids[len(found) :]))).messages
+    return found
 
 
 class Awaiting(Face):

@@ -10,12 +10,13 @@ import msgspec
 
 from bide.engines.registry import mask, opener
 from bide.model import body as bodies
-from bide.model.commands import Find, Put, Reschedule
+from bide.model.commands import Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import Item, Message
 from bide.model.moments import LATEST
-from bide.model.replies import Found, Outcome, Outcomes
+from bide.model.replies import Outcome, Outcomes
+from bide.queue.asking import found_all
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ class _Run:
                 self.loaded.refuse(entry.member, str(error))
 
     def _find(self, ids: list[str]) -> dict[str, Message]:
-        found = self._queue._do(Found, Find(self._queue.name, ids)).messages
+        found = found_all(self._queue, ids)
         return {message.id: message for message in found if message is not None}
 
     def _is_there(self, each: _Wanted, message: Message | None) -> bool:

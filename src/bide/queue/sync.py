@@ -1,17 +1,16 @@
 """The queue for threads."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, overload
-
-import msgspec
 
 from bide.model.commands import Configure, Count
 from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
-from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Page, Settings
+from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Settings
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import OnConflict, one_or_several, wait_seconds
+from bide.queue.arguments import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.asking import Blocking
 from bide.queue.delivery import Delivery, leases
 from bide.queue.taken import Taken
@@ -80,8 +79,8 @@ class Queue(Blocking):
                 nothing new is stored then.
 
         Returns:
-            The outcome: its `id`, its `due` moment, and whether it was stored; if not, the state of
-            the message that was there before.
+            The outcome: its `id` and `due`, and whether it was stored; if not, the state of the
+            message that was there before.
 
         Raises:
             InvalidArgument: an argument cannot be; the error says which, why, and what helps.
@@ -114,8 +113,7 @@ class Queue(Blocking):
             delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
             on_conflict: for ids that are there already: "keep" or "replace".
 
-        Returns:
-            One outcome a message, in their order.
+        Returns one outcome a message, in their order.
         """
         shared = NewMessage(
             body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
@@ -164,10 +162,8 @@ class Queue(Blocking):
             dry_run: only count them.
 
         Returns:
-            By id an `Outcome`, true when the message is gone for good; otherwise it says where the
-            message is: who holds it until when, that it is dead or acked, or that there is no such
-            message. By group or span, how many messages were cancelled. These are cancelled 1,000
-            at a time, so that a large number stops nobody else.
+            By id an `Outcome`: true when the message is gone for good, else it says where it is.
+            By group or span, how many were cancelled, 1,000 in each commit.
         """
         command = self._ask.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
@@ -211,7 +207,8 @@ class Queue(Blocking):
 
     def peek(self, count: int = 10) -> list[Message]:
         """Look at what goes out next, without taking it: what is ready, then what falls due."""
-        return self._do(Page, self._ask.scan("next", None, None, None, count)).messages
+        command = self._ask.scan("next", None, None, None, count)
+        return list(islice(self._walk(command), count))
 
     def scan(
         self,
@@ -232,13 +229,7 @@ class Queue(Blocking):
             before: that are due before this moment.
             page: how many are read at a time.
         """
-        command = self._ask.scan(state, group, after, before, page)
-        while True:
-            found = self._do(Page, command)
-            yield from found.messages
-            if found.cursor is None:
-                return
-            command = msgspec.structs.replace(command, cursor=found.cursor)
+        return self._walk(self._ask.scan(state, group, after, before, page))
 
     def claim(
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
@@ -302,9 +293,24 @@ class Queue(Blocking):
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
         return self._settle(deliveries, self._ask.bury(leases(deliveries), reason))
 
-    def release(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
-        """Hand many deliveries back with one commit; see `Delivery.release`."""
-        return self._settle(deliveries, self._ask.release(leases(deliveries)))
+    @overload
+    def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
+    @overload
+    def release(self, what: Sequence[Delivery]) -> list[Outcome]: ...
+    def release(
+        self, what: str | Sequence[Delivery], *, reason: str | None = None
+    ) -> Outcome | list[Outcome]:
+        """Hand many deliveries back with one commit; or end the lease of a message by its id.
+
+        Args:
+            what: deliveries, as for `Delivery.release`; or the id of a message that a worker holds
+                and does not give back. That counts as a failed attempt: it is ready again, or dead.
+            reason: for an id: what the message remembers; "released by NAME" when missing.
+        """
+        if isinstance(what, str):
+            command = self._ask.end_lease(what, reason, self._holder or own_name())
+            return self._do(Outcomes, command).outcomes[0]
+        return self._settle(what, self._ask.release(leases(what)))
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration = 30) -> list[Outcome]:
         """Hold many deliveries for longer with one commit; see `Delivery.extend`."""
@@ -318,8 +324,7 @@ class Queue(Blocking):
         """Check that everything that was put is accounted for, on the live store.
 
         Returns:
-            The audit: true when it adds up, with the `problems` otherwise. Reads every message
-            once, beside those who work.
+            The audit: true when it adds up, else with its `problems`. Reads every message.
         """
         return Audit.of(self.name, self._do(Counts, Count(self.name, recount=True)))
 
@@ -343,9 +348,6 @@ class Queue(Blocking):
         Args:
             ids: which; all of them when missing.
             delay: how long from now until they are due.
-
-        Returns:
-            One outcome each: true when it was revived.
         """
         if ids is None:
             ids = [message.id for message in self.dead()]
@@ -374,7 +376,7 @@ class Queue(Blocking):
             before: only those that came into it (delayed, ready: fall due) before this moment.
 
         Returns:
-            How many were deleted; 1,000 at a time, so that a large number stops nobody else.
+            How many were deleted, 1,000 in each commit.
         """
         return self._repeat(self._ask.purge(state, before))
 

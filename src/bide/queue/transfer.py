@@ -165,4 +165,4 @@ def _body(line: _Line, max_body: int) -> tuple[bytes, bool]:
     if line.raw is not None:
         return bodies.encode(line.raw, max_body)
     value: Any = msgspec.json.decode(line.body)  # type: ignore[arg-type]
-    return bodies.encode(value, max_body)
+    return bodies.encode(value, max_body, decoded=True)

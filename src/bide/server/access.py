@@ -148,9 +148,15 @@ class Tokens:
     def listed(self) -> list[Token]:
         """Return all tokens, the oldest first."""
         self._must_find()
-        reply = self._lane.call(Scan(QUEUE, limit=MOST))
-        assert isinstance(reply, Page)
-        return [msgspec.json.decode(m.data, type=Token) for m in reply.messages]
+        tokens: list[Token] = []
+        scan = Scan(QUEUE, limit=MOST)
+        while True:
+            page = self._lane.call(scan)
+            assert isinstance(page, Page)
+            tokens += [msgspec.json.decode(m.data, type=Token) for m in page.messages]
+            if page.cursor is None:
+                return tokens
+            scan = msgspec.structs.replace(scan, cursor=page.cursor)
 
     async def exist(self) -> bool:
         """Tell whether there are any, good or expired."""

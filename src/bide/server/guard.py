@@ -76,7 +76,8 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
             _span(command.delay, "delay")
         case cmd.Claim():
             _within(command.count, "count", 0, MOST)
-            _within(command.lease, "lease", 0, LATEST)
+            _within(command.max_bytes, "max_bytes", 0, cmd.MAX_BYTES)
+            _within(command.lease, "lease", 0, cmd.MAX_LEASE)
             check_name(command.holder, "holder")
         case cmd.Ack() | cmd.Retry() | cmd.Bury() | cmd.Extend():
             _few(command.leases)
@@ -86,19 +87,24 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
             if isinstance(command, cmd.Retry):
                 _span(command.delay, "delay")
             if isinstance(command, cmd.Extend):
-                _span(command.lease, "lease")
+                _within(command.lease, "lease", 0, cmd.MAX_LEASE)
             if isinstance(command, (cmd.Retry, cmd.Bury)):
                 _text(command.reason, "reason")
             if isinstance(command, cmd.Bury):
                 _ids(command.ids)
+        case cmd.Release():
+            _ids(command.ids)
+            _text(command.reason, "reason")
         case cmd.Revive():
             _ids(command.ids)
             _span(command.delay, "delay")
         case cmd.Find():
             _ids(command.ids)
+            _within(command.max_bytes, "max_bytes", 0, cmd.MAX_BYTES)
         case cmd.Scan():
             _where(command.where)
             _within(command.limit, "limit", 1, MOST)
+            _within(command.max_bytes, "max_bytes", 0, cmd.MAX_BYTES)
             _cursor(command)
         case cmd.Forecast():
             _within(command.bucket, "bucket", 1, LATEST)

@@ -23,6 +23,7 @@ from bide.server.hub import Hub
 from bide.server.problem import Problem
 from bide.server.pushing import Pushing
 from bide.server.quotas import Quotas
+from bide.server.reply_budget import within_budget
 from bide.server.settings import Settings
 from bide.server.uses import Uses
 
@@ -107,11 +108,15 @@ class Service:
             raise Problem("overloaded", "too many commands are under way; try again in a second")
         self._under_way += len(commands)
         in_order = not all(command.only_reads for command in commands)
-        try:
+
+        async def execute(part: Sequence[Command]) -> list[Reply | BaseException]:
             return await asyncio.gather(
-                *[self.lane.acall(command, self, in_order=in_order) for command in commands],
+                *[self.lane.acall(command, self, in_order=in_order) for command in part],
                 return_exceptions=True,
             )
+
+        try:
+            return await within_budget(commands, execute, self.clock.now())
         finally:
             self._under_way -= len(commands)
 

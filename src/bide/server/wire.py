@@ -26,6 +26,7 @@ __all__ = [
     "CountsOut",
     "Deliver",
     "Empty",
+    "EndLeaseRequest",
     "ExtendRequest",
     "Given",
     "Id",
@@ -162,6 +163,13 @@ class ReleaseRequest(_In):
     """Messages that are handed back untouched."""
 
     leases: Leases
+
+
+class EndLeaseRequest(_In):
+    """Why a lease is ended."""
+
+    reason: str | None = None
+    """What the message remembers; "released by" and the caller's name when missing."""
 
 
 class ReviveRequest(_In):

@@ -10,9 +10,9 @@ from bide.engines.http.connection import Address, Connection
 from bide.engines.http.refusals import error_named, refusal
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
 from bide.model import errors
-from bide.model.commands import Command
+from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError
-from bide.model.replies import Outcomes, Reply, Settings
+from bide.model.replies import Found, Outcomes, Page, Reply, Settings
 
 __all__ = ["HttpEngine"]
 
@@ -88,24 +88,24 @@ class HttpEngine:
             ) from None
         middle = (began + time.time_ns()) // 2_000_000
         ahead = middle - answer.now if now is None else 0
-        replies: list[Reply] = []
-        failures: dict[int, BideError] = {}
-        for number, reply in enumerate(answer.replies):
+        outcomes: list[Reply | BideError] = []
+        for reply in answer.replies:
             if isinstance(reply, _Failed):
-                failures[number] = error_named(reply.error)(reply.detail)
+                outcomes.append(error_named(reply.error)(reply.detail))
             else:
-                replies.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
-        if failures and not replies:
-            raise failures[0]
-        if failures:
-            told = iter(replies)
-            raise PartlyDone(
-                [
-                    _of_store(failures[number]) if number in failures else next(told)
-                    for number in range(len(answer.replies))
-                ]
-            )
-        return replies
+                outcomes.append(reply if abs(ahead) <= SAME_TIME else _shifted(reply, ahead))
+        # The server's answer had no room for these; for the first one it always has.
+        left = [n for n, reply in enumerate(outcomes) if _put_off(commands[n], reply)]
+        if left:
+            again = self.execute([commands[n] for n in left], now)
+            for n, reply in zip(left, again, strict=True):
+                outcomes[n] = reply
+        replies = [outcome for outcome in outcomes if not isinstance(outcome, BideError)]
+        if len(replies) == len(outcomes):
+            return replies
+        if not replies and isinstance(outcomes[0], BideError):
+            raise outcomes[0]
+        raise PartlyDone([o if not isinstance(o, BideError) else _of_store(o) for o in outcomes])
 
     def reader(self) -> "HttpEngine":
         """Return an engine with a connection of its own."""
@@ -136,6 +136,13 @@ class HttpEngine:
         if status != 200:
             raise refusal(self._address, status, answer)
         return answer
+
+
+def _put_off(command: Command, reply: Reply | BideError) -> bool:
+    """Whether the server had no room for any message of a reply; see its batch endpoint."""
+    if isinstance(command, Find):
+        return isinstance(reply, Found) and bool(command.ids) and not reply.messages
+    return isinstance(reply, Page) and not reply.messages and reply.cursor is not None
 
 
 def _shifted(reply: Reply, ahead: int) -> Reply:

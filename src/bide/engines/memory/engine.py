@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 from bide.engines.memory.shelf import Record, Shelf
-from bide.engines.pages import position
+from bide.engines.pages import Budget, position
 from bide.engines.port import Capabilities, Doorbell, Engine
 from bide.model import commands as cmd
-from bide.model.message import FORGET
+from bide.model.message import FORGET, Message, size_of
 from bide.model.rank import PROMOTE
 from bide.model.replies import (
     Affected,
@@ -50,6 +50,7 @@ class MemoryEngine:
             cmd.Ack: self._ack,
             cmd.Retry: self._retry,
             cmd.Bury: self._bury,
+            cmd.Release: self._release,
             cmd.Revive: self._revive,
             cmd.Find: self._find,
             cmd.Scan: self._scan,
@@ -150,6 +151,19 @@ class MemoryEngine:
 
         return self._each(shelf, command.ids, now, reschedule)
 
+    def _release(self, command: cmd.Release, now: int) -> Outcomes:
+        shelf = self._shelf(command.queue, now)
+
+        def release(record: Record) -> Outcome | None:
+            if record.state != "leased":
+                return None
+            if shelf.failed(record, command.reason, now, now):
+                shelf.tally["retried"] += 1
+                shelf.ready(record)
+            return record.outcome(True, now)
+
+        return self._each(shelf, command.ids, now, release)
+
     def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
         shelf = self._shelf(command.queue, now)
 
@@ -186,7 +200,7 @@ class MemoryEngine:
             return Claimed([], 0, now)
         reach = max(PROMOTE, command.count)
         shelf.collect_lapsed(now, reach)
-        taken = shelf.take(command.count, now, reach)
+        taken = shelf.take(command.count, now, reach, Budget(command.max_bytes))
         if not taken:
             return Claimed([], 0, now, shelf.next_claim(self._exactly))
         shelf.token += 1
@@ -268,8 +282,14 @@ class MemoryEngine:
 
     def _find(self, command: cmd.Find, now: int) -> Found:
         records = self._read(command.queue).records
-        found = [records.get(id) for id in command.ids]
-        return Found([r.message(command.queue, now) if r else None for r in found])
+        budget = Budget(command.max_bytes)
+        found: list[Message | None] = []
+        for id in command.ids:
+            record = records.get(id)
+            if record is not None and not budget.takes(size_of(record)):
+                break
+            found.append(None if record is None else record.message(command.queue, now))
+        return Found(found)
 
     def _scan(self, command: cmd.Scan, now: int) -> Page:
         shelf = self._read(command.queue)

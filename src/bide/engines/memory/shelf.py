@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from sortedcontainers import SortedList
 
-from bide.engines.pages import PHASES, Phase, cursor_after, position
+from bide.engines.pages import PHASES, Budget, Phase, cursor_after, position
 from bide.model.commands import Scan, Where
 from bide.model.message import (
     EXPIRED_KEEP,
@@ -18,6 +18,7 @@ from bide.model.message import (
     Message,
     State,
     remember,
+    size_of,
 )
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import Counts, Flow, Outcome, Sizes
@@ -219,21 +220,30 @@ class Shelf:
         for record in list(islice(self._upto("leased", now), limit)):
             self.settle_lapsed(record, now)
 
-    def take(self, count: int, now: int, reach: int) -> list[Record]:
-        """Return up to `count` due records in the order of delivery, and expire those too late."""
+    def take(self, count: int, now: int, reach: int, budget: Budget) -> list[Record]:
+        """Return up to `count` due records in the order of delivery, and expire those too late.
+
+        What is not within the budget stays ready.
+        """
         taken: list[Record] = []
         examined = 0
-        while len(taken) < count and examined < reach:
+        full = False
+        while len(taken) < count and examined < reach and not full:
             picked = self._pick(count - len(taken), now, reach)
             if not picked:
                 break
             examined += len(picked)
+            if self.weighted:
+                picked.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
             for record in picked:
                 if record.expires is not None and now > record.due + record.expires:
                     self.end(record, "expired", now)
                     self.tally["expired"] += 1
-                else:
+                elif not full and budget.takes(size_of(record)):
                     taken.append(record)
+                else:
+                    full = True
+                    self.ready(record)
         if self.weighted:
             taken.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
         return taken
@@ -313,15 +323,21 @@ class Shelf:
         """Return a page of records, and the cursor of the next."""
         phases = PHASES[scan.state]
         number, after = position(scan.cursor)
-        found: list[tuple[int, int, int, Record]] = []
+        budget = Budget(scan.max_bytes)
+        found: list[Record] = []
+        last = number, *after
         for index in range(number, len(phases)):
             start = after if index == number else (-1, -1)
-            entries = self._phase(phases[index], start, now)
-            fitting = ((index, *e) for e in entries if matches(e[2], scan.where))
-            found += islice(fitting, scan.limit - len(found))
-            if len(found) == scan.limit:
-                return [entry[3] for entry in found], cursor_after(*found[-1][:3])
-        return [entry[3] for entry in found], None
+            for rank, seq, record in self._phase(phases[index], start, now):
+                if not matches(record, scan.where):
+                    continue
+                if not budget.takes(size_of(record)):
+                    return found, cursor_after(*last)
+                found.append(record)
+                last = index, rank, seq
+                if len(found) == scan.limit:
+                    return found, cursor_after(*last)
+        return found, None
 
     def _phase(self, phase: Phase, after: tuple[int, int], now: int) -> Iterator[Entry]:
         if phase.state is None:

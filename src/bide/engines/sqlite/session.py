@@ -35,6 +35,7 @@ __all__ = [
     "as_headers",
     "as_message",
     "json_text",
+    "size_of_row",
 ]
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
@@ -125,6 +126,12 @@ def as_message(queue: str, row: Sequence[Any], now: int) -> Message:
         as_headers(headers) if headers else None, as_failures(failures) if failures else (),
         holder, until, ended,
     )  # fmt: skip
+
+
+def size_of_row(id: str, data: str | bytes, headers: str | None, failures: str | None) -> int:
+    """Return how many bytes a message takes in a reply."""
+    size = len(id) + (len(data.encode()) if isinstance(data, str) else len(data))
+    return size + len(headers or "") + len(failures or "")
 
 
 class Session:
@@ -219,7 +226,7 @@ class Session:
         """Tell whether a message is still of a version; of any, if it is `None`."""
         if version is None:
             return True
-        row = self.run(SQL.find, (queue.id, json_text([place.id]))).fetchone()
+        row = self.run(SQL.find, {"queue": queue.id, "ids": json_text([place.id])}).fetchone()
         return as_message("", row, self.now).version == version
 
     def delay(self, queue: QueueRow, due: int, priority: int, seq: int) -> None:

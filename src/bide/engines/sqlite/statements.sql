@@ -110,10 +110,11 @@ FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m
 WHERE m.queue = ? AND m.id = ?;
 
 -- name: find
+-- In the order of the ids; without those that are not there.
 SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
        m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended
-FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
-WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
+FROM json_each(:ids) j CROSS JOIN message m ON m.queue = :queue AND m.id = j.value
+  LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq;
 
 -- Claiming.
 

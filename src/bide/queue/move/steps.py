@@ -5,9 +5,10 @@ from itertools import islice
 
 import msgspec
 
-from bide.model.commands import Bury, Find, Purge, Put, Scan
+from bide.model.commands import Bury, Purge, Put, Scan
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcome, Outcomes, Page
+from bide.model.replies import Outcome, Outcomes, Page
+from bide.queue.asking import found_all
 from bide.queue.move.transit import (
     as_copy,
     as_item,
@@ -156,7 +157,7 @@ class Steps:
         return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes  # type: ignore[arg-type]
 
     def _find(self, queue: Queue, ids: Sequence[str]) -> list[Message | None]:
-        return queue._do(Found, Find(queue.name, list(ids))).messages if ids else []
+        return found_all(queue, ids) if ids else []
 
     def _purge(self, queue: Queue, ids: Sequence[str]) -> list[Outcome]:
         if not ids:

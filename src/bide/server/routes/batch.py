@@ -21,6 +21,10 @@ MOST = 1_000
 """How many commands one request may bring."""
 
 
+MOST_MESSAGES = 200_000
+"""How many messages the commands of one request may name together."""
+
+
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Commands, to be carried out in their order, each all or nothing."""
 
@@ -71,6 +75,11 @@ async def batch(call: Call) -> Answer:
     if len(given.commands) > MOST:
         raise InvalidArgument(f"commands are {len(given.commands):,}; {MOST:,} is the most")
     commands = [_own(call, command) for command in given.commands]
+    named = sum(command.weight for command in commands)
+    if named > MOST_MESSAGES:
+        raise InvalidArgument(
+            f"the commands name {named:,} messages; {MOST_MESSAGES:,} is the most in a batch"
+        )
     service = call.service
     if given.now is not None:
         if service.test_clock is None:
@@ -152,7 +161,10 @@ BATCH = (
         "batch", "POST", "/v1/batch", "Carry out commands", "", batch, {200: Replies},
         takes=Batch, problems=(429, 501, 507), tag="batch",
         description="Each command needs the scope of its own route. Speaks application/msgpack as "
-        f"well as {JSON}. Up to {MOST:,} commands.",
+        f"well as {JSON}. Up to {MOST:,} commands. The "
+        "replies have a budget of 8 MiB together: a scan may answer with a cursor before its "
+        "limit, a find with fewer messages than ids, a claim with none and `next` 0; ask again for "
+        "the rest.",
     ),
     Operation(
         "about", "GET", "/v1", "Tell what answers here", "", about, {200: About}, tag="batch",

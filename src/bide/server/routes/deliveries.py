@@ -83,6 +83,18 @@ async def release(call: Call) -> Answer:
     return await _settle(call, call.arguments.release(_leases(said.leases)), "released")
 
 
+async def end_lease(call: Call) -> Answer:
+    """End the lease of a message, whoever has it."""
+    said = await call.read(wire.EndLeaseRequest)
+    command = call.arguments.end_lease(call.part("id"), said.reason, _holder(call))
+    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    if outcome.done:
+        return Answer(200, outcome)
+    if outcome.state is None:
+        raise Problem("not-found", f"{outcome}", outcomes=[outcome])
+    raise Problem("conflict", f"{outcome}; there was no lease to end", outcomes=[outcome])
+
+
 def _leases(leases: Sequence[wire.LeaseOf]) -> list[Lease]:
     return [Lease(check_name(lease.id), lease.token) for lease in leases]
 
@@ -136,5 +148,13 @@ DELIVERIES = (
         "release", "POST", f"{_QUEUE}/release", "Hand messages back untouched", "consume", release,
         {200: wire.OutcomesOut}, takes=wire.ReleaseRequest, problems=(409,), tag="deliveries",
         description=_SOME,
+    ),
+    Operation(
+        "endLease", "POST", f"{_QUEUE}/messages/{{id}}/release", "End the lease of a message",
+        "admin", end_lease, {200: Outcome}, takes=wire.EndLeaseRequest, problems=(404, 409),
+        tag="deliveries",
+        description="Whoever holds it, such as a worker that hangs. Counts as a failed attempt: "
+        "the message is ready again at once, or dead when its attempts are used up. Its holder "
+        "can no longer settle it.",
     ),
 )  # fmt: skip

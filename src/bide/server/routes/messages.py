@@ -238,6 +238,7 @@ def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
             new_id() if given.id is None else check_name(given.id),
             given.priority, given.expires, given.attempts, given.group, given.headers,
             call.service.clock.now(),
+            decoded=True,
         )  # fmt: skip
     except InvalidArgument as error:
         if not place:

@@ -12,8 +12,8 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches changing claiming content desk keeping looking moving play putting scripts settling "
-    "suite watch"
+    "batches budgets changing claiming content desk keeping looking moving play putting releasing "
+    "scripts settling suite watch"
 )
 
 # So that a failing assertion tells what it compared, as in tests of one's own.

@@ -136,6 +136,10 @@ class Desk:
         """Set messages aside."""
         return self.ask(cmd.Bury(self.queue, list(held), reason), Outcomes).outcomes
 
+    def release(self, *ids: str, reason: str = "released") -> list[Outcome]:
+        """End leases, whoever has them."""
+        return self.ask(cmd.Release(self.queue, list(ids), reason), Outcomes).outcomes
+
     def set_aside(self, *ids: str, reason: str = "") -> list[Outcome]:
         """Set messages aside that nobody holds."""
         return self.ask(cmd.Bury(self.queue, reason=reason, ids=list(ids)), Outcomes).outcomes

@@ -6,6 +6,7 @@ import pytest
 
 from bide.engines.port import Engine
 from bide.testing.conformance.batches import BatchCases
+from bide.testing.conformance.budgets import BudgetCases
 from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
@@ -14,6 +15,7 @@ from bide.testing.conformance.keeping import KeepCases
 from bide.testing.conformance.looking import LookCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
+from bide.testing.conformance.releasing import ReleaseCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.settling import SettleCases
 
@@ -25,7 +27,9 @@ class EngineConformance(
     BatchCases,
     ContentCases,
     LookCases,
+    BudgetCases,
     MoveCases,
+    ReleaseCases,
     ChangeCases,
     KeepCases,
     SettleCases,

@@ -92,6 +92,7 @@ def _changes() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans()),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
         st.builds(cmd.Reschedule, queues, named, delay=delays),
+        st.builds(cmd.Release, queues, named, some(["released", "no"])),
         st.builds(cmd.Revive, queues, named, delays),
         st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named),
         st.builds(cmd.Purge, queues, st.just("dead"), ids=named),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from bide.engines.port import Engine
-from bide.model.commands import Command, Count, Put, Retry, Scan
+from bide.model.commands import Command, Count, Put, Release, Retry, Scan
 from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Message, State, remember
 from bide.model.replies import Counts, Page, Reply
@@ -133,6 +133,8 @@ def _cause(command: Command, state: State | None) -> str:
         return "replace" if state is not None else "put"
     if isinstance(command, Retry) and command.release:
         return "release"
+    if isinstance(command, Release):
+        return "end lease"
     return str(command.__struct_config__.tag)
 
 

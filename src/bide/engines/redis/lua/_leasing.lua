@@ -49,6 +49,11 @@ local function promote(limit)
   return #found / 2
 end
 
+local function is_too_late(id, text)
+  local r = text and is_long(text) and R().parse(id, text)
+  return r and r.expires and now > r.due + r.expires
+end
+
 -- Returns those that are not too late; the others expire.
 local function in_time(members, found, records)
   local fine = {{}, {}, {}}
@@ -117,6 +122,26 @@ local function hold_all(lease, found, names, holder)
   if again then L().spread() end
   L().hold(lease, until_text, found)
   add('HSET', HELD, held)
+end
+
+-- How many bytes the records of a claim may have, the first one in any case; told by the verb.
+local room = math.huge
+local full = false
+
+-- Leaves out the members for whose records there is no room.
+local function cut(members)
+  local some = false
+  for i, member in ipairs(members) do
+    local id = sub(member, SEQ + 1)
+    local size = call('HSTRLEN', RECORDS, id)
+    if has('e') and is_too_late(id, call('HGET', RECORDS, id)) then size = 0 end
+    if size > room and (some or #ids > 0) then
+      full = true
+      return {unpack(members, 1, i - 1)}
+    end
+    room, some = room - size, some or size > 0
+  end
+  return members
 end
 
 -- Leases the first members of a set, or sets them aside where it is too late for them.

@@ -1,7 +1,8 @@
 -- claim: lease the next due messages; on the way take back what lapsed, expire what is too late.
 -- A claim of very many comes in slices, so that no slice holds the server for long.
 -- ARGV 5 count: how many are still wanted; 6 lease: milliseconds; 7 holder; 8 token: of the slice
---      before, or empty; how many may still be 9 taken back, 10 weighed, 11 examined
+--      before, or empty; how many may still be 9 taken back, 10 weighed, 11 examined; 12 how many
+--      bytes the records may have
 -- Reply: [head, ids, records, tags]; ids and tags are texts of lines, see tags_told; of many the
 --   records are left to be fetched; head is JSON:
 --   [now, token, next or null, weighted, taken back, weighed, examined, more slices to come]
@@ -9,6 +10,7 @@
 local SLICE, LAPSES, WEIGHED, PROMOTE = 500, 200, 1000, 1024
 local wanted, holder = tonumber(ARGV[5]), ARGV[7]
 local lapses, weigh, examine = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+room = tonumber(ARGV[12] or math.huge)
 token = ARGV[8]
 forget()
 
@@ -58,7 +60,7 @@ end
 local function next_token() return call('HINCRBY', META, 'token', '1') end
 
 local limit = math.min(wanted, SLICE)
-while #ids < limit and examined < examine do
+while #ids < limit and examined < examine and not (full and #ids > 0) do
   local set, members = DELAYED, nil
   local left = math.min(limit - #ids, 1000)
   if by_way_of_ready(wanted - #ids) then
@@ -74,6 +76,14 @@ while #ids < limit and examined < examine do
     members = call('ZRANGEBYSCORE', DELAYED, '-inf', reach, 'LIMIT', '0', left)
   end
   if #members == 0 then break end
+  local before = room
+  members = cut(members)
+  if full and set == DELAYED and has('w') then  -- the weightiest go first
+    room, full = before, false
+    weighed = weighed + promote(PROMOTE)
+    members = cut(call('ZRANGE', READY, '0', left - 1))
+    set = READY
+  end
   examined = examined + #members
   lease(set, members, holder, next_token)
   if #ids < limit then  -- some were too late, so that it looks again, and may look further
@@ -84,7 +94,7 @@ end
 
 if #ids > 0 then
   wait_no_more()
-  return reply(nil, #ids == SLICE and wanted > SLICE)
+  return reply(nil, #ids == SLICE and wanted > SLICE and not full)
 end
 
 local moment = next_moment()

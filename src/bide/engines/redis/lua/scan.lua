@@ -3,14 +3,16 @@
 --      6 of delayed ones: due or waiting, or empty for both
 --      7 after, 8 before, 9 group: what all must have in common, or empty
 --      10 limit; 11 and 12 the place behind which to go on: rank and seq, or empty
+--      13 how many bytes the records may have; 14: 1 if the first one may in any case
 -- Reply: [head, ids, records, what `held` says of each, or false]
---   head is JSON: [now, place or null], place as two texts
+--   head is JSON: [now, place or null, full], place as two texts; full: there was no room for more
 local which, due = ARGV[5], ARGV[6]
 local after, before, group = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 local limit = math.min(tonumber(ARGV[10]), 500)
 local rank, seq = ARGV[11], ARGV[12]
 local ids, texts, marks = {}, {}, {}
 local place
+local room, first_fits, full = tonumber(ARGV[13]), ARGV[14] == '1', false
 
 local function fits(id, text)
   if not after and not before and group == '' then return true end
@@ -19,10 +21,17 @@ local function fits(id, text)
     and (group == '' or r.group == group)
 end
 
+-- Returns whether there was room for it.
 local function add(id, text)
-  if not fits(id, text) then return end
+  if not fits(id, text) then return true end
+  if #text > room and not (first_fits and #ids == 0) then
+    full = true
+    return false
+  end
+  room = room - #text
   ids[#ids + 1], texts[#texts + 1] = id, without_tag(text, ALIVE)
   marks[#marks + 1] = call('HGET', HELD, id) or L().mark_in_whole(id)
+  return true
 end
 
 -- Adds those of a chunk that stand behind the place; returns whether there was room for all.
@@ -30,13 +39,12 @@ local function add_listed(found, seqs)
   local first = 1
   while first <= #found and seqs[first] <= seq do first = first + 1 end
   while first <= #found do
-    local last = math.min(#found, first + math.max(limit - #ids, 100) - 1)
+    local last = math.min(#found, first + math.max(math.min(limit - #ids, 16), 1) - 1)
     local records = call('HMGET', RECORDS, unpack(found, first, last))
     for i = first, last do
       local record = records[i - first + 1]
       if record and place_of(record, ALIVE) == seqs[i] then
-        if #ids == limit then return false end
-        add(found[i], record)
+        if #ids == limit or not add(found[i], record) then return false end
       end
       place = {'0', seqs[i]}
     end
@@ -66,7 +74,7 @@ local function of_group()
   for _, entry in ipairs(entries) do
     local member = sub(entry, #prefix + 1)
     local id = sub(member, SEQ + 1)
-    add(id, call('HGET', RECORDS, id))
+    if not add(id, call('HGET', RECORDS, id)) then return end
     place = {'0', sub(member, 1, SEQ)}
   end
   if #entries < limit then place = nil end
@@ -103,7 +111,7 @@ local function of_set(set)
       return
     end
     local id = sub(found[i], SEQ + 1)
-    add(id, call('HGET', RECORDS, id))
+    if not add(id, call('HGET', RECORDS, id)) then return end
     place = {number(at), sub(found[i], 1, SEQ)}
   end
   if #found < limit * 2 then place = nil end
@@ -134,7 +142,7 @@ local function of_leases()
       if #ids == limit then return end
       looked = looked + 1
       local id = sub(member, SEQ + 1)
-      add(id, call('HGET', RECORDS, id))
+      if not add(id, call('HGET', RECORDS, id)) then return end
       place = {moment, sub(member, 1, SEQ)}
     end
     place = {moment, 'fffffffffffff'}
@@ -146,4 +154,4 @@ if which == 'all' then all()
 elseif which == 'group' then of_group()
 elseif which == 'leased' then of_leases()
 else of_set(ENDED[which] or ({delayed = DELAYED, ready = READY})[which]) end
-return {cjson.encode({now, place or null}), ids, texts, marks}
+return {cjson.encode({now, place or null, full}), ids, texts, marks}

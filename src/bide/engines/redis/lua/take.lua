@@ -1,6 +1,7 @@
 -- take: lease the first messages of this shard, for a claim over several shards.
 -- ARGV 5 how many to look at; 6 lease: milliseconds; 7 holder; 8 from: ready or delayed
 --      9 token: the number of the claim, or empty: this shard gives it; 10 the highest known token
+--      11 how many bytes the records may have
 -- Reply: [head, ids, records]; head is JSON: [now, token], ids a text of lines. Nothing has tags.
 --   Of many the records are left to be fetched.
 --   Sent again after it had leased something: JSON [token, until], to be given to `recover`.
@@ -24,6 +25,8 @@ if exists and not has('p') and not stale then
     members = call('ZRANGEBYSCORE', DELAYED, '-inf', reach, 'LIMIT', '0', last + 1)
   end
 end
+room = tonumber(ARGV[11])
+members = cut(members)
 if #members > 0 then lease(set, members, ARGV[7], next_token) end
 tell_counts()
 if #ids > 0 then

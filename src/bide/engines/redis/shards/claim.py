@@ -55,6 +55,7 @@ class _Claim:
         self.reach = max(PROMOTE, command.count)
         self.lapses = dict.fromkeys(self.alive, self.reach)
         self.token = 0
+        self.room = command.max_bytes
         self.floor = 0
         self.now = 0
         self.found: list[tuple[tuple[int, bytes, int], Message]] = []
@@ -115,7 +116,8 @@ class _Claim:
 
     def _take(self, count: int, source: str) -> Call:
         command = self.command
-        args = count, command.lease, command.holder, source, self.token or "", self.floor
+        room = self.room // self.made.count
+        args = count, command.lease, command.holder, source, self.token or "", self.floor, room
         return Call("take", command.queue, args)
 
     def _add(self, answers: dict[int, Any]) -> Round[None]:
@@ -142,6 +144,7 @@ class _Claim:
             for message, record in zip(messages, records, strict=True):
                 rank = ready_rank(message.due, message.priority)
                 self.found.append(((rank, record[:SEQ], s), message))
+                self.room -= len(record)
 
     def drop_lapsed(self) -> None:
         """Forget what was leased in one shard while another took longer than the lease."""
@@ -186,6 +189,8 @@ def claim_all(command: Claim, made: Made) -> Job:
         left = sum(view.there for view in views.values()) - sum(shares.values())
         claim.wanted -= yield from claim.take(shares, "ready" if ready else "delayed")
         if claim.wanted <= 0 or left <= 0 or examined >= claim.reach:
+            break
+        if claim.room < claim.command.max_bytes // 2:  # a shard may have had no room for more
             break
     claim.drop_lapsed()
     if not claim.found:

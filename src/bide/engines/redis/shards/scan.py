@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from bide.engines.pages import PHASES, Phase, cursor_after, position
+from bide.engines.pages import PHASES, Budget, Phase, cursor_after, position
 from bide.engines.redis.keys import SHARDS
 from bide.engines.redis.records import SEQ
 from bide.engines.redis.shards.made import Made
@@ -12,7 +12,7 @@ from bide.engines.redis.shards.rounds import Round, ask
 from bide.engines.redis.verbs.job import Call, Job, decode
 from bide.engines.redis.verbs.look import scan_args, scanned
 from bide.model.commands import Scan
-from bide.model.message import Message
+from bide.model.message import Message, size_of
 from bide.model.rank import delayed_rank, ready_rank
 from bide.model.replies import Page
 
@@ -39,7 +39,7 @@ class _Stream:
     def fill(self, queue: str, answer: Any) -> None:
         """Take in what the script answered."""
         text, *listed = answer
-        now, place = decode(text)
+        now, place, _ = decode(text)
         messages = scanned(queue, now, self._phase, listed)
         for message, record in zip(messages, listed[1], strict=True):
             where = self._rank(message), int(record[:SEQ], 16), self._shard
@@ -67,12 +67,18 @@ def scan_all(command: Scan, made: Made) -> Job:
     first, (rank, number) = position(command.cursor)
     after = rank, number // SHARDS, number % SHARDS
     messages: list[Message] = []
+    budget = Budget(command.max_bytes)
     for index in range(first, len(phases)):
         start = after if index == first else (-1, -1, 0)
+        moved = index == first and after[0] >= 0
         streams = [_Stream(phases[index], shard, start) for shard in range(made.count)]
         while len(messages) < command.limit:
             yield from _fill(command, phases[index], streams, made, command.limit - len(messages))
             for place, message in islice(_next(streams), command.limit - len(messages)):
+                if not budget.takes(size_of(message)):
+                    rank, number, shard = after if moved else (0, 0, 0)
+                    return [Page(messages, cursor_after(index, rank, number * SHARDS + shard))]
+                moved = True
                 messages.append(message)
                 after = place
             if all(stream.ended and not stream.ahead for stream in streams):
@@ -90,12 +96,17 @@ def _fill(
 ) -> Round[None]:
     """Ask all shards of which nothing is known to come, until each has told of something."""
     share = left // made.count * 5 // 4 + 4
+    room = command.max_bytes // made.count
     while True:
         dry = [s for s, stream in enumerate(streams) if not (stream.ahead or stream.ended)]
         if not dry:
             return
         calls = {
-            s: Call("scan", command.queue, scan_args(command, phase, share, *streams[s].place))
+            s: Call(
+                "scan",
+                command.queue,
+                (*scan_args(command, phase, share, *streams[s].place), room, 1),
+            )
             for s in dry
         }
         for s, answer in (yield from ask(calls, made.count)).items():

@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.engines.pages import Budget
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.shards.made import Made
 from bide.engines.redis.verbs.job import SLICE
 from bide.engines.redis.verbs.put import LONG, NumberedOutcomes, NumberedPut
 from bide.model import commands as cmd
 from bide.model.errors import StoreError
+from bide.model.message import Message, size_of
 from bide.model.replies import (
     Counts,
     Flow,
@@ -122,7 +124,7 @@ def merge(
     if isinstance(command, cmd.Configure):
         return _settings(replies)
     if isinstance(command, cmd.Find):
-        return Found(_in_place(parts, [reply.messages for reply in replies]))
+        return _found(command, parts, replies)
     for reply in replies:
         if isinstance(reply, NumberedOutcomes):
             made.seen(reply.following)
@@ -146,6 +148,22 @@ def _in_place(parts: Sequence[Part], told: Sequence[Sequence[Any]]) -> list[Any]
         for index, one in zip(part.at, mine, strict=True):
             whole[index] = one
     return whole
+
+
+def _found(command: cmd.Find, parts: Sequence[Part], told: Sequence[Found]) -> Found:
+    """Return the messages of the first ids, as far as every shard has told of them."""
+    known = {i: m for part, reply in zip(parts, told, strict=True)
+             for i, m in zip(part.at, reply.messages, strict=False)}  # fmt: skip
+    budget = Budget(command.max_bytes)
+    messages: list[Message | None] = []
+    for index in range(len(command.ids)):
+        if index not in known:
+            break
+        message = known[index]
+        if message is not None and not budget.takes(size_of(message)):
+            break
+        messages.append(message)
+    return Found(messages)
 
 
 def _sum(structs: Sequence[Any]) -> Any:

@@ -44,6 +44,7 @@ _TOGETHER: dict[type, tuple[Callable[[Any], Job], Callable[[Any], object]]] = {
         change.reschedule,
         attrgetter("__class__", "queue", "at", "delay", "if_due", "if_version"),
     ),
+    cmd.Release: (change.release, attrgetter("__class__", "queue", "reason")),
     cmd.Revive: (change.revive, attrgetter("__class__", "queue", "delay")),
     cmd.Ack: (settle.ack, attrgetter("__class__", "queue")),
     cmd.Extend: (settle.extend, attrgetter("__class__", "queue", "lease")),

@@ -5,18 +5,28 @@ from typing import Any, NamedTuple
 
 from bide.engines.redis.records import Arg, as_outcome, when
 from bide.engines.redis.verbs.job import SLICE, Call, Job, decode, parts
-from bide.model.commands import BULK, Bury, Cancel, Configure, Purge, Reschedule, Revive, Where
+from bide.model.commands import (
+    BULK,
+    Bury,
+    Cancel,
+    Configure,
+    Purge,
+    Release,
+    Reschedule,
+    Revive,
+    Where,
+)
 from bide.model.message import REASON_LENGTH
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
 __all__ = [
-    "cancel", "cancel_where", "configure", "is_unconditional", "purge", "reschedule", "revive",
-    "rule_of", "set_aside", "sweep",
+    "cancel", "cancel_where", "configure", "is_unconditional", "purge", "release", "reschedule",
+    "revive", "rule_of", "set_aside", "sweep",
 ]  # fmt: skip
 
 
 def _by_id(
-    run: Sequence[Cancel | Reschedule | Revive | Bury | Purge],
+    run: Sequence[Cancel | Reschedule | Release | Revive | Bury | Purge],
     script: str,
     head: Sequence[Arg],
     size: int,
@@ -69,6 +79,11 @@ def is_unconditional(command: Cancel) -> bool:
 def cancel(run: Sequence[Cancel]) -> Job:
     """Take messages back by id."""
     return _by_id(run, "cancel", (_still(run[0]),), SLICE)
+
+
+def release(run: Sequence[Release]) -> Job:
+    """End leases, whoever has them."""
+    return _by_id(run, "release", (run[0].reason[:REASON_LENGTH],), SLICE // 4)
 
 
 def reschedule(run: Sequence[Reschedule]) -> Job:

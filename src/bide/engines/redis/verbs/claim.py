@@ -84,12 +84,13 @@ def claim(command: Claim) -> Job:
     reach = max(PROMOTE, command.count)
     wanted, lapses, weigh, examine = command.count, reach, reach, reach
     token = 0
+    room = command.max_bytes
     weighted = False
     found: list[Message] = []
     texts: list[bytes] = []
     tags: dict[bytes, tuple[bytes, int]] = {}
     while True:
-        args = (wanted, command.lease, holder, token or "", lapses, weigh, examine)
+        args = (wanted, command.lease, holder, token or "", lapses, weigh, examine, room)
         (answer,) = yield [Call("claim", queue, args)]
         if isinstance(answer, StoreError):
             if found:  # else they would be held by nobody who knows
@@ -121,6 +122,9 @@ def claim(command: Claim) -> Job:
         token = given or token
         weighted = weighted or bool(weighs)
         wanted -= len(records)
+        room -= sum(map(len, records))
+        if room <= 0:
+            more = False
         lapses, weigh, examine = lapses - lapsed, weigh - weighed, examine - examined
         if not more or wanted <= 0:
             break

@@ -29,16 +29,19 @@ def _held(mark: bytes | None) -> tuple[str | None, int | None]:
 
 def find(command: Find) -> Job:
     """Look at messages by id."""
-    lots = parts(command.ids)
-    told = yield [Call("find", command.queue, lot) for lot in lots]
+    room = command.max_bytes
     found: list[Message | None] = []
-    for ids, (now, records, marks) in zip(lots, told, strict=True):
-        for id, record, mark in zip(ids, records, marks, strict=True):
+    for lot in parts(command.ids):
+        ((now, records, marks),) = yield [Call("find", command.queue, [room, *lot])]
+        for id, record, mark in zip(lot, records, marks, strict=False):
             holder, until = _held(mark)
             found.append(
                 record
                 and as_message(command.queue, id, record, int(now), holder=holder, until=until)
             )
+        room -= sum(len(record) for record in records if record)
+        if room <= 0 or len(records) < len(lot):
+            break
     return [Found(found)]
 
 
@@ -61,20 +64,25 @@ def scan(command: Scan) -> Job:
     phases = PHASES[command.state]
     number, rank, seq = check_cursor(command)
     messages: list[Message] = []
+    room = command.max_bytes
     for index in range(number, len(phases)):
         if index > number:
             rank, seq = "", ""
         while True:
             left = command.limit - len(messages)
-            args = scan_args(command, phases[index], left, rank, seq)
+            space = (room, 0 if messages else 1)
+            args = (*scan_args(command, phases[index], left, rank, seq), *space)
             ((text, *listed),) = yield [Call("scan", command.queue, args)]
-            now, place = decode(text)
+            now, place, full = decode(text)
             messages += scanned(command.queue, now, phases[index], listed)
+            room -= sum(map(len, listed[1]))
+            if place is not None:
+                rank, seq = place
+            if full or (place is not None and len(messages) == command.limit):
+                cursor = cursor_after(index, int(rank or 0), int(seq or "0", 16))
+                return [Page(messages, cursor)]
             if place is None:
                 break
-            rank, seq = place
-            if len(messages) == command.limit:
-                return [Page(messages, cursor_after(index, int(rank), int(seq, 16)))]
         if len(messages) == command.limit and index + 1 < len(phases):
             return [Page(messages, cursor_after(index + 1, 0, 0))]
     return [Page(messages, None)]

@@ -29,6 +29,7 @@ VERBS: dict[type, Verb] = {
     cmd.Ack: _each(settle.ack),
     cmd.Retry: _each(settle.retry),
     cmd.Bury: _each(settle.bury),
+    cmd.Release: _each(settle.release),
     cmd.Find: _each(look.find),
     cmd.Scan: _each(look.scan),
     cmd.Count: _each(look.count),

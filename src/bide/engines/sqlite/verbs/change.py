@@ -8,7 +8,7 @@ from bide.model.commands import BULK, Cancel, Configure, Purge, Reschedule, Revi
 from bide.model.message import STATES
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 
-__all__ = ["cancel", "configure", "purge", "reschedule", "revive", "set_aside"]
+__all__ = ["cancel", "change_each", "configure", "purge", "reschedule", "revive", "set_aside"]
 
 NEVER = 1 << 53
 
@@ -19,7 +19,9 @@ May = Callable[[QueueRow, Place], bool]
 Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
 
-def _each(session: Session, name: str, ids: Sequence[str], may: May, change: Change) -> Outcomes:
+def change_each(
+    session: Session, name: str, ids: Sequence[str], may: May, change: Change
+) -> Outcomes:
     """Change the messages that may be changed; tell of the others where they stand."""
     queue = session.open(name)
     if queue is None:
@@ -71,7 +73,7 @@ def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
         queue.cancelled += len(places)
         return [Outcome(place.id, True, due=place.due) for place in places]
 
-    return _each(session, command.queue, command.ids, _still(session, command), remove)
+    return change_each(session, command.queue, command.ids, _still(session, command), remove)
 
 
 def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
@@ -114,7 +116,7 @@ def reschedule(session: Session, command: Reschedule) -> Outcomes:
         session.run_many(SQL.move_due, [(due, p.expires, p.seq) for p in places])
         return _delayed(session, queue, places, due)
 
-    return _each(session, command.queue, command.ids, _still(session, command), move)
+    return change_each(session, command.queue, command.ids, _still(session, command), move)
 
 
 def revive(session: Session, command: Revive) -> Outcomes:
@@ -128,7 +130,7 @@ def revive(session: Session, command: Revive) -> Outcomes:
         queue.revived += len(places)
         return _delayed(session, queue, places, due)
 
-    return _each(
+    return change_each(
         session, command.queue, command.ids, lambda queue, place: place.aside == DEAD, back
     )
 
@@ -150,7 +152,7 @@ def set_aside(session: Session, name: str, ids: Sequence[str], reason: str) -> O
         queue.died += len(places)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
 
-    return _each(session, name, ids, _waits, aside)
+    return change_each(session, name, ids, _waits, aside)
 
 
 def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
@@ -162,7 +164,7 @@ def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
         queue.purged += len(seqs)
         return [Outcome(place.id, True, due=place.due) for place in places]
 
-    return _each(session, name, ids, lambda queue, place: place.aside == DEAD, remove)
+    return change_each(session, name, ids, lambda queue, place: place.aside == DEAD, remove)
 
 
 def purge(session: Session, command: Purge) -> Outcomes | Affected:

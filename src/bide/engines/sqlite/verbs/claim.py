@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from bide.engines.pages import Budget
 from bide.engines.sqlite.session import (
     DELAYED,
     EXPIRED,
@@ -11,6 +12,7 @@ from bide.engines.sqlite.session import (
     Session,
     as_failures,
     as_headers,
+    size_of_row,
 )
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim
@@ -44,7 +46,7 @@ def claim(session: Session, command: Claim) -> Claimed:
     if queue.leased:
         _collect_lapsed(session, queue, reach)
     grant = _Grant(queue.token + 1, now + command.lease, command.holder)
-    rows = _take(session, queue, command.count, reach, grant)
+    rows = _take(session, queue, command, reach, grant)
     if not rows:
         return Claimed([], 0, now, _next_claim(session, queue))
     queue.token += 1
@@ -70,22 +72,46 @@ def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> None:
         session.take_back(queue, [Place(*row) for row in rows])
 
 
-def _take(session: Session, queue: QueueRow, count: int, reach: int, grant: _Grant) -> list[_Row]:
-    """Lease up to `count` messages in the order of delivery.
+def _take(
+    session: Session, queue: QueueRow, command: Claim, reach: int, grant: _Grant
+) -> list[_Row]:
+    """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
     Those that are too late are set aside as expired; a claim examines `reach` messages at most, so
     that a flood of them stops nobody for long.
     """
     taken: list[_Row] = []
+    budget = Budget(command.max_bytes)
     examined = 0
-    while len(taken) < count and examined < reach:
-        state, limit = _source(session, queue, count - len(taken), reach)
-        rows = session.run(SQL.pick, (queue.id, state, limit, count - len(taken))).fetchall()
+    full = False
+    while len(taken) < command.count and examined < reach and not full:
+        left = command.count - len(taken)
+        state, limit = _source(session, queue, left, reach)
+        before = budget.left, budget.empty
+        rows, full = _pick(session, (queue.id, state, limit, left), budget)
+        if full and state == DELAYED and queue.weighted:  # the weightiest go first
+            _promote(session, queue, reach, limit)
+            budget.left, budget.empty = before
+            full = False
+            continue
         if not rows:
             break
         examined += len(rows)
         taken += _lease(session, queue, state, rows, grant)
     return taken
+
+
+def _pick(session: Session, bounds: tuple[int, ...], budget: Budget) -> tuple[list[_Row], bool]:
+    """Return the next messages of a set, and whether the reply has no room for more."""
+    found = session.run(SQL.pick, bounds)
+    rows: list[_Row] = []
+    for row in found:
+        size = size_of_row(row[2], row[3], row[10], row[11])
+        if not _too_late(row, session.now) and not budget.takes(size):
+            found.close()
+            return rows, True
+        rows.append(row)
+    return rows, False
 
 
 def _lease(

@@ -1,13 +1,22 @@
 """Find, scan, count, forecast, queues: what reads and changes nothing."""
 
+import sqlite3
 from typing import Any
 
-from bide.engines.pages import PHASES, Phase, cursor_after, position
-from bide.engines.sqlite.session import DELAYED, READY, QueueRow, Session, as_message, json_text
+from bide.engines.pages import BEGIN, PHASES, Budget, Phase, cursor_after, position
+from bide.engines.sqlite.session import (
+    DELAYED,
+    READY,
+    QueueRow,
+    Session,
+    as_message,
+    json_text,
+    size_of_row,
+)
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Count, Find, Forecast, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
-from bide.model.message import STATES
+from bide.model.message import STATES, Message
 from bide.model.rank import delayed_reach
 from bide.model.replies import Counts, Flow, Forecasted, Found, Names, Page, Sizes
 
@@ -18,17 +27,26 @@ _EVERYTHING = 1 << 62
 _BY_ID = "id:"
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
-_Row = tuple[Any, ...]
-
 
 def find(session: Session, command: Find) -> Found:
     """Look at messages by id."""
     queue = session.look(command.queue)
     if queue is None:
         return Found([None] * len(command.ids))
-    rows = session.run(SQL.find, (queue.id, json_text(command.ids)))
-    found = {row[0]: as_message(command.queue, row, session.now) for row in rows}
-    return Found([found.get(id) for id in command.ids])
+    rows = session.run(SQL.find, {"queue": queue.id, "ids": json_text(command.ids)})
+    budget = Budget(command.max_bytes)
+    found: list[Message | None] = []
+    row = rows.fetchone()
+    for id in command.ids:
+        if row is None or row[0] != id:
+            found.append(None)
+            continue
+        if not budget.takes(size_of_row(row[0], row[1], row[8], row[9])):
+            rows.close()
+            break
+        found.append(as_message(command.queue, row, session.now))
+        row = rows.fetchone()
+    return Found(found)
 
 
 def scan(session: Session, command: Scan) -> Page:
@@ -40,19 +58,26 @@ def scan(session: Session, command: Scan) -> Page:
     queue = session.look(command.queue)
     if queue is None:
         return Page([], None)
-    rows: list[_Row] = []
+    budget = Budget(command.max_bytes)
+    found: list[Message] = []
+    last = cursor_after(number, *after)
     for index in range(number, len(phases)):
         start = after if index == number else (-1, -1)
-        left = command.limit - len(rows)
-        rows += _phase(session, queue, phases[index], start, command.where, left)
-        if len(rows) == command.limit:
-            cursor = cursor_after(index, *rows[-1][14:16])
-            return Page([as_message(command.queue, row, session.now) for row in rows], cursor)
-    return Page([as_message(command.queue, row, session.now) for row in rows], None)
+        left = command.limit - len(found)
+        rows = _phase(session, queue, phases[index], start, command.where, left)
+        for row in rows:
+            if not budget.takes(size_of_row(row[0], row[1], row[8], row[9])):
+                rows.close()
+                return Page(found, last)
+            found.append(as_message(command.queue, row, session.now))
+            last = cursor_after(index, *row[14:16])
+        if len(found) == command.limit:
+            return Page(found, last)
+    return Page(found, None)
 
 
 def _scan_by_id(session: Session, command: Scan) -> Page:
-    cursor = _BY_ID if command.cursor is None else command.cursor
+    cursor = _BY_ID if command.cursor in (None, BEGIN) else str(command.cursor)
     if not cursor.startswith(_BY_ID):
         raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
     queue = session.look(command.queue)
@@ -64,9 +89,15 @@ def _scan_by_id(session: Session, command: Scan) -> Page:
         "limit": command.limit,
         **_due(command.where),
     }
-    rows = session.run(SQL.scan_all, bounds).fetchall()
-    following = _BY_ID + rows[-1][0] if len(rows) == command.limit else None
-    return Page([as_message(command.queue, row, session.now) for row in rows], following)
+    rows = session.run(SQL.scan_all, bounds)
+    budget = Budget(command.max_bytes)
+    found: list[Message] = []
+    for row in rows:
+        if not budget.takes(size_of_row(row[0], row[1], row[8], row[9])):
+            rows.close()
+            return Page(found, _BY_ID + found[-1].id)
+        found.append(as_message(command.queue, row, session.now))
+    return Page(found, _BY_ID + found[-1].id if len(found) == command.limit else None)
 
 
 def _due(where: Where | None) -> dict[str, int]:
@@ -82,7 +113,7 @@ def _phase(
     after: tuple[int, int],
     where: Where | None,
     limit: int,
-) -> list[_Row]:
+) -> sqlite3.Cursor:
     bounds: dict[str, Any] = {
         "queue": queue.id,
         "rank": after[0],
@@ -93,17 +124,17 @@ def _phase(
     }
     match phase.state:
         case None:
-            return session.run(SQL.scan_group, bounds).fetchall()
+            return session.run(SQL.scan_group, bounds)
         case "delayed" | "ready":
             bounds |= {"state": STATES.index(phase.state), "reach": _EVERYTHING}
             if phase.state == "delayed":
                 bounds |= _reach(session, bounds, phase)
-            return session.run(SQL.scan_pending, bounds).fetchall()
+            return session.run(SQL.scan_pending, bounds)
         case "leased":
-            return session.run(SQL.scan_leased, bounds).fetchall()
+            return session.run(SQL.scan_leased, bounds)
         case _:
             bounds["state"] = STATES.index(phase.state)
-            return session.run(SQL.scan_aside, bounds).fetchall()
+            return session.run(SQL.scan_aside, bounds)
 
 
 def _reach(session: Session, bounds: dict[str, Any], phase: Phase) -> dict[str, int]:

@@ -1,14 +1,14 @@
-"""Extend, ack, retry, bury: what the holder of a lease may say."""
+"""Extend, ack, retry, bury: what the holder of a lease may say; and release, for operators."""
 
 from collections.abc import Callable, Sequence
 
 from bide.engines.sqlite.session import ACKED, Place, QueueRow, Session, json_text
 from bide.engines.sqlite.statements import SQL
-from bide.engines.sqlite.verbs.change import set_aside
-from bide.model.commands import Ack, Bury, Extend, Lease, Retry
+from bide.engines.sqlite.verbs.change import change_each, set_aside
+from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
 
-__all__ = ["ack", "bury", "extend", "retry"]
+__all__ = ["ack", "bury", "extend", "release", "retry"]
 
 Settle = Callable[[QueueRow, list[Place]], list[Outcome]]
 
@@ -122,6 +122,28 @@ def retry(session: Session, command: Retry) -> Outcomes:
         return place._replace(due=due, holder=None).outcome(True, session.now)
 
     return _held(session, command.queue, command.leases, again)
+
+
+def release(session: Session, command: Release) -> Outcomes:
+    """End leases, whoever has them."""
+
+    def end(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_lease(queue, [place.seq for place in places])
+        outcomes = []
+        for place in places:
+            if session.failed(queue, place, command.reason, session.now):
+                queue.retried += 1
+                session.ready(queue, [place])
+                free = place._replace(token=None, until=None, holder=None)
+                outcomes.append(free.outcome(True, session.now))
+            else:
+                outcomes.append(Outcome(place.id, True, "dead", place.due, session.now))
+        return outcomes
+
+    def is_held(queue: QueueRow, place: Place) -> bool:
+        return place.token is not None
+
+    return change_each(session, command.queue, command.ids, is_held, end)
 
 
 def bury(session: Session, command: Bury) -> Outcomes:

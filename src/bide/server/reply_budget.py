@@ -1,0 +1,89 @@
+"""One budget of bytes for all replies of a batch.
+
+A request of 1 KB may hold a thousand scans. Without a common budget each would answer with the most
+that a single reply holds.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import msgspec
+
+from bide.engines.pages import BEGIN
+from bide.model.commands import MAX_BYTES, Claim, Command, Find, Forecast, Queues, Scan
+from bide.model.errors import StoreBusy
+from bide.model.message import size_of
+from bide.model.replies import Claimed, Forecasted, Found, Names, Page, Reply
+
+__all__ = ["within_budget"]
+
+AT_ONCE = 16
+"""How many commands with large replies are carried out at once: each may answer with one message,
+however large."""
+
+_LARGE = (Find, Scan, Claim, Forecast, Queues)
+
+Answer = Reply | BaseException
+
+
+async def within_budget(
+    commands: Sequence[Command],
+    execute: Callable[[Sequence[Command]], Awaitable[list[Answer]]],
+    now: int,
+) -> list[Answer]:
+    """Carry out commands in order, and keep their replies within `MAX_BYTES` together.
+
+    Once the budget is used up, a reading command is not carried out: `Find` is answered without
+    messages, `Scan` with the cursor that it came with, and `Claim` with a wait of 0. The caller
+    asks again.
+    """
+    room = MAX_BYTES
+    answers: list[Answer] = []
+    for part in _parts(commands):
+        large = sum(isinstance(command, _LARGE) for command in part)
+        if room <= 0 and large:
+            asked = [command for command in part if not isinstance(command, _LARGE)]
+            told = iter(await execute(asked))
+            answers += [_put_off(c, now) if isinstance(c, _LARGE) else next(told) for c in part]
+            continue
+        share = room // large if large else 0
+        told_all = await execute([_bounded(command, share) for command in part])
+        room -= sum(map(_size, told_all))
+        answers += told_all
+    return answers
+
+
+def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
+    part: list[Command] = []
+    large = 0
+    for command in commands:
+        if large == AT_ONCE and isinstance(command, _LARGE):
+            yield part
+            part, large = [], 0
+        part.append(command)
+        large += isinstance(command, _LARGE)
+    yield part
+
+
+def _bounded(command: Command, share: int) -> Command:
+    if isinstance(command, (Find, Scan, Claim)) and command.max_bytes > share:
+        return msgspec.structs.replace(command, max_bytes=share)
+    return command
+
+
+def _put_off(command: Command, now: int) -> Answer:
+    match command:
+        case Find():
+            return Found([])
+        case Scan():
+            return Page([], command.cursor or BEGIN)
+        case Claim():
+            return Claimed([], 0, now, 0)
+    return StoreBusy("the replies of this batch are too large together; ask again")
+
+
+def _size(answer: Answer) -> int:
+    if isinstance(answer, (Found, Page, Claimed)):
+        return sum(size_of(message) for message in answer.messages if message is not None)
+    if isinstance(answer, Names):
+        return sum(map(len, answer.names))
+    return 9 * len(answer.buckets) if isinstance(answer, Forecasted) else 0

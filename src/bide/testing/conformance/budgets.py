@@ -1,0 +1,95 @@
+# ruff: noqa: D102  (what is promised stands in the name of each case)
+"""Replies have a budget of bytes: they end before it, and the rest can be asked for."""
+
+from typing import Any
+
+import pytest
+
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.replies import Claimed, Found, Page
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
+
+__all__ = ["BudgetCases"]
+
+KIB = 1024
+IDS = [f"m{number}" for number in range(10)]
+
+
+def stock(desk: Desk, **fields: Any) -> None:
+    """Put ten messages of a KiB each."""
+    desk.put(*IDS, data=b"x" * KIB, json=False, **fields)
+
+
+class BudgetCases:
+    """What `max_bytes` promises."""
+
+    @pytest.mark.parametrize(("budget", "count"), [(0, 1), (KIB, 1), (4 * KIB, 3), (1 << 20, 10)])
+    def test_a_find_answers_the_first_ids_only(self, desk: Desk, budget: int, count: int) -> None:
+        stock(desk)
+        found = desk.ask(cmd.Find("q", ["none", *IDS], budget), Found)
+        assert [m and m.id for m in found.messages] == [None, *IDS[:count]]
+
+    @pytest.mark.parametrize("budget", [0, 2 * KIB, 4 * KIB])
+    @pytest.mark.parametrize("state", [None, "ready", "delayed", "next", "leased", "dead"])
+    def test_pages_end_before_the_budget_and_go_on_behind_it(
+        self, desk: Desk, state: Any, budget: int
+    ) -> None:
+        stock(desk, delay=HOUR if state == "delayed" else 0)
+        if state in ("leased", "dead"):
+            held = leases(desk.claim())
+            if state == "dead":
+                desk.bury(*held)
+        found: list[str] = []
+        cursor = None
+        while True:
+            scan = cmd.Scan("q", state, cursor=cursor, max_bytes=budget)
+            page = desk.ask(scan, Page)
+            size = sum(len(message.data) for message in page.messages)
+            assert len(page.messages) == 1 or size <= budget
+            found += [message.id for message in page.messages]
+            if page.cursor is None:
+                break
+            assert page.messages
+            cursor = page.cursor
+        assert found == IDS
+
+    def test_a_page_over_ready_and_delayed_has_one_budget(self, desk: Desk) -> None:
+        desk.put("a", "b", data=b"x" * KIB, json=False)
+        desk.put("c", "d", data=b"x" * KIB, json=False, delay=HOUR)
+        page = desk.ask(cmd.Scan("q", "next", max_bytes=3 * KIB), Page)
+        assert [message.id for message in page.messages] == ["a", "b"]
+        rest = desk.ask(cmd.Scan("q", "next", cursor=page.cursor), Page)
+        assert [message.id for message in rest.messages] == ["c", "d"]
+
+    @pytest.mark.parametrize(("budget", "count"), [(0, 1), (4 * KIB, 3), (1 << 20, 10)])
+    def test_a_claim_leases_what_it_returns(self, desk: Desk, budget: int, count: int) -> None:
+        stock(desk)
+        claimed = desk.ask(cmd.Claim("q", 10, 1_000, "w1", budget), Claimed)
+        assert [message.id for message in claimed.messages] == IDS[:count]
+        counts = desk.counts()
+        assert (counts.sizes.leased, counts.sizes.ready) == (count, 10 - count)
+        assert desk.take() == IDS[count:]
+
+    def test_a_claim_with_a_budget_takes_the_weightiest(self, desk: Desk) -> None:
+        stock(desk)
+        desk.put("heavy", data=b"x" * KIB, json=False, priority=9)
+        claimed = desk.ask(cmd.Claim("q", 20, 1_000, "w1", 3 * KIB), Claimed)
+        assert [message.id for message in claimed.messages] == ["heavy", "m0"]
+        assert desk.take(20) == IDS[1:]
+
+    def test_what_expires_takes_no_room(self, desk: Desk) -> None:
+        desk.put("late", data=b"x" * 9 * KIB, json=False, expires=1, at=START - 5)
+        stock(desk)
+        claimed = desk.ask(cmd.Claim("q", 10, 1_000, "w1", 3 * KIB), Claimed)
+        assert [message.id for message in claimed.messages] == IDS[:2]
+
+    def test_headers_and_failures_count(self, desk: Desk) -> None:
+        items = [Item(id, b"1", headers={"h": "x" * KIB}) for id in IDS]
+        desk.put_items(items)
+        page = desk.ask(cmd.Scan("q", "ready", max_bytes=4 * KIB), Page)
+        assert len(page.messages) == 3
+        held = leases(desk.claim())
+        desk.retry(*held, reason="x" * KIB)
+        page = desk.ask(cmd.Scan("q", "ready", max_bytes=5 * KIB), Page)
+        assert len(page.messages) == 2
