@@ -1,12 +1,14 @@
 """What holds for all tests."""
 
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.cluster import RedisCluster
+from tests.effort import FULL
 from tests.servers import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -16,6 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked `full` as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("full"):
+        os.environ[FULL] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import bide
+from tests.effort import effort
 from tests.faults.crew import Crew
 
 pytestmark = pytest.mark.process
 
 PROCESSES = 4
-SECONDS = 10.0
+SECONDS = effort(4, 15)
 PATIENCE = 60.0
 """On a machine that has other things to do it takes longer until enough has happened."""
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import bide
+from tests.effort import effort
 from tests.faults.journal import read
 from tests.faults.moving import keep_moving, produce, serve
 
 pytestmark = pytest.mark.process
 
-SECONDS = 8.0
+SECONDS = effort(4, 12)
 LEASE = 0.3
 
 

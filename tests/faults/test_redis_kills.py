@@ -9,13 +9,14 @@ import pytest
 
 import bide
 from tests.conformance.sharded import conforms
+from tests.effort import effort
 from tests.faults.crew import Crew
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.process
 
 PROCESSES = 3
-SECONDS = 8.0
+SECONDS = effort(5, 15)
 PATIENCE = 60.0
 """On a machine that has other things to do it takes longer until enough has happened."""
 KILLS = 8

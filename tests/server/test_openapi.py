@@ -16,10 +16,11 @@ from bide.server.app import App
 from bide.server.openapi import description
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
+from tests.effort import effort
 from tests.server.client import Client
 from tests.server.conftest import running
 
-EXAMPLES = 6
+EXAMPLES = effort(2, 10)
 """How many requests are made up for each operation, beside those that try its edges."""
 
 WHAT_HOLDS: list[Any] = [

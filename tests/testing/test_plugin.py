@@ -26,6 +26,12 @@ async def expire_later(body):
 """
 
 
+@pytest.fixture(autouse=True)
+def without_other_plugins(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the inner runs import what they need, and not all that bide itself is tested with."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis -p no:hypothesispytest -p no:xdist")
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(shop=SHOP)

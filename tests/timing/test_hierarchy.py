@@ -28,7 +28,7 @@ class Numbered(Entry):
 def fill(hierarchy: Hierarchy[Numbered], dues: list[int]) -> list[Numbered]:
     entries = [Numbered(due, number) for number, due in enumerate(dues)]
     for entry in entries:
-        hierarchy.add(entry)
+        hierarchy.place(entry, hierarchy.current)
     return entries
 
 
@@ -67,7 +67,7 @@ def test_it_agrees_with_a_sorted_list(
         for ahead in data.draw(st.lists(TICKS, max_size=4)):
             entry = Numbered(now + ahead, number)
             number += 1
-            hierarchy.add(entry)
+            hierarchy.place(entry, hierarchy.current)
             waiting.append(entry)
         assert len(hierarchy) == len(waiting)
         assert set(hierarchy.entries()) == set(waiting)
@@ -110,7 +110,7 @@ def test_pages_hold_all_that_is_due_and_leave_nothing_before_their_end(
         for ahead in data.draw(st.lists(TICKS, max_size=6)):
             entry = Numbered(now + ahead, len(dues))
             dues.append(entry._due)
-            hierarchy.add(entry)
+            hierarchy.place(entry, hierarchy.current)
             waiting.add(entry)
 
 
@@ -158,7 +158,7 @@ def test_a_crowded_slot_moves_down_in_parts_ahead_of_time() -> None:
         hierarchy.spread()
     assert hierarchy.crowd() == NEVER or hierarchy.crowd() > begin
     late = Numbered(100_000, len(entries))
-    hierarchy.add(late)
+    hierarchy.place(late, hierarchy.current)
     gone = entries.pop(3)
     hierarchy.remove(gone)
     expected = sorted([*entries, late], key=lambda entry: (entry._due, entry.number))
@@ -181,7 +181,7 @@ def test_empty_slots_do_not_pile_up() -> None:
     for tick in range(1, 50_000):
         hierarchy.pull(tick)
         entry = Numbered(tick + 30_000, tick)
-        hierarchy.add(entry)
+        hierarchy.place(entry, hierarchy.current)
         hierarchy.remove(entry)
     assert len(hierarchy) == 0
     assert sum(len(level.slots) for level in hierarchy._levels) < 2_000

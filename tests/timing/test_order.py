@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bide.testing.clock import FakeClock
 from bide.timing import Delayed, DelayQueue
+from tests.effort import effort
 
 DELAYS = st.sampled_from([0, 0.0, 1e-9, 0.0004, 0.001, 0.0011, 0.25, 0.3, 66, 5_000, 3e8])
 STEPS = st.sampled_from([0.0, 1e-9, 0.0005, 0.001, 0.26, 1.0, 70.0, 20_000.0, 4e8])
@@ -83,5 +84,5 @@ class DelayQueueMachine(RuleBasedStateMachine):
 
 TestDelayQueueMachine = DelayQueueMachine.TestCase
 TestDelayQueueMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, database=None
+    max_examples=effort(40, 150), stateful_step_count=40, deadline=None, database=None
 )

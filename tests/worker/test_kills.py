@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import effort
 from tests.worker.kills import run
 
-SECONDS = 9.0
+SECONDS = effort(6, 20)
 
 
 @pytest.mark.process

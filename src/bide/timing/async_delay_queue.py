@@ -2,28 +2,24 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
 from functools import partial
 from queue import Empty
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, Timer
-from bide.timing.calendar_queue import CalendarQueue, Delayed, check_priority
-from bide.timing.errors import ShutDown
+from bide.timing.base import DelayQueueBase
 from bide.timing.hierarchy import NEVER
-from bide.timing.lifetime import forked, guard_fork
-from bide.timing.moments import NS, Delay, Moment, WallClock, length_seconds, seconds_of
+from bide.timing.moments import NS, Delay
 
 __all__ = ["AsyncDelayQueue"]
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 
-class AsyncDelayQueue(Generic[T]):
-    """`DelayQueue` for tasks of one event loop: `take` is awaited, all else answers at once.
+class AsyncDelayQueue(DelayQueueBase[T]):
+    """`DelayQueue` for tasks of one event loop: `take` is awaited, all else returns at once.
 
-    Like asyncio's own queues it is not thread-safe: other threads go through
+    Like asyncio's own queues it is not thread-safe: other threads call
     `loop.call_soon_threadsafe(queue.put, ...)`. However many tasks wait, the loop holds one timer,
     for the head; waiting tasks are served in the order in which they came. A task cancelled in
     `take` has taken nothing: the item goes to the next.
@@ -41,55 +37,25 @@ class AsyncDelayQueue(Generic[T]):
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
-        self._wall = WallClock(clock)
-        self._reached = 0  # the moment that the loop last rang for, in ns
-        self._entries: CalendarQueue[T] = CalendarQueue(self._now())
+        super().__init__(clock=clock)
+        self._alarm = NEVER  # what the timer is set to; without one, any item is a new head
         self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: Timer | None = None
-        self._alarm = NEVER  # what the timer is set to
-        self._closed = False
-        self._forked = False
-        guard_fork(self)
-
-    def put(
-        self,
-        item: T,
-        delay: Delay | None = None,
-        *,
-        at: Moment | None = None,
-        priority: int = 0,
-    ) -> Delayed[T]:
-        """Put an item in: as `DelayQueue.put`."""
-        seconds = seconds_of(delay) if at is None else 0.0
-        moment = None if at is None else self._wall.due(at, delay)
-        if priority or priority.__class__ is not int:
-            check_priority(priority)
-        self._check_process()
-        if self._closed:
-            raise ShutDown("the delay queue was shut down: it takes no more items")
-        due = self._now() + round(seconds * NS) if moment is None else moment
-        entry = self._entries.add(item, due, priority)
-        self._set_timer()
-        return entry
 
     async def take(self, timeout: Delay | None = None) -> T:  # noqa: ASYNC109 - as DelayQueue
-        """Await the head's moment, take it out and return it: as `DelayQueue.take`."""
-        limit = NEVER
-        if timeout is not None:
-            limit = self._now() + round(length_seconds(timeout, "timeout") * NS)
+        """Wait until the head is due, take it out and return it: as `DelayQueue.take`."""
+        limit = self._limit(timeout)
         waited = False
         try:
             while True:
                 self._check_process()
                 now = self._now()
-                if waited or not self._waiters:  # a newcomer does not jump the line
+                if waited or not self._waiters:  # a newcomer does not jump the queue
                     entry = self._entries.pop(now)
                     if entry is not None:
                         return entry.item
-                if self._closed and not len(self._entries):
-                    raise ShutDown("the delay queue was shut down, and nothing is left in it")
+                self._check_end()
                 if now >= limit:
                     raise Empty(f"nothing fell due within {timeout}")
                 await self._wait(limit, first=waited)
@@ -97,69 +63,8 @@ class AsyncDelayQueue(Generic[T]):
         finally:
             self._leave()
 
-    def poll(self, default: D | None = None) -> T | D | None:
-        """Take out and return the head if it is due now, else return `default`."""
-        self._check_process()
-        entry = self._entries.pop(self._now())
-        self._leave()
-        return default if entry is None else entry.item
-
-    def peek(self) -> Delayed[T] | None:
-        """Return the handle of the head, due or not, and leave it there; `None` when empty."""
-        self._check_process()
-        return self._entries.head()
-
-    def remove(self, handle: Delayed[T]) -> bool:
-        """Take an item back before anybody takes it: as `DelayQueue.remove`."""
-        if handle.__class__ is not Delayed:
-            raise TypeError(f"remove wants what put returned, not {type(handle).__name__}")
-        self._check_process()
-        removed = self._entries.remove(handle)
-        self._leave()
-        return removed
-
-    def drain(self, limit: int | None = None) -> list[T]:
-        """Take out everything that is due now, at most `limit` items: as `DelayQueue.drain`."""
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit is negative ({limit}); None takes all that is due")
-        self._check_process()
-        items: list[T] = []
-        now = self._now()
-        while limit is None or len(items) < limit:
-            entry = self._entries.pop(now)
-            if entry is None:
-                break
-            items.append(entry.item)
-        self._leave()
-        return items
-
-    def shutdown(self, immediate: bool = False) -> list[T]:
-        """Refuse further items, and end the waits: as `DelayQueue.shutdown`."""
-        self._check_process()
-        self._closed = True
-        dropped = [entry.item for entry in self._entries.clear()] if immediate else []
-        self._leave()
-        return dropped
-
-    def __len__(self) -> int:
-        """Count the items, due or not."""
-        self._check_process()
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[Delayed[T]]:
-        """Go through the handles by due moment: a snapshot, which costs O(n log n)."""
-        self._check_process()
-        return iter(self._entries.in_order())
-
-    def _now(self) -> int:
-        return max(int(self._clock.monotonic() * NS + 0.5), self._reached)
-
-    def _check_process(self) -> None:
-        if self._forked:
-            raise forked("AsyncDelayQueue")
-
     async def _wait(self, limit: int, *, first: bool) -> None:
-        """Wait until woken, or until `limit`; `first` in line, or last."""
+        """Wait until woken, or until `limit`; at the front of the line, or at its end."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._waiters:
@@ -184,29 +89,25 @@ class AsyncDelayQueue(Generic[T]):
 
     def _expire(self, waiter: asyncio.Future[None], limit: int) -> None:
         self._reached = max(self._reached, limit)
-        if not waiter.done():
-            waiter.set_result(None)
+        _wake(waiter)
 
     def _ring(self) -> None:
-        """The head is due, or part of a crowd must move: see to it."""
+        """Act when the timer ends: the head is due, or part of a crowd must move."""
         self._reached = max(self._reached, self._alarm)
         self._timer = None
         self._alarm = NEVER
         if self._entries.crowd() <= self._now():
             self._entries.spread()
-        if self._entries.next_due() <= self._now():
-            self._wake_first()
-        else:
+        if self._entries.next_due() > self._now():
             self._set_timer()
+        elif asleep := [waiter for waiter in self._waiters if not waiter.done()]:
+            _wake(asleep[0])
 
-    def _wake_first(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+    def _new_head(self) -> None:
+        self._set_timer()
 
     def _set_timer(self) -> None:
-        """Have the loop ring at the head's moment, if anybody waits for it."""
+        """Have the loop call `_ring` when the head is due, if a task waits for it."""
         if not self._waiters or self._loop is None:
             self._drop_timer()
             return
@@ -226,14 +127,14 @@ class AsyncDelayQueue(Generic[T]):
         self._alarm = NEVER
 
     def _leave(self) -> None:
-        """Before returning: the next head needs a timer, or everybody must know the end."""
         if self._forked:
             return
         if self._closed and not len(self._entries):
             for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+                _wake(waiter)
         self._set_timer()
 
-    def _after_fork(self) -> None:
-        self._forked = True
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

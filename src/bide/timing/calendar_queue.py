@@ -88,18 +88,8 @@ class CalendarQueue(Generic[T]):
         entry.item = item
         entry._due = rank
         entry._home = self
-        tick = due >> TICK
-        if tick > later.current:
-            # `later.add(entry)`, but for a slot that is there: a call less.
-            level = later.level_at[(tick ^ later.current).bit_length()]
-            slot = level.slots.get(tick >> level.shift)
-            if slot is None:
-                later.add(entry)
-            else:
-                slot[entry] = None
-                entry._slot = slot
-                if rank < slot.earliest:
-                    slot.earliest = rank
+        if due >> TICK > later.current:
+            later.place(entry, later.current)
         else:
             entry._slot = self._in_heap
             self._near[rank] = entry

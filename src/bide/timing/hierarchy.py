@@ -14,7 +14,7 @@ Hierarchical Timing Wheels" (SOSP 1987), scheme 7, with these differences:
   nobody waits for a million of them to move at once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -86,7 +86,6 @@ class Hierarchy(Generic[E]):
 
     Attributes:
         current: this tick and all before it were pulled.
-        level_at: the level that a tick goes to, by the bit length of (tick ^ current).
 
     Args:
         shift: how many low bits of `_due` are finer than a tick.
@@ -96,6 +95,7 @@ class Hierarchy(Generic[E]):
     """
 
     __slots__ = (
+        "_level_at",
         "_levels",
         "_moving",
         "_page",
@@ -104,7 +104,6 @@ class Hierarchy(Generic[E]):
         "_ticks",
         "_wide",
         "current",
-        "level_at",
     )
 
     def __init__(self, shift: int, current: int, part_ticks: int = 1, page: int = 0) -> None:
@@ -116,25 +115,28 @@ class Hierarchy(Generic[E]):
         self._wide: int = NEVER  # no slot of the other levels begins before this tick
         self._moving: tuple[Slot[E], Iterator[E]] | None = None  # a crowded slot, what is left
         self.current = current
-        self.level_at = [self._ticks] + [self._levels[bits // BITS] for bits in range(64)]
+        # The level that a tick goes to, by the bit length of (tick ^ current).
+        self._level_at = [self._ticks] + [self._levels[bits // BITS] for bits in range(64)]
 
     def __len__(self) -> int:
         """Count the entries, by slot: there are a few hundred slots."""
         return sum(len(slot) for level in self._levels for slot in level.slots.values())
 
-    def add(self, entry: E) -> None:
-        """Put in an entry whose tick is after `current`."""
+    def place(self, entry: E, start: int) -> None:
+        """Put an entry on the lowest level on which its slot is not that of the tick `start`.
+
+        A new entry, whose tick must be after `current`, is placed from there.
+        """
         due = entry._due
         tick = due >> self._shift
-        level = self.level_at[(tick ^ self.current).bit_length()]
+        level = self._level_at[(tick ^ start).bit_length()]
         key = tick >> level.shift
         slot = level.slots.get(key)
         if slot is None:
             slot = level.slots[key] = Slot(due)
             heappush(level.keys, key)
-            start = key << level.shift
-            if start < self._wide and level.shift:
-                self._wide = start
+            if level.shift and key << level.shift < self._wide:
+                self._wide = key << level.shift
         elif due < slot.earliest:
             slot.earliest = due
         slot[entry] = None
@@ -204,7 +206,7 @@ class Hierarchy(Generic[E]):
         part = [entry for entry in part if entry._slot is slot]
         for entry in part:
             slot.remove(entry)
-        self._move_down(part, key << level.shift)
+            self.place(entry, key << level.shift)
 
     def _crowded(self) -> tuple[int, Level[E]] | None:
         found = None
@@ -261,29 +263,10 @@ class Hierarchy(Generic[E]):
         if is_page:
             self.current = max(self.current, start + (1 << BITS) - 1)
         else:
-            self._move_down(slot, start)
+            for entry in slot:
+                self.place(entry, start)
         self._wide = min(
             (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
             default=NEVER,
         )
         return slot if is_page else None
-
-    def _move_down(self, entries: Iterable[E], start: int) -> None:
-        """Put entries of a slot that begins at `start` where they belong on the levels below."""
-        shift = self._shift
-        level_at = self.level_at
-        for entry in entries:
-            due = entry._due
-            tick = due >> shift
-            level = level_at[(tick ^ start).bit_length()]
-            key = tick >> level.shift
-            below = level.slots.get(key)
-            if below is None:
-                below = level.slots[key] = Slot(due)
-                heappush(level.keys, key)
-                if level.shift and key << level.shift < self._wide:
-                    self._wide = key << level.shift
-            elif due < below.earliest:
-                below.earliest = due
-            below[entry] = None
-            entry._slot = below

@@ -1,7 +1,7 @@
 """What happens to queues, wheels and executors when the process forks or ends.
 
-After a fork the child's copies answer `Forked`: their threads are not there, a lock may have been
-held by one of them, and their timers still belong to the parent. At interpreter exit whoever has
+After a fork the child's copies raise `Forked`: their threads do not exist there, another thread may
+have held a lock, and the timers still belong to the parent. At interpreter exit everything that has
 threads is told, so that no pending timer keeps the process alive.
 """
 
@@ -9,15 +9,11 @@ import atexit
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from bide.timing.errors import Forked
 
-__all__ = ["forked", "guard_exit", "guard_fork"]
-
-
-class _Forkable(Protocol):
-    def _after_fork(self) -> None: ...
+__all__ = ["OwnedByProcess", "guard_exit"]
 
 
 class _Exitable(Protocol):
@@ -25,33 +21,46 @@ class _Exitable(Protocol):
 
 
 _lock = threading.Lock()
-_forkables: weakref.WeakSet[_Forkable] = weakref.WeakSet()
+_owned: "weakref.WeakSet[OwnedByProcess]" = weakref.WeakSet()
 _exitables: weakref.WeakSet[_Exitable] = weakref.WeakSet()
 
 
-def guard_fork(owner: _Forkable) -> None:
-    """Have `owner._after_fork()` called in every child that is forked from this process."""
-    with _lock:
-        _forkables.add(owner)
+class OwnedByProcess:
+    """Something with a lock that only the process that made it can use."""
+
+    _told_as: ClassVar[str | None] = None  # what errors call it; its class by default
+
+    def __init__(self) -> None:
+        self._forked = False
+        self._make_lock()
+        with _lock:
+            _owned.add(self)
+
+    def _make_lock(self) -> None:
+        self._lock = threading.RLock()
+
+    def _check_process(self) -> None:
+        if self._forked:
+            kind = self._told_as or type(self).__name__
+            raise Forked(
+                f"this {kind} was made before the fork and belongs to the parent process; "
+                f"make another {kind} in process {os.getpid()}"
+            )
+
+    def _after_fork(self) -> None:
+        self._make_lock()
+        self._forked = True
 
 
 def guard_exit(owner: _Exitable) -> None:
-    """Have `owner._at_exit()` called when the interpreter is about to end."""
+    """Call `owner._at_exit()` when the interpreter is about to end."""
     with _lock:
         _exitables.add(owner)
 
 
-def forked(what: str) -> Forked:
-    """Return the error for using `what` in a child process."""
-    return Forked(
-        f"this {what} was made before the fork and belongs to the parent process; "
-        f"make another {what} in process {os.getpid()}"
-    )
-
-
 def _after_fork_in_child() -> None:
     _lock.release()
-    for owner in list(_forkables):
+    for owner in list(_owned):
         owner._after_fork()
     _exitables.clear()  # their threads are the parent's
 

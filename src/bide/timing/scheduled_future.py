@@ -94,7 +94,7 @@ class ScheduledFuture(Future[T]):
             True: it will not run (again), also when it was cancelled before. False: it is done, or
             a plain function that runs once has started.
         """
-        self._pool.check_process()
+        self._pool._check_process()
         if not super().cancel():
             return False
         self._pool.withdraw(self)

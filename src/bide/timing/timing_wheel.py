@@ -9,7 +9,7 @@ from typing import Any
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER, Hierarchy, Slot
-from bide.timing.lifetime import forked, guard_exit, guard_fork
+from bide.timing.lifetime import OwnedByProcess, guard_exit
 from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.timer_handle import TimerHandle, call
 
@@ -21,7 +21,7 @@ NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
 GONE = object()
 
 
-class TimingWheel:
+class TimingWheel(OwnedByProcess):
     """Calls functions when their moments come; scheduling and cancelling cost O(1).
 
     A hierarchical timing wheel (Varghese and Lauck, 1987) with one thread, which sleeps until the
@@ -64,24 +64,20 @@ class TimingWheel:
         tick_ns = period_ns(tick, "tick")
         if tick_ns < 1_000:
             raise ValueError(f"tick is {tick!r}; a wheel cannot be finer than a microsecond")
+        super().__init__()
         self._rate = NS / tick_ns  # ticks a second
         self._executor = executor
         self._clock = clock
         self._wall = WallClock(clock)
-        self._monotonic = clock.monotonic
         self._origin = clock.monotonic()
         part_ticks = max(1, PART_NS // tick_ns)
         self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
-        self._level_at = self._timers.level_at
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
-        self._make_lock()
         self._alarm = -NEVER  # the tick that the thread sleeps until
         self._reached = 0  # the tick that the clock last said had come
         self._thread: threading.Thread | None = None
         self._open = False  # whether the thread runs and takes timers
         self._stopping = False
-        self._forked = False
-        guard_fork(self)
 
     def schedule(
         self,
@@ -107,47 +103,35 @@ class TimingWheel:
             ValueError: the delay is negative or NaN, or the datetime has no time zone.
             ShutDown: after `stop`.
         """
-        seconds = 0.0
+        seconds, moment = 0.0, None
         if at is not None:
             moment = self._wall.due(at, delay) / NS
         elif delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
-            seconds = delay
+            seconds = delay  # a call less
         else:
             seconds = seconds_of(delay)
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {type(fn).__name__}")
-        self._acquire()  # half the price of `with`
-        try:
+        timer = TimerHandle()  # and no `__init__`: calling it would cost as much again
+        timer._wheel = self
+        timer.fn = fn
+        timer.args = args
+        with self._lock:
             if not self._open:
                 self._start()
-            now = self._monotonic() if at is None else moment
+            now = self._clock.monotonic() if moment is None else moment
             ticks = (now - self._origin + seconds) * self._rate
             due = int(ticks)
             if ticks - due > NOISE:
                 due += 1
-            timers = self._timers
-            if due <= timers.current:
-                due = timers.current + 1
-            # What follows is `timers.add(timer)`, but for a slot that is there: a call less.
-            level = self._level_at[(due ^ timers.current).bit_length()]
-            slot = level.slots.get(due >> level.shift)
-            timer = TimerHandle()  # and no `__init__`: calling it would cost as much again
+            current = self._timers.current
+            if due <= current:
+                due = current + 1
             timer._due = due
-            timer._slot = slot
-            timer._wheel = self
-            timer.fn = fn
-            timer.args = args
-            if slot is None:
-                timers.add(timer)
-            else:
-                slot[timer] = None
-                if due < slot.earliest:
-                    slot.earliest = due
+            self._timers.place(timer, current)
             if due < self._alarm:
                 self._alarm = -NEVER
                 self._changed.notify()
-        finally:
-            self._release()
         return timer
 
     def cancel(self, handle: TimerHandle) -> bool:
@@ -164,8 +148,7 @@ class TimingWheel:
             raise TypeError(f"cancel wants what schedule returned, not {type(handle).__name__}")
         if handle._wheel is not self:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
-        self._acquire()
-        try:
+        with self._lock:
             self._check_process()
             slot = handle._slot
             if slot is None:
@@ -174,8 +157,6 @@ class TimingWheel:
             if slot is self._firing:
                 return slot.pop(handle, GONE) is not GONE  # atomic; `_fire` does it without lock
             slot.remove(handle)
-        finally:
-            self._release()
         return True
 
     @property
@@ -221,11 +202,7 @@ class TimingWheel:
         return self._origin + tick / self._rate
 
     def _now(self) -> int:
-        return int((self._monotonic() - self._origin) * self._rate + NOISE)
-
-    def _check_process(self) -> None:
-        if self._forked:
-            raise forked("TimingWheel")
+        return int((self._clock.monotonic() - self._origin) * self._rate + NOISE)
 
     def _start(self) -> None:
         self._check_process()
@@ -293,13 +270,10 @@ class TimingWheel:
         self.stop()
 
     def _make_lock(self) -> None:
-        self._lock = threading.RLock()
-        self._acquire = self._lock.acquire
-        self._release = self._lock.release
+        super()._make_lock()
         self._changed = threading.Condition(self._lock)
 
     def _after_fork(self) -> None:
-        self._make_lock()
+        super()._after_fork()
         self._thread = None
         self._open = False
-        self._forked = True

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from bide.clock import Clock
 from bide.timing.delay_queue import DelayQueue
 from bide.timing.errors import ShutDown
-from bide.timing.lifetime import forked, guard_exit, guard_fork
+from bide.timing.lifetime import OwnedByProcess, guard_exit
 from bide.timing.scheduled_future import ScheduledFuture
 
 __all__ = ["WorkerPool"]
@@ -21,12 +21,14 @@ logger = logging.getLogger("bide.timing")
 T = TypeVar("T")
 
 
-class WorkerPool:
+class WorkerPool(OwnedByProcess):
     """Threads that take futures from a delay queue and run their tasks.
 
     A thread that takes a task sees to it that another one waits for the next, as long as there may
     be more: so there are never more threads than were needed at some moment.
     """
+
+    _told_as = "ScheduledExecutor"
 
     def __init__(
         self,
@@ -35,24 +37,22 @@ class WorkerPool:
         loop: asyncio.AbstractEventLoop | None,
         clock: Clock,
     ) -> None:
+        super().__init__()
         self._max_workers = max_workers
         self._prefix = prefix
         self._loop = loop
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock)
         self.now = self._queue._now
-        self._lock = threading.RLock()  # a signal handler may come back in
         self._live: set[ScheduledFuture[Any]] = set()  # what is not done
         self._threads: set[threading.Thread] = set()
         self._idle = 0  # threads that wait for a task, or are about to
         self._closed = False
         self._over = threading.Event()  # closed, and nothing is live
-        self._forked = False
-        guard_fork(self)
         guard_exit(self)
 
     def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
         """Take a new future on."""
-        self.check_process()
+        self._check_process()
         with self._lock:
             if self._closed:
                 raise ShutDown("the scheduled executor was shut down: it takes no more tasks")
@@ -74,14 +74,9 @@ class WorkerPool:
             else:
                 on_loop.cancel()  # `_loop_done` does the rest
 
-    def check_process(self) -> None:
-        """Raise `Forked` in a child process."""
-        if self._forked:
-            raise forked("ScheduledExecutor")
-
     def close(self) -> list[ScheduledFuture[Any]]:
         """Refuse further futures; return those that are live."""
-        self.check_process()
+        self._check_process()
         with self._lock:
             self._closed = True
             return list(self._live)
@@ -252,7 +247,3 @@ class WorkerPool:
                 future.cancel()
         self._queue.shutdown()
         self._join()
-
-    def _after_fork(self) -> None:
-        self._lock = threading.RLock()
-        self._forked = True
