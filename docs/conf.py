@@ -18,14 +18,14 @@ extensions = [
     "docstrings",  # docs/_ext/docstrings.py, after Napoleon
     "sphinx_click",
     "shell",  # docs/_ext/shell.py, after sphinx-click
-    "tables",  # docs/_ext/tables.py: what is made from the code's own data
+    "tables",  # docs/_ext/tables.py: tables generated from the code
 ]
 exclude_patterns = ["_build", "_ext"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 
-default_role = "py:obj"  # `Queue.put` in a docstring becomes a link where there is such a thing
+default_role = "py:obj"  # `Queue.put` in a docstring becomes a link if it exists
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -1,7 +1,7 @@
-"""Leaves the words under an attribute as they are.
+"""Keep the docstrings of attributes unchanged.
 
-Napoleon takes what stands before their first colon for a type, as in `int: how many`. Ours have
-annotations for that, and colons where a sentence has them.
+Napoleon reads the text before their first colon as a type, as in `int: how many`. Our attributes
+have annotations, and their sentences may have colons.
 """
 
 from sphinx.application import Sphinx
@@ -13,13 +13,13 @@ EVENT = "autodoc-process-docstring"
 def process(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
-    """Have Napoleon read the docstrings of everything but attributes."""
+    """Pass every docstring to Napoleon except those of attributes."""
     if what not in ("attribute", "data"):
         napoleon._process_docstring(app, what, name, obj, options, lines)  # type: ignore[arg-type]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Stand in for Napoleon's own listener."""
+    """Replace Napoleon's own listener."""
     for listener in app.events.listeners[EVENT]:
         if listener.handler is napoleon._process_docstring:
             app.disconnect(listener.id)

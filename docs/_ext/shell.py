@@ -1,4 +1,4 @@
-"""Makes the reference of the command line as readable as its --help."""
+"""Make the reference of the command line as readable as its --help."""
 
 import re
 from itertools import groupby
@@ -7,11 +7,11 @@ import click
 from sphinx.application import Sphinx
 
 EVERYWHERE = ("--url", "--json", "--debug")
-"""Options of every command; they are told once, on top of the page."""
+"""Options of every command; the top of the page describes them once."""
 
 
 def examples(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
-    """Show examples as code, where the space between words is as it was written."""
+    """Show examples as code, with their spaces."""
     found: list[str] = []
     for bar, run in groupby(list(lines), key=lambda line: line.startswith("| ")):
         if bar:
@@ -23,7 +23,7 @@ def examples(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
 
 
 def _literal(line: str) -> str:
-    """Keep the two dashes before an option from becoming one."""
+    """Keep the two dashes before an option from becoming one dash."""
     return re.sub(r"(?<![\w`-])--[a-z][a-z-]*", r"``\g<0>``", line)
 
 
@@ -40,7 +40,7 @@ def common(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
 
 
 def nothing(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
-    """Leave out what the usage says already."""
+    """Leave out what the usage line already says."""
     lines.clear()
 
 
@@ -51,6 +51,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("sphinx-click-process-options", common)
     app.connect("sphinx-click-process-arguments", nothing)
     if "sphinx-click-process-envars" not in app.events.events:
-        app.add_event("sphinx-click-process-envars")  # it announces the event under another name
+        app.add_event("sphinx-click-process-envars")  # sphinx-click announces the event under another name
     app.connect("sphinx-click-process-envars", nothing)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""Directives that put what the code says about itself onto a page, so that it cannot go stale."""
+"""Directives that generate tables from the code, so that they cannot go stale."""
 
 from collections.abc import Callable
 
