@@ -1,1 +1,1 @@
-"""Four small programs that use bide. Each folder has a README, a program and its tests."""
+"""Four small programs that use bide. Each directory has a README, a program and its tests."""

@@ -1,4 +1,4 @@
-"""What the tests of the examples have in common."""
+"""Fixtures for the tests of the examples."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ Play = Callable[[str], str]
 
 @pytest.fixture
 def play() -> Play:
-    """Run `python -m examples.NAME`, as its README says, and return what it prints."""
+    """Run `python -m examples.NAME`, as its README says, and return its output."""
 
     def run(name: str) -> str:
         done = subprocess.run(

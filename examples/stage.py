@@ -1,4 +1,4 @@
-"""Where an example plays: a folder that is gone afterwards, and a real worker at work in it."""
+"""The environment of an example: a temporary directory and a real worker."""
 
 import os
 import subprocess
@@ -14,11 +14,10 @@ PATIENCE = 30.0
 
 @contextmanager
 def scene(**settings: str) -> Iterator[Path]:
-    """Have the queue and the database in a folder of their own; return it.
+    """Keep the queue and the database in a temporary directory; yield the directory.
 
     Args:
-        settings: environment variables. Like those for the queue and the database they are there
-            before the program is imported, which happens within the block.
+        settings: further environment variables. All are set before the block imports the program.
     """
     with tempfile.TemporaryDirectory(prefix="bide-example-") as name:
         folder = Path(name)
@@ -30,7 +29,7 @@ def scene(**settings: str) -> Iterator[Path]:
 
 @contextmanager
 def worker(target: str, folder: Path) -> Iterator[None]:
-    """Run `bide worker` beside the block."""
+    """Run `bide worker` during the block."""
     ready, log = folder / "ready", folder / "log"
     command = [sys.executable, "-m", "bide", "worker", target, "--health-file", str(ready)]
     with log.open("w") as output:
@@ -38,7 +37,7 @@ def worker(target: str, folder: Path) -> Iterator[None]:
     try:
         wait_until(lambda: ready.exists() or process.poll() is not None)
         if process.poll() is not None:
-            sys.exit(f"bide worker {target} has ended before it was at work; its log is above")
+            sys.exit(f"bide worker {target} ended before it was ready; its log is above")
         yield
     except BaseException:
         sys.stderr.write(log.read_text())
@@ -48,14 +47,14 @@ def worker(target: str, folder: Path) -> Iterator[None]:
         process.wait(PATIENCE)
 
 
-def wait_until(come_to_pass: Callable[[], object]) -> None:
-    """Wait until something has come to pass.
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true.
 
     Raises:
-        TimeoutError: it has not within 30 seconds.
+        TimeoutError: it is not true within 30 seconds.
     """
     deadline = time.monotonic() + PATIENCE
-    while not come_to_pass():
+    while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("it did not come to pass")
+            raise TimeoutError("the condition did not become true")
         time.sleep(0.02)

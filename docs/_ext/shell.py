@@ -51,6 +51,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("sphinx-click-process-options", common)
     app.connect("sphinx-click-process-arguments", nothing)
     if "sphinx-click-process-envars" not in app.events.events:
-        app.add_event("sphinx-click-process-envars")  # sphinx-click announces the event under another name
+        app.add_event("sphinx-click-process-envars")  # sphinx-click misnames the event
     app.connect("sphinx-click-process-envars", nothing)
     return {"parallel_read_safe": True}

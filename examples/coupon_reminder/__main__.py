@@ -1,4 +1,4 @@
-"""Play it: four coupons, of which one is used; and midway the queue's file is lost."""
+"""Run the example: four coupons, one of them used; midway the queue's file is lost."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ from examples.stage import scene, wait_until, worker
 
 
 def main() -> None:
-    """Play, and say what has come of it."""
+    """Run the example and print the results."""
     with scene() as folder:
         from examples.coupon_reminder.coupons import (
             AHEAD,

@@ -1,8 +1,8 @@
-"""Coupons. Three days before one expires its owner gets a reminder, unless it was used.
+"""Coupons: three days before one expires, its owner gets a reminder, unless it was used.
 
-The tills and the office know the database alone. A source tells the queue which reminders there
-should be, and a check right before the delivery drops those that are no longer wanted. So the queue
-can be lost and is full again within an hour, and nobody is reminded twice.
+The tills and the office know only the database. A source returns the reminders that should exist,
+and a check right before the delivery drops those that are no longer wanted. So a lost queue is
+filled again within an hour, and no owner gets two reminders.
 """
 
 import os
@@ -36,7 +36,7 @@ class Coupon(Base):
 
 
 class Reminder(Base):
-    """A reminder that the owner of a coupon has got; there is one a coupon at most."""
+    """A reminder that was sent; at most one per coupon."""
 
     __tablename__ = "reminders"
 
@@ -63,13 +63,13 @@ app = bide.App(lifespan=database)
 
 
 def issue(code: str, owner: str, expires: datetime) -> None:
-    """Give somebody a coupon."""
+    """Issue a coupon."""
     with Session.begin() as session:
         session.add(Coupon(code=code, owner=owner, expires=expires.timestamp()))
 
 
 def use(code: str) -> bool:
-    """Use a coupon; false if it cannot be used: there is none, or it was used before."""
+    """Use a coupon; false if it does not exist or was used before."""
     with Session.begin() as session:
         used = (
             update(Coupon)
@@ -82,14 +82,14 @@ def use(code: str) -> bool:
 
 @dataclass
 class Remind:
-    """The body of a message: of which coupon its owner is to be reminded."""
+    """The body of a message: the coupon whose owner gets a reminder."""
 
     coupon: str
 
 
 @app.source("coupon-reminders", every="1h", window="1d", back="3d")
 def reminders(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
-    """Say which reminders fall due in a window of time, for a coupon at most one."""
+    """Yield the reminders that fall due in a time window, at most one per coupon."""
     with Session() as session:
         expiring = (
             select(Coupon)
@@ -111,7 +111,7 @@ def reminders(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
 
 
 def unused(reminder: Remind) -> bool:
-    """Tell whether a coupon can still be used."""
+    """Return whether a coupon can still be used."""
     with Session() as session:
         coupon = session.get(Coupon, reminder.coupon)
         return coupon is not None and not coupon.used

@@ -1,4 +1,4 @@
-"""Play it: three meetings. One is approved, one is not, one is withdrawn."""
+"""Run the example: three meetings. One is approved, one is not, one is withdrawn."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +9,7 @@ SECOND = timedelta(seconds=1)
 
 
 def main() -> None:
-    """Play, and say what has come of it."""
+    """Run the example and print the results."""
     with mailbox() as box, scene(SMTP=box.address, REMIND_AHEAD="1", REFUSE_AHEAD="1") as folder:
         from examples.meeting_room.booking import (
             Meeting,

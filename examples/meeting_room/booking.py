@@ -1,4 +1,4 @@
-"""The booking office: what people do with meetings. It knows the database, and no queue."""
+"""The actions of users on meetings. This module knows the database and no queue."""
 
 import os
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def database(_: object = None) -> Iterator[None]:
 
 
 def request(room: str, host: str, starts: datetime, ends: datetime) -> int:
-    """Ask for a room; return the number of the meeting."""
+    """Request a room; return the number of the meeting."""
     with Session.begin() as session:
         meeting = Meeting(room=room, host=host, starts=starts.timestamp(), ends=ends.timestamp())
         session.add(meeting)
@@ -59,7 +59,7 @@ def request(room: str, host: str, starts: datetime, ends: datetime) -> int:
 
 
 def approve(meeting: int) -> bool:
-    """Grant a request; false if it is none any more.
+    """Approve a request; false if the meeting is not requested any more.
 
     Raises:
         Taken: the room has another meeting at that time.
@@ -81,20 +81,20 @@ def approve(meeting: int) -> bool:
 
 
 def move(meeting: int, starts: datetime, ends: datetime) -> bool:
-    """Have an approved meeting at another time, as a request again; false if it is none."""
+    """Move an approved meeting; it becomes a request again. False if it is not approved."""
     values = {"state": "requested", "starts": starts.timestamp(), "ends": ends.timestamp()}
     with Session.begin() as session:
         return change(session, meeting, "approved", **values) is not None
 
 
 def withdraw(meeting: int) -> bool:
-    """Call a meeting off; false if it has begun, or was refused."""
+    """Withdraw a meeting; false if it has begun or was refused."""
     with Session.begin() as session:
         return change(session, meeting, "requested", "approved", state="withdrawn") is not None
 
 
 def change(session: Connected, meeting: int, *states: str, **values: Any) -> Meeting | None:
-    """Change a meeting if it is in one of some states, and return it."""
+    """Change a meeting that is in one of these states, and return it."""
     return session.scalar(
         update(Meeting)
         .where(Meeting.id == meeting, Meeting.state.in_(states))

@@ -1,4 +1,4 @@
-"""A mail server on this machine that keeps what it gets: for the play and for the tests."""
+"""A mail server on this machine that keeps the mails, for the example and its tests."""
 
 import socket
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from aiosmtpd.handlers import Message as MessageHandler
 
 
 class Mailbox(MessageHandler):
-    """Keeps the mails."""
+    """Keep the mails."""
 
     def __init__(self) -> None:
         super().__init__(EmailMessage)
@@ -22,16 +22,16 @@ class Mailbox(MessageHandler):
         self.mails.append(message)
 
     def subjects(self) -> list[str]:
-        """Return to whom mails came, and their subjects."""
+        """Return recipient and subject of each mail."""
         return [f"{mail['To']}: {mail['Subject']}" for mail in self.mails]
 
 
 @contextmanager
 def mailbox(port: int = 0) -> Iterator[Mailbox]:
-    """Run the server while the block runs.
+    """Run the server during the block.
 
     Args:
-        port: where; a free one by default.
+        port: where to listen; a free port by default.
     """
     box = Mailbox()
     if not port:

@@ -24,20 +24,20 @@ app = bide.App(lifespan=database)
 
 
 class Strategy(bide.Job):
-    """What happens to a meeting at one of its moments."""
+    """What happens to a meeting at one of its times."""
 
     meeting: int
-    moment: datetime
+    when: datetime
 
     counts_from: ClassVar[str] = "starts"
-    """Which moment of the meeting it is, or is ahead of."""
+    """The time of the meeting from which it counts."""
     ahead: ClassVar[timedelta] = timedelta(0)
     states: ClassVar[tuple[str, ...]]
-    """It is for meetings in these states."""
+    """The states of the meetings to which it applies."""
 
     @classmethod
     def due_between(cls, after: datetime, before: datetime) -> Iterator[Self]:
-        """Find the meetings for which it is due: after <= moment < before."""
+        """Find the meetings for which it is due: after <= due < before."""
         column = cls.column()
         found = select(Meeting.id, column).where(
             column >= (after + cls.ahead).timestamp(),
@@ -45,27 +45,27 @@ class Strategy(bide.Job):
             Meeting.state.in_(cls.states),
         )
         with Session() as session:
-            for meeting, moment in session.execute(found):
-                yield cls(meeting, cls.moment_of(moment))
+            for meeting, when in session.execute(found):
+                yield cls(meeting, cls.due_at(when))
 
     @classmethod
     def column(cls) -> InstrumentedAttribute[float]:
-        """Return the column from which its moment is counted."""
+        """Return the column from which its due time counts."""
         column: InstrumentedAttribute[float] = getattr(Meeting, cls.counts_from)
         return column
 
     @classmethod
-    def moment_of(cls, counted_from: float) -> datetime:
-        """Return when it is due, by the moment of the meeting from which that is counted."""
+    def due_at(cls, counted_from: float) -> datetime:
+        """Return its due time, given the time of the meeting from which it counts."""
         return datetime.fromtimestamp(counted_from, UTC) - cls.ahead
 
     def due(self) -> datetime:
         """Return when it is due."""
-        return self.moment
+        return self.when
 
     def key(self) -> str:
-        """Return an id with the moment in it: a meeting that was moved has other messages."""
-        return f"{type(self).__name__}-{self.meeting}@{self.moment:%Y-%m-%dT%H:%M:%S.%f}"
+        """Return an id that contains the due time: a moved meeting has other messages."""
+        return f"{type(self).__name__}-{self.meeting}@{self.when:%Y-%m-%dT%H:%M:%S.%f}"
 
     def still_wanted(self) -> bool:
         """Tell whether the meeting is still there, at that time, and in such a state."""
@@ -74,7 +74,7 @@ class Strategy(bide.Job):
                 Meeting.id == self.meeting, Meeting.state.in_(self.states)
             )
             counted_from = session.scalar(found)
-        return counted_from is not None and self.moment_of(counted_from) == self.moment
+        return counted_from is not None and self.due_at(counted_from) == self.when
 
 
 @app.job("meetings")
@@ -125,17 +125,17 @@ class Remind(Strategy):
 
 @app.job("meetings", retry=BY_MAIL, timeout="1m")
 class Refuse(Strategy):
-    """What nobody has approved in time is refused."""
+    """Refuse a request that nobody has approved in time."""
 
     ahead = REFUSE_AHEAD
     states = ("requested", "refused")
 
     def run(self) -> None:
-        """Refuse it, and say so; if the mail fails, the next attempt finds it refused."""
+        """Refuse it and send a mail; if the mail fails, the next attempt finds it refused."""
         with Session.begin() as session:
             meeting = change(session, self.meeting, "requested", "refused", state="refused")
             if meeting is None:
-                raise bide.Discard("it was approved or withdrawn in this very moment")
+                raise bide.Discard("it was just approved or withdrawn")
             session.expunge(meeting)
         mail(self, meeting, f"Your request for {meeting.room} is refused")
 
@@ -145,7 +145,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (Start, End, Remind, Refuse)
 
 @app.source("meetings", every="1m", window="10m", back="1d")
 def load(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
-    """Load what is due in a window of time, for all strategies."""
+    """Yield the messages of all strategies that are due in a time window."""
     for strategy in STRATEGIES:
         for job in strategy.due_between(after, before):
             yield job.message()

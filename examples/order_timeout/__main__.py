@@ -1,4 +1,4 @@
-"""Play it: twenty orders, half of them paid, five of these when their time is all but over."""
+"""Run the example: twenty orders, half of them paid, five of these at the last moment."""
 
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
@@ -10,7 +10,7 @@ PAY_WITHIN = 1.5
 
 
 def main() -> None:
-    """Play, and say what has come of it."""
+    """Run the example and print the results."""
     with (
         scene(PAY_WITHIN=f"{PAY_WITHIN}s") as folder,
         worker("examples.order_timeout.shop:app", folder),

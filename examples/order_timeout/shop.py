@@ -1,7 +1,7 @@
-"""A shop. Whoever orders has half an hour to pay; then the goods go back on the shelf.
+"""A shop: a customer has half an hour to pay; then the order is cancelled.
 
-The payment and the time-out may come in the same moment. Both go through one conditional update of
-the order, so the database lets one of them win, and the other one sees that it has lost.
+The payment and the timeout may come at the same time. Both use one conditional update of the order,
+so the database lets one of them win, and the other one sees that it lost.
 """
 
 import os
@@ -24,7 +24,7 @@ class Base(DeclarativeBase):
 
 
 class Article(Base):
-    """What can be ordered."""
+    """An article that customers can order."""
 
     __tablename__ = "articles"
 
@@ -63,12 +63,12 @@ timeouts = bide.Queue("order-timeouts")
 
 
 class SoldOut(Exception):
-    """There is not enough of it."""
+    """The article is out of stock."""
 
 
 @dataclass
 class Receipt:
-    """What came of a payment."""
+    """The result of a payment."""
 
     accepted: bool
     note: str
@@ -76,16 +76,16 @@ class Receipt:
 
 @dataclass
 class Deadline:
-    """The body of a message: which order is to be paid by now."""
+    """The body of a message: the order that must be paid by now."""
 
     order: str
 
 
 def place(article: str, pieces: int = 1) -> str:
-    """Take an order; return its number.
+    """Place an order; return its number.
 
-    The time-out is put before the order is committed. If the shop dies in between there is a
-    time-out without an order, which does nothing; the other way round an order would wait for ever.
+    The timeout is put before the order is committed. If the shop dies in between, there is a
+    timeout without an order, which does nothing. In the other order, an order would never time out.
 
     Raises:
         SoldOut: there is not enough of it.
@@ -107,7 +107,7 @@ def place(article: str, pieces: int = 1) -> str:
 
 
 def pay(order: str) -> Receipt:
-    """Take the money for an order, unless it has timed out."""
+    """Accept the payment of an order, unless it has timed out."""
     with Session.begin() as session:
         if not _leave_unpaid(session, order, "paid"):
             found = session.get(Order, order)
@@ -115,14 +115,14 @@ def pay(order: str) -> Receipt:
             return Receipt(accepted=False, note=f"the order is {state}; the money goes back")
     outcome = timeouts.cancel(f"order-{order}")
     if outcome:
-        return Receipt(accepted=True, note="the time-out is withdrawn: nobody will get it")
-    # It is being handled at this moment, or was: it finds the order paid, and leaves it alone.
+        return Receipt(accepted=True, note="the timeout is cancelled: no worker will get it")
+    # A worker handles the timeout now, or has: it finds the order paid and does nothing.
     return Receipt(accepted=True, note=f"at the last moment: {outcome}")
 
 
 @app.handler("order-timeouts", lease="30s", retry=bide.Backoff(first="1s", ceiling="5m"))
 def time_out(deadline: Deadline) -> None:
-    """Cancel an order that is not paid. It may be called twice: the second call finds no such."""
+    """Cancel an unpaid order. Idempotent: the second call finds no unpaid order."""
     with Session.begin() as session:
         order = _leave_unpaid(session, deadline.order, "cancelled")
         if order:
@@ -134,7 +134,7 @@ def time_out(deadline: Deadline) -> None:
 
 
 def _leave_unpaid(session: Connected, order: str, state: str) -> Order | None:
-    """Move an order that is unpaid to another state, and return it. One caller at most succeeds."""
+    """Move an unpaid order to another state and return it. At most one caller succeeds."""
     return session.scalar(
         update(Order)
         .where(Order.id == order, Order.state == "unpaid")

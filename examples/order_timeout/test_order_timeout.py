@@ -44,7 +44,7 @@ def test_what_is_not_paid_goes_back_on_the_shelf(
 def test_what_is_paid_in_time_is_left_alone(worker: ManualWorker, bide_store: ScratchStore) -> None:
     order = shop.place("teapot")
     receipt = shop.pay(order)
-    assert receipt == shop.Receipt(True, "the time-out is withdrawn: nobody will get it")
+    assert receipt == shop.Receipt(True, "the timeout is cancelled: no worker will get it")
     assert bide_store.pending("order-timeouts") == []
     assert worker.advance("1d") == []
     assert (state(order), stock()) == ("paid", 99)
@@ -101,5 +101,5 @@ def test_what_is_sold_out_cannot_be_ordered(worker: ManualWorker, bide_store: Sc
 @pytest.mark.process
 def test_it_plays_with_a_real_worker(play: Play) -> None:
     told = play("order_timeout")
-    assert told.count("paid: the time-out is withdrawn") >= 5
+    assert told.count("paid: the timeout is cancelled") >= 5
     assert "on the shelf" in told

@@ -1,4 +1,4 @@
-"""Play it: four letters for the same moment, of which one is edited, one moved, one withdrawn."""
+"""Run the example: four letters for the same time; one is edited, one moved, one withdrawn."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ from examples.stage import scene, wait_until, worker
 
 
 def main() -> None:
-    """Play, and say what has come of it."""
+    """Run the example and print the results."""
     with scene() as folder, worker("examples.scheduled_message.outbox:app", folder):
         from examples.scheduled_message import outbox as program
 
@@ -25,7 +25,7 @@ def main() -> None:
                     return [f"{row.address}: {row.text}" for row in rows]
 
             wait_until(lambda: len(arrived()) >= 2)
-            print("at the moment:", ", ".join(arrived()))
+            print("on time:", ", ".join(arrived()))
             try:
                 program.withdraw(dan)
             except program.TooLate as error:

@@ -1,8 +1,8 @@
-"""An outbox. A letter goes out at its moment, and until then it may be edited, moved or withdrawn.
+"""An outbox: a letter is sent at a set time; until then it can be edited, moved or withdrawn.
 
-The queue's message carries the whole content, so nothing can be gone when its moment comes. The
-database has the same letter for people to look at. Each change is made in both: in a transaction of
-the database that is only committed if the queue says that it was not too late.
+The message carries the whole content, so nothing can be missing when it is due. The database has
+the same letter for people to look at. Each change is made in both: in a database transaction that
+is committed only if the queue says that it was not too late.
 """
 
 import os
@@ -37,7 +37,7 @@ class Letter(Base):
 
 
 class Arrived(Base):
-    """What the addressee has got; a letter arrives once."""
+    """A letter that the addressee has received; it arrives once."""
 
     __tablename__ = "arrived"
 
@@ -66,7 +66,7 @@ outbox = bide.Queue("outbox", keep="1d")  # for a day it is remembered what was 
 
 
 class TooLate(Exception):
-    """The letter cannot be changed any more; the text says why."""
+    """The letter can no longer be changed; the text says why."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ def write(address: str, text: str, at: datetime) -> str:
 
 
 def edit(letter: str, text: str) -> None:
-    """Give a letter another text.
+    """Change the text of a letter.
 
     Raises:
         TooLate: it is being sent, was sent, or is withdrawn. Nothing was changed.
@@ -103,18 +103,18 @@ def move(letter: str, at: datetime, seen: datetime) -> None:
 
     Args:
         letter: its id.
-        at: the new moment.
-        seen: the moment that the user was shown; who moves it meanwhile is not overruled.
+        at: the new time.
+        seen: the time that the user saw; if it has changed since, nothing is moved.
 
     Raises:
-        TooLate: as for `edit`, or somebody has moved it meanwhile.
+        TooLate: as for `edit`, or another user has moved it meanwhile.
     """
     with _changing(letter, due=at.timestamp()):
         _done(outbox.reschedule(letter, at=at, if_due=seen))
 
 
 def withdraw(letter: str) -> None:
-    """Take a letter back. When this returns nobody is going to get it.
+    """Withdraw a letter. When this returns, it will not be sent.
 
     Raises:
         TooLate: as for `edit`.
@@ -125,7 +125,7 @@ def withdraw(letter: str) -> None:
 
 @app.handler("outbox", lease="30s")
 def send(content: Content, delivery: bide.Handling) -> None:
-    """Send a letter as its message has it."""
+    """Send a letter with the content of its message."""
     with Session.begin() as session:
         sent = (
             update(Letter)
@@ -140,7 +140,7 @@ def send(content: Content, delivery: bide.Handling) -> None:
 
 @contextmanager
 def _changing(letter: str, **values: Any) -> Iterator[Letter]:
-    """Change a scheduled letter; the block says with an exception that it cannot be."""
+    """Change a scheduled letter; an exception in the block rolls the change back."""
     with Session.begin() as session:
         row = session.scalar(
             update(Letter)
@@ -155,6 +155,6 @@ def _changing(letter: str, **values: Any) -> Iterator[Letter]:
 
 
 def _done(outcome: bide.Outcome) -> None:
-    """See what the queue says."""
+    """Raise `TooLate` if the queue refused the change."""
     if not outcome:
         raise TooLate(str(outcome))

@@ -126,6 +126,6 @@ def test_a_second_attempt_sends_nothing_twice(
 @pytest.mark.process
 def test_it_plays_with_a_real_worker(play: Play) -> None:
     told = play("scheduled_message").splitlines()
-    assert told[1].startswith("at the moment: Ada: See you tonight, ")
+    assert told[1].startswith("on time: Ada: See you tonight, ")
     assert told[2] == "too late for Dan's: the letter is sent"
     assert told[3] == "later: Ada: See you tonight, Ben: See you tonite, Dan: See you tonite"
