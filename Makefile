@@ -65,9 +65,10 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks server
 	$(BIN)/python -m benchmarks push
 
-soak: $(VENV)/.dev ## Kill workers, and share a file among processes, a minute each
+soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (15 min)
 	$(BIN)/python -m tests.worker.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
+	$(BIN)/python -m tests.soak.under_attack
 
 mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
 	$(BIN)/python tools/mutants

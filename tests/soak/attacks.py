@@ -1,0 +1,264 @@
+"""What hostile clients do to a server: each attack runs until its time is over, from loopback.
+
+An attack is a coroutine function of a `Target`. It opens its own connections, from several loopback
+addresses, and swallows what the server answers: refusing is what the server should do.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+__all__ = ["ATTACKS", "Target"]
+
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
+
+
+class Target(NamedTuple):
+    """The server under attack, and what the attacker may do there."""
+
+    host: str
+    port: int
+    token: str
+    """Of the attacker's own namespace, with every scope but admin."""
+
+
+Attack = Callable[[Target], Awaitable[None]]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_addresses: Iterator[str] = itertools.cycle(ADDRESSES)
+
+
+@asynccontextmanager
+async def _connection(target: Target) -> AsyncIterator[Streams]:
+    """Open a connection from the next address; close it, whatever became of it."""
+    reader, writer = await asyncio.open_connection(
+        target.host, target.port, local_addr=(next(_addresses), 0)
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def _request(target: Target, method: str, path: str, body: object = None) -> bytes:
+    data = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: {target.host}\r\nAuthorization: Bearer {target.token}"
+        f"\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
+
+
+async def _send(target: Target, request: bytes) -> None:
+    """Send a request again and again on one connection, and read what comes."""
+    async with _connection(target) as (reader, writer):
+        while True:
+            writer.write(request)
+            await writer.drain()
+            if not await reader.read(1 << 16):
+                return
+
+
+async def _again(once: Callable[[], Awaitable[None]]) -> None:
+    """Do it for ever: the server may hang up, refuse or be short of something."""
+    while True:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await once()
+        await asyncio.sleep(0.01)
+
+
+async def _many(count: int, once: Callable[[], Awaitable[None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(_again(once))
+
+
+async def _stream(target: Target, start: bytes, line: bytes, pause: float = 0) -> None:
+    async with _connection(target) as (_, writer):
+        writer.write(start)
+        while not writer.transport.is_closing():
+            writer.write(line)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+
+async def endless_header(target: Target) -> None:
+    """One header field without an end."""
+    await _many(2, lambda: _stream(target, b"GET / HTTP/1.1\r\nX: ", b"a" * 16_384))
+
+
+async def endless_fields(target: Target) -> None:
+    """Short header lines without an end."""
+    await _many(2, lambda: _stream(target, b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 2_000))
+
+
+async def silent_connections(target: Target) -> None:
+    """Connections that never say anything."""
+
+    async def wait() -> None:
+        async with _connection(target) as (reader, _):
+            await reader.read()
+
+    await _many(300, wait)
+
+
+async def slow_heads(target: Target) -> None:
+    """Heads that come a byte at a time."""
+    await _many(100, lambda: _stream(target, b"GET / HTTP/1.1\r\nX: ", b"a", 0.5))
+
+
+async def half_bodies(target: Target) -> None:
+    """Bodies that are announced, begun and never ended."""
+    head = _request(target, "POST", "/v1/queues/q/put").replace(
+        b"Content-Length: 0", b"Content-Length: 30000000"
+    )
+    await _many(40, lambda: _stream(target, head + b'{"messages": [', b" " * 4_096, 0.05))
+
+
+async def deep_null(target: Target) -> None:
+    """A body with a null and long keys, whose places are expensive to write down."""
+    body = {"k" * 5_000: [*range(200_000), None]}
+    request = _request(target, "POST", "/v1/queues/q/messages", {"body": body})
+    await _many(2, lambda: _send(target, request))
+
+
+async def unknown_fields(target: Target) -> None:
+    """A megabyte of fields that no message has."""
+    body = {"body": 1, **{f"delai{number}": number for number in range(60_000)}}
+    request = _request(target, "POST", "/v1/queues/q/messages", body)
+    await _many(2, lambda: _send(target, request))
+
+
+async def huge_scans(target: Target) -> None:
+    """Batches of a thousand scans over messages of 100 kB."""
+    messages = [{"id": f"big{n}", "body": "x" * 100_000, "delay": 3_600} for n in range(100)]
+    put = _request(target, "POST", "/v1/queues/big/put", {"messages": messages})
+    scans = [{"command": "scan", "queue": "big", "limit": 1_000}] * 1_000
+    batch = _request(target, "POST", "/v1/batch", {"commands": scans})
+
+    async def scan() -> None:
+        async with _connection(target) as (reader, writer):
+            writer.write(put)
+            await reader.read(1 << 16)
+            writer.write(batch)
+            while await reader.read(1 << 20):
+                pass
+
+    await _many(2, scan)
+
+
+async def slow_readers(target: Target) -> None:
+    """Requests for large answers that are never read."""
+    get = _request(target, "GET", "/v1/queues/big/messages?limit=1000") * 50
+
+    async def ask() -> None:
+        async with _connection(target) as (reader, writer):
+            writer.write(get)
+            await writer.drain()
+            await asyncio.sleep(5)
+            await reader.read(1)
+
+    await _many(10, ask)
+
+
+async def event_streams(target: Target) -> None:
+    """Two thousand event streams, and puts that each of them is told of."""
+    stream = _request(target, "GET", "/v1/events?queue=q")
+    put = _request(target, "POST", "/v1/queues/q/messages", {"body": 1, "delay": 3_600})
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_many(500, lambda: _send_once(target, stream)))
+        group.create_task(_many(2, lambda: _send(target, put)))
+
+
+async def long_polls(target: Target) -> None:
+    """A thousand claims that wait."""
+    claim = _request(target, "POST", "/v1/queues/none/claim", {"count": 1, "wait": 300})
+    await _many(400, lambda: _send_once(target, claim))
+
+
+async def _send_once(target: Target, request: bytes) -> None:
+    async with _connection(target) as (reader, writer):
+        writer.write(request)
+        while await reader.read(1 << 16):
+            pass
+
+
+async def failed_logins(target: Target) -> None:
+    """Tokens that are guessed."""
+    guess = target._replace(token="bide_0123456789ab_" + "x" * 43)
+    await _many(8, lambda: _send(target, _request(guess, "GET", "/v1/queues")))
+
+
+async def long_paths(target: Target) -> None:
+    """Requests for unknown paths of 60 kB, for the access log to hold."""
+    await _many(4, lambda: _send(target, _request(target, "GET", "/" + "p" * 60_000)))
+
+
+async def pipelined(target: Target) -> None:
+    """Requests in a row whose answers nobody reads."""
+    get = _request(target, "GET", "/healthz") * 200
+
+    async def flood() -> None:
+        async with _connection(target) as (_, writer):
+            while not writer.transport.is_closing():
+                writer.write(get)
+                await asyncio.wait_for(writer.drain(), 5)
+
+    await _many(4, flood)
+
+
+async def hanging_receivers(target: Target) -> None:
+    """Push to a receiver that takes connections and never answers."""
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    await _pushed(target, hang, "hang")
+
+
+async def endless_continue(target: Target) -> None:
+    """Push to a receiver that answers 100 Continue without an end."""
+
+    async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 500)
+                await writer.drain()
+        writer.close()
+
+    await _pushed(target, repeat, "continue")
+
+
+async def _pushed(
+    target: Target,
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    name: str,
+) -> None:
+    """Have the server push messages to a receiver of ours."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        wanted = {"queue": name, "url": f"http://127.0.0.1:{port}/", "concurrency": 64}
+        subscribe = _request(target, "PUT", f"/v1/subscriptions/{name}", wanted)
+        messages = [{"body": number} for number in range(500)]
+        put = _request(target, "POST", f"/v1/queues/{name}/put", {"messages": messages})
+        async with _connection(target) as (reader, writer):
+            for request in (subscribe, put):
+                writer.write(request)
+                await reader.read(1 << 16)
+        await asyncio.Event().wait()
+
+
+ATTACKS: dict[str, Attack] = {
+    attack.__name__: attack
+    for attack in (
+        endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
+        unknown_fields, huge_scans, slow_readers, event_streams, long_polls, failed_logins,
+        long_paths, pipelined, hanging_receivers, endless_continue,
+    )
+}  # fmt: skip
