@@ -16,6 +16,7 @@ from bide.model.errors import (
     LeaseLost,
     Unsupported,
 )
+from bide.model.options import OPTIONS
 
 __all__ = [
     "BROKEN_PIPE",
@@ -53,10 +54,12 @@ def code_of(error: BideError) -> int:
     return NOT_DONE if isinstance(error, _NO) else FAILED
 
 
-_ARGUMENT = re.compile(
-    r"(?<![?&])\b(after|at|attempts|before|bucket|ceiling|concurrency|delay|expires|failures|first|group|"
-    r"health_port|horizon|if_due|if_version|lease|on_conflict|priority|probe|rate|timeout|url|wait)=(\w|['\"])?"
-)
+_OPTION_NAMES = (
+    *OPTIONS, "after", "at", "before", "bucket", "ceiling", "concurrency", "delay", "expires",
+    "failures", "first", "health_port", "horizon", "if_due", "if_version", "lease", "on_conflict",
+    "probe", "rate", "timeout", "url", "wait",
+)  # fmt: skip
+_ARGUMENT = re.compile(rf"(?<![?&])\b({'|'.join(_OPTION_NAMES)})=(\w|['\"])?")
 
 
 def in_options(text: str) -> str:

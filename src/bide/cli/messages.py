@@ -9,6 +9,7 @@ from bide.cli.output import DONE, NOT_DONE, STYLES, Output, Part, escape
 from bide.cli.tables import ID, TEXT, Cell, Column, grid, print_table
 from bide.cli.times import iso, local, now_ms, relative, rounded
 from bide.model.message import ATTEMPTS, Message
+from bide.model.options import options_of
 from bide.model.replies import Outcome
 
 __all__ = [
@@ -115,11 +116,13 @@ def print_sheet(out: Output, message: Message) -> None:
     ]
     if message.expires is not None:
         rows.append(("expires", moment(message.due + message.expires)))
-    rows.append(("priority", str(message.priority)))
     rows.append(("attempt", _attempts(message, " of ")))
+    rows += [
+        (name, str(value))
+        for name, value in options_of(message).items()
+        if name != "attempts" and value is not None
+    ]
     rows.append(("version", message.version))
-    if message.group is not None:
-        rows.append(("group", message.group))
     if message.holder is not None:
         rows.append(("held by", message.holder))
     if message.until is not None:

@@ -18,17 +18,19 @@ from bide.model.body import MAX_BODY
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.message import STATES
 from bide.model.moments import LATEST, milliseconds, unix
+from bide.model.options import OPTIONS, Option
 from bide.queue.values import checked_version
 
 __all__ = [
     "DURATION", "MOMENT", "STATE", "complete_queue", "count_option", "debug_option", "flag",
-    "grace_option", "if_due_option", "log_options", "max_body_option", "networks_option",
-    "on_any_store", "on_store", "output_options", "prefix_argument", "queue_argument",
-    "rule_options", "text_option", "time_option", "version_option", "when_options",
+    "grace_option", "if_due_option", "log_options", "max_body_option", "message_options",
+    "networks_option", "on_any_store", "on_store", "output_options", "prefix_argument",
+    "queue_argument", "rule_options", "text_option", "time_option", "version_option",
+    "when_options",
 ]  # fmt: skip
 
 F = Callable[..., Any]
-Option = Callable[[F], F]
+Decorator = Callable[[F], F]
 
 
 def read_duration(value: str | float) -> float:
@@ -106,12 +108,12 @@ MOMENT = read_moment
 STATE = click.Choice(STATES)
 
 
-def flag(*names: str, help: str) -> Option:
+def flag(*names: str, help: str) -> Decorator:
     """Take an option without a value."""
     return click.option(*names, is_flag=True, help=help)
 
 
-def time_option(name: str, help: str, default: str | float | None = None, **more: Any) -> Option:
+def time_option(name: str, help: str, default: str | float | None = None, **more: Any) -> Decorator:
     """Take a duration; a default that is text is shown."""
     shown = isinstance(default, str)
     return click.option(
@@ -119,14 +121,14 @@ def time_option(name: str, help: str, default: str | float | None = None, **more
     )
 
 
-def moment_option(name: str, help: str) -> Option:
+def moment_option(name: str, help: str) -> Decorator:
     """Take a time."""
     return click.option(name, type=MOMENT, metavar="MOMENT", help=help)
 
 
 def text_option(
     name: str, metavar: str, help: str, default: str | None = None, dest: str | None = None
-) -> Option:
+) -> Decorator:
     """Take a text; `dest` is the name of the argument, if not that of the option."""
     names = [name] if dest is None else [name, dest]
     return click.option(*names, metavar=metavar, default=default, help=help)
@@ -134,7 +136,7 @@ def text_option(
 
 def count_option(
     *names: str, help: str, least: int = 1, most: int | None = None, default: int | None = None
-) -> Option:
+) -> Decorator:
     """Take a whole number of at least 1; a default is shown."""
     return click.option(
         *names, type=click.IntRange(least, most), default=default, show_default=default is not None,
@@ -142,7 +144,7 @@ def count_option(
     )  # fmt: skip
 
 
-def together(*options: Option) -> Option:
+def together(*options: Decorator) -> Decorator:
     """Take several options, in the order of the help."""
 
     def take(function: F) -> F:
@@ -194,7 +196,21 @@ rule_options = together(
 )
 
 
-def if_due_option(verb: str) -> Option:
+def _message_option(option: Option) -> Decorator:
+    """Take one option of a message as `Options` declares it."""
+    name = f"--{option.name.replace('_', '-')}"
+    if option.least is None:
+        return text_option(name, "NAME", option.help)
+    return click.option(
+        name, type=click.IntRange(option.least, option.most), metavar="N", show_default=True,
+        default=option.default, help=option.help,
+    )  # fmt: skip
+
+
+message_options = together(*map(_message_option, OPTIONS.values()))
+
+
+def if_due_option(verb: str) -> Decorator:
     """Take when the message was due when the user saw it: `--if-due`."""
     return moment_option(
         "--if-due", f"Only if it is still due then, so that you {verb} what you saw."
@@ -212,7 +228,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
-def version_option(what: str) -> Option:
+def version_option(what: str) -> Decorator:
     """Take the version of the message that the user saw: `--if-version`.
 
     Args:
@@ -241,7 +257,7 @@ debug_option = click.option(
 )  # fmt: skip
 
 
-def grace_option(what: str) -> Option:
+def grace_option(what: str) -> Decorator:
     """Take how long to wait when the process is stopped: `--grace`.
 
     Args:
@@ -250,7 +266,7 @@ def grace_option(what: str) -> Option:
     return time_option("--grace", f"How long {what} may take to finish when it is stopped.", "30s")
 
 
-def log_options(each: str) -> Option:
+def log_options(each: str) -> Decorator:
     """Take how a long-running process logs: `--log-json` and `--log-level`.
 
     Args:
@@ -276,7 +292,7 @@ def _network(text: str) -> str:
         raise click.BadParameter(f"{error}; write 10.1.0.0/16, or 127.0.0.1") from None
 
 
-def networks_option(**more: Any) -> Option:
+def networks_option(**more: Any) -> Decorator:
     """Take to which private networks push may send: `--allow-network`."""
     return click.option(
         "--allow-network", "networks", type=_network, multiple=True, metavar="NETWORK",

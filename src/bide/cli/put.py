@@ -8,9 +8,9 @@ from bide.cli import body as bodies
 from bide.cli.errors import usage_error, warn
 from bide.cli.messages import changed, outcome_json, standing, state_and_due
 from bide.cli.options import (
-    count_option,
     flag,
     max_body_option,
+    message_options,
     on_any_store,
     queue_argument,
     text_option,
@@ -22,7 +22,6 @@ from bide.cli.output import DONE, NOT_DONE, Output, plural
 from bide.cli.progress import Bar
 from bide.cli.store import Store, refuse_own
 from bide.cli.times import now_ms
-from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
@@ -49,18 +48,8 @@ def _headers(
 @click.argument("body", required=False)
 @when_options
 @text_option("--id", "ID", "A name of your own; made up when missing.")
-@click.option(
-    "--priority", type=click.IntRange(0, 255), default=0, metavar="0-255",
-    help="Of what is due, higher goes out first.",
-)  # fmt: skip
 @time_option("--expires", "How long after its due moment it is still worth delivering.")
-@count_option(
-    "--attempts",
-    most=MAX_ATTEMPTS,
-    default=ATTEMPTS,
-    help="How often it is handed out before it becomes a dead letter.",
-)
-@text_option("--group", "NAME", "A name to cancel several messages by.")
+@message_options
 @click.option(
     "--header", "headers", multiple=True, metavar="K=V", callback=_headers,
     help="Text that travels beside the body; may be repeated.",

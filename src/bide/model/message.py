@@ -3,9 +3,10 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from bide.model import body as bodies
 from bide.model.moments import Duration, Moment, to_datetime
@@ -22,7 +23,9 @@ __all__ = [
     "Failure",
     "Item",
     "Message",
+    "Name",
     "NewMessage",
+    "Options",
     "State",
     "remember",
     "size_of",
@@ -55,20 +58,44 @@ FORGET = 1_000
 """How many messages whose time of being remembered is over one command deletes at most."""
 
 
-class _Options(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a message may have beside its body."""
+Name = Annotated[str, Meta(min_length=1, description="1 to 512 bytes, no control characters.")]
+
+
+class Options(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The options of a message that every face takes in the same form.
+
+    Bounds, defaults and help texts are declared here and nowhere else. Python arguments, HTTP and
+    its OpenAPI description, `bide put`, import and move use them; see `bide.model.options`.
+    """
+
+    priority: Annotated[
+        int,
+        Meta(ge=0, le=255, description="Higher goes first among messages that are due: 0 to 255."),
+    ] = 0
+    attempts: Annotated[
+        int,
+        Meta(
+            ge=1, le=MAX_ATTEMPTS,
+            description="How often it is delivered at most before it becomes a dead letter.",
+        ),
+    ] = ATTEMPTS  # fmt: skip
+    group: (
+        Annotated[Name, Meta(description="A name that several messages share, to cancel them by.")]
+        | None
+    ) = None
+
+
+class _Put(Options, kw_only=True):
+    """The options of a put that each face takes in a form of its own."""
 
     delay: Duration | None = None
     at: Moment | None = None
     id: str | None = None
-    priority: int = 0
     expires: Duration | None = None
-    attempts: int = ATTEMPTS
-    group: str | None = None
     headers: Mapping[str, str] | None = None
 
 
-class NewMessage(_Options, omit_defaults=True):
+class NewMessage(_Put):
     """One message to put, for `put_many` and for whatever makes messages in bulk.
 
     Args:
@@ -185,6 +212,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """The body, decoded anew at each access."""
         return bodies.decode(self.data, self.json)
 
+    def as_item(self, failures: tuple[Failure, ...], died: int | None) -> Item:
+        """Return the message as a put takes it, with other failures; dead if it `died`."""
+        common = {name: getattr(self, name) for name in _OF_BOTH}
+        return Item(**common, at=self.due, failures=failures, died=died)
+
     @property
     def due_at(self) -> datetime:
         """`due` as an aware `datetime`."""
@@ -202,6 +234,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def error(self) -> str | None:
         """The reason of the last failure, if there was one."""
         return self.failures[-1].reason if self.failures else None
+
+
+_OF_BOTH = [
+    name
+    for name in Item.__struct_fields__
+    if name in Message.__struct_fields__ and name != "failures"
+]
+"""The fields that a message keeps when it is put again."""
 
 
 def version_of(what: Item | Message, due: int) -> str:

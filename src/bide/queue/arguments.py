@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -11,12 +12,14 @@ from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_ids
-from bide.model.message import MAX_ATTEMPTS, STATES, Fresh, Item, NewMessage, State
+from bide.model.message import STATES, Fresh, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
+from bide.model.options import check_options, options_of
 from bide.queue.values import (
     OnConflict,
     checked_version,
     headers_of,
+    lasting,
     policy_of,
     policy_of_many,
     refuse_whole,
@@ -40,6 +43,16 @@ MOST = 100_000
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are surely no messages."""
+
+_all_but_body = attrgetter(
+    *(name for name in NewMessage.__struct_fields__ if name not in ("body", "id"))
+)
+
+
+def _behind_body(item: Item) -> tuple[Any, ...]:
+    """Return all fields of an item but its id and body, which come first."""
+    return msgspec.structs.astuple(item)[3:]
+
 
 _host = socket.gethostname()
 
@@ -77,18 +90,12 @@ class Arguments:
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
             return self.put([_as_message(each, shared) for each in listed], on_conflict, now)
         ids = new_ids(len(listed))
-        m = shared
-        like = self.item(
-            None, m.delay, m.at, "", m.priority, m.expires, m.attempts, m.group, None, now
-        )
+        same = _behind_body(self.item(shared, "", now))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = [
-            Item(
-                id, data, is_json, like.at, like.delay, like.priority, like.expires,
-                like.attempts, like.group,
-            )
+            Item(id, data, is_json, *same)
             for id, data, is_json in zip(ids, encoded, kinds, strict=True)
-        ]  # fmt: skip
+        ]
         if bytes not in map(type, listed):
             items = Fresh(items)
         return cmd.Put(self.queue, items, policy_of_many(on_conflict))
@@ -102,29 +109,17 @@ class Arguments:
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
         items: list[Item] = []
-        last: NewMessage | None = None
-        like: Item | None = None
-        for m in listed:
-            id = next(fresh) if m.id is None else check_name(m.id)
-            if (
-                like is not None and last is not None and type(m.body) in _SIMPLE
-                and m.delay is last.delay and m.at is last.at and m.priority is last.priority
-                and m.expires is last.expires and m.attempts is last.attempts
-                and m.group is last.group and m.headers is None and last.headers is None
-            ):  # what was checked for the one before  # fmt: skip
-                data, is_json = bodies.encode(m.body, self.max_body)
-                items.append(
-                    Item(
-                        id, data, is_json, like.at, like.delay, like.priority, like.expires,
-                        like.attempts, like.group,
-                    )
-                )  # fmt: skip
+        last: object = None
+        same: tuple[Any, ...] = ()
+        for message in listed:
+            id = next(fresh) if message.id is None else check_name(message.id)
+            said = _all_but_body(message)
+            if said == last and type(message.body) in _SIMPLE:  # checked for the one before
+                data, is_json = bodies.encode(message.body, self.max_body)
+                items.append(Item(id, data, is_json, *same))
                 continue
-            last, like = m, self.item(
-                m.body, m.delay, m.at, id, m.priority, m.expires, m.attempts, m.group, m.headers,
-                now,
-            )  # fmt: skip
-            items.append(like)
+            items.append(self.item(message, id, now))
+            last, same = said, _behind_body(items[-1])
         return cmd.Put(self.queue, items, policy)
 
     def put_one(
@@ -142,44 +137,23 @@ class Arguments:
         return cmd.Put(self.queue, [item], policy, checked_version(if_version))
 
     def item(
-        self,
-        body: Any,
-        delay: Duration | None,
-        at: Moment | None,
-        id: str,
-        priority: int,
-        expires: Duration | None,
-        attempts: int,
-        group: str | None,
-        headers: Mapping[str, str] | None,
-        now: int,
-        *,
-        decoded: bool = False,
+        self, message: NewMessage, id: str, now: int, *, decoded: bool = False
     ) -> Item:
         """Return one message as the store takes it; `id` is checked already.
 
         `decoded`: the body was decoded from JSON, see `bodies.encode`.
         """
+        body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             refuse_whole(body)
         data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
-        moment, ms = when(delay, at, now)
-        if type(priority) is not int or not 0 <= priority <= 255:
-            raise InvalidArgument(f"priority={priority!r} must be a whole number from 0 to 255")
-        if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS:
-            raise InvalidArgument(
-                f"attempts={attempts!r} must be a whole number from 1 to {MAX_ATTEMPTS:,}"
-            )
-        lasting = None
-        if expires is not None:
-            lasting = milliseconds(expires, "expires")
-            if not lasting:
-                raise InvalidArgument("expires must be longer than 0; leave it out for 'never'")
-        if group is not None:
-            check_name(group, "group")
-        if headers is not None:
-            headers = headers_of(headers)
-        return Item(id, data, is_json, moment, ms, priority, lasting, attempts, group, headers)
+        moment, ms = when(message.delay, message.at, now)
+        check_options(message)
+        return Item(
+            id, data, is_json, moment, ms, **options_of(message),
+            expires=None if message.expires is None else lasting(message.expires),
+            headers=None if headers is None else headers_of(headers),
+        )  # fmt: skip
 
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""

@@ -86,10 +86,13 @@ class Queue(Blocking):
             InvalidArgument: an argument cannot be; the error says which, why, and what helps.
             AlreadyExists: the id is there already, with `on_conflict="raise"`.
         """
-        item = self._ask.item(
-            body, delay, at, new_id() if id is None else check_name(id),
-            priority, expires, attempts, group, headers, self._clock.now(),
+        message = NewMessage(
+            body, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
+            group=group, headers=headers,
         )  # fmt: skip
+        item = self._ask.item(
+            message, new_id() if id is None else check_name(id), self._clock.now()
+        )
         reply = self._do(Outcomes, self._ask.put_one(item, on_conflict, if_version, id))
         return stored(reply.outcomes[0], on_conflict)
 

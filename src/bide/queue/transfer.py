@@ -1,17 +1,20 @@
 """A queue as lines of JSON: one message a line, to be read by people and by other stores."""
 
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
-from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, State
+from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, State
 from bide.model.moments import LATEST
+from bide.model.options import check_options, options_of
 from bide.model.replies import Outcome
 from bide.queue.arguments import Arguments
 
@@ -23,23 +26,26 @@ REMEMBERED: tuple[State, ...] = ("acked", "expired")
 LINES = 1_000
 """How many lines one commit imports."""
 
+_PLACE = re.compile(r" - at `\$\.(\w+)`$")
 
-class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One message. `body` is the JSON value as it is; bytes stand in `bytes`, in base64."""
+Time = Annotated[int, Meta(ge=0, le=LATEST)]
+"""Unix milliseconds."""
+
+
+class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One message. `body` is the JSON value as it is; bytes are in `bytes`, in base64."""
 
     id: str
-    due: int
+    due: Time
     queue: str = ""
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     raw: bytes | None = msgspec.field(default=None, name="bytes")
-    priority: int = 0
-    expires: int | None = None
-    attempts: int = 1
-    attempt: int = 0
-    group: str | None = None
+    attempts: int = 1  # so lines without it have always been read
+    expires: Annotated[int, Meta(ge=-LATEST, le=LATEST)] | None = None
+    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)] = 0
     headers: dict[str, str] | None = None
     failures: tuple[Failure, ...] = ()
-    died: int | None = None
+    died: Time | None = None
 
 
 _decode = msgspec.json.Decoder(_Line).decode
@@ -63,19 +69,13 @@ class Imported(msgspec.Struct, frozen=True):
 def to_line(message: Message) -> str:
     """Return a message as one line of JSON, without the line's end."""
     line = _Line(
-        message.id,
-        message.due,
-        message.queue,
-        priority=message.priority,
-        expires=message.expires,
-        attempts=message.attempts,
-        # The attempt that somebody is at does not end here, so it is not counted.
+        id=message.id, due=message.due, queue=message.queue, expires=message.expires,
+        # An attempt under way does not end here, so it is not counted.
         attempt=message.attempt - (message.state == "leased"),
-        group=message.group,
-        headers=message.headers,
-        failures=message.failures,
+        headers=message.headers, failures=message.failures,
         died=message.ended if message.state == "dead" else None,
-    )
+        **options_of(message),
+    )  # fmt: skip
     if message.json:
         line.body = msgspec.Raw(message.data)
     else:
@@ -132,32 +132,29 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         return _checked(line, max_body)
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError) as error:
         raise InvalidArgument(
-            f"line {number} is no message of an export: {error}; the lines of earlier commits are "
-            "in the queue, mend the line and import again"
+            f"line {number} is no message of an export: {_with_value(error, text)}; the lines of "
+            "earlier commits are in the queue, mend the line and import again"
         ) from error
+
+
+def _with_value(error: Exception, text: str | bytes) -> str:
+    """Return what is wrong with a line, with the value of the field that is wrong."""
+    place = _PLACE.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
+    if place is None:
+        return str(error)
+    value = msgspec.json.decode(text).get(place[1])
+    return f"{place[1]} is {value!r}: {str(error)[: place.start()]}"
 
 
 def _checked(line: _Line, max_body: int) -> Item:
     check_name(line.id)
-    if line.group is not None:
-        check_name(line.group, "group")
-    bounds: tuple[tuple[str, int | None, int, int], ...] = (
-        ("due", line.due, 0, LATEST),
-        ("died", line.died, 0, LATEST),
-        ("expires", line.expires, -LATEST, LATEST),
-        ("priority", line.priority, 0, 255),
-        ("attempts", line.attempts, 1, MAX_ATTEMPTS),
-        ("attempt", line.attempt, 0, MAX_ATTEMPTS),
-    )
-    for name, value, low, high in bounds:
-        if value is not None and not low <= value <= high:
-            raise InvalidArgument(f"{name} is {value}, it must be {low} to {high}")
+    check_options(line)
     if (line.body is msgspec.UNSET) == (line.raw is None):
         raise InvalidArgument("it needs a `body`, or `bytes` in base64")
     data, is_json = _body(line, max_body)
     return Item(
-        line.id, data, is_json, line.due, 0, line.priority, line.expires, line.attempts,
-        line.group, line.headers, line.attempt, line.failures, line.died,
+        line.id, data, is_json, line.due, **options_of(line), expires=line.expires,
+        headers=line.headers, attempt=line.attempt, failures=line.failures, died=line.died,
     )  # fmt: skip
 
 

@@ -8,10 +8,11 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import NewMessage
+from bide.model.moments import Duration, milliseconds
 
 __all__ = [
-    "OnConflict", "checked_version", "headers_of", "policy_of", "policy_of_many", "refuse_whole",
-    "text_of",
+    "OnConflict", "checked_version", "headers_of", "lasting", "policy_of", "policy_of_many",
+    "refuse_whole", "text_of",
 ]  # fmt: skip
 
 OnConflict = Literal["keep", "replace"]
@@ -70,6 +71,14 @@ def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
         if text_of(name) != name or text_of(value) != value:
             raise InvalidArgument(f"headers[{name!r}] is no valid Unicode text: {value!r}")
     return dict(headers)
+
+
+def lasting(expires: Duration) -> int:
+    """Return for how long a message is worth delivering, in milliseconds."""
+    ms = milliseconds(expires, "expires")
+    if not ms:
+        raise InvalidArgument("expires must be longer than 0; leave it out for 'never'")
+    return ms
 
 
 def text_of(reason: object) -> str:

@@ -11,8 +11,9 @@ from bide.model import commands as cmd
 from bide.model.body import check_depth
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
-from bide.model.message import MAX_ATTEMPTS, Item
+from bide.model.message import Item
 from bide.model.moments import LATEST
+from bide.model.options import check_options
 from bide.observing.heartbeat import is_register
 from bide.server.access import Caller
 
@@ -134,13 +135,10 @@ def _item(item: Item, max_body: int) -> None:
         check_depth(item.data)
     _moment(item.at, "at")
     _span(item.delay, "delay")
-    _within(item.priority, "priority", 0, 255)
-    _within(item.attempts, "attempts", 1, MAX_ATTEMPTS)
+    check_options(item)
     _within(item.attempt, "attempt", 0, 1 << 31)
     if item.expires is not None:
         _span(item.expires, "expires")
-    if item.group is not None:
-        check_name(item.group, "group")
     for name, value in (item.headers or {}).items():
         _text(name, "headers")
         _text(value, "headers")

@@ -8,6 +8,7 @@ import msgspec
 
 from bide.model import errors
 from bide.model.errors import BideError
+from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 from bide.server.fitting import would_fit
 
@@ -138,9 +139,9 @@ class Problem(Exception):
 
 
 _FIELD = re.compile(
-    r"(after|at|attempts|before|body|bucket|ceiling|concurrency|count|cursor|delay|expires|"
-    r"failures|first|group|headers|id|if_due|lease|limit|name|on_conflict|overlap|page|priority|"
-    r"probe|queue|rate|secret|state|timeout|url|wait)(?=[= \[])"
+    rf"({'|'.join(OPTIONS)}|after|at|before|body|bucket|ceiling|concurrency|count|cursor|delay|"
+    r"expires|failures|first|headers|id|if_due|lease|limit|name|on_conflict|overlap|page|probe|"
+    r"queue|rate|secret|state|timeout|url|wait)(?=[= \[])"
 )
 
 

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
-from bide.model.message import ATTEMPTS, Failure, Message, State
+from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.moments import Moment
+from bide.model.options import OPTIONS
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 
 __all__ = [
@@ -29,13 +30,13 @@ __all__ = [
     "EndLeaseRequest",
     "ExtendRequest",
     "Given",
-    "Id",
     "LeaseOf",
     "MessageOut",
     "Messages",
     "OutcomesOut",
     "PurgeRequest",
     "PutMany",
+    "PutOptions",
     "ReleaseRequest",
     "RetryRequest",
     "ReviveRequest",
@@ -60,34 +61,32 @@ When = Annotated[
         examples=["2030-01-01T09:00:00Z", 1893456000],
     ),
 ]
-Id = Annotated[str, Meta(description="1 to 512 bytes without control characters.", min_length=1)]
 
 
 class _In(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     pass
 
 
-class Given(_In):
+class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The options of a put beside its body; `Options` declares those of one form everywhere."""
+
+    delay: Span | None = None
+    """How long from now until it is due. Not together with `at`; due at once without both."""
+    at: When | None = None
+    """When it is due."""
+    expires: Span | None = None
+    """How long after its due time it is still worth delivering."""
+
+
+class Given(PutOptions, kw_only=True):
     """A message to be put."""
 
     body: Any = UNSET
     """Any JSON value."""
     raw: bytes | UnsetType = msgspec.field(default=UNSET, name="bytes")
     """Bytes, in base64, instead of `body`."""
-    id: Id | None = None
+    id: Name | None = None
     """A name of your own; made up when missing."""
-    delay: Span | None = None
-    """How long from now until it is due. Not together with `at`; due at once without both."""
-    at: When | None = None
-    """When it is due."""
-    priority: Annotated[int, Meta(ge=0, le=255)] = 0
-    """Higher goes first among messages that are due."""
-    expires: Span | None = None
-    """How long after its due moment it is still worth delivering."""
-    attempts: Annotated[int, Meta(ge=1, le=10_000)] = ATTEMPTS
-    """How often it is handed out at most before it becomes a dead letter."""
-    group: Id | None = None
-    """A name that several messages share."""
     headers: dict[str, str] | None = None
     """Text that travels beside the body."""
 
@@ -115,14 +114,14 @@ class Deliver(_In):
     """How long they are yours."""
     wait: Span = 0
     """How long to wait for the first to fall due, if none is."""
-    holder: Id | None = None
+    holder: Name | None = None
     """By what name you are known to others."""
 
 
 class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
     """Your hold on a message: both fields as the claim told them."""
 
-    id: Id
+    id: Name
     token: Annotated[int, Meta(ge=0, le=(1 << 53))]
 
 
@@ -175,7 +174,7 @@ class EndLeaseRequest(_In):
 class ReviveRequest(_In):
     """Dead letters that are to be delivered again."""
 
-    ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
+    ids: Annotated[list[Name], Meta(max_length=1_000)] | None = None
     """Which; up to 1,000 of the oldest when missing."""
     delay: Span = 0
 
@@ -209,8 +208,8 @@ class FailureOut(msgspec.Struct):
     reason: str
 
 
-class MessageOut(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A message as it is at one moment. Moments are Unix milliseconds."""
+class MessageOut(Options, kw_only=True, omit_defaults=False):
+    """A message as it is at one time. Times are Unix milliseconds."""
 
     id: str
     queue: str
@@ -218,14 +217,13 @@ class MessageOut(msgspec.Struct, omit_defaults=True, kw_only=True):
     due: int
     priority: int
     attempt: int
-    """How many times it was handed out."""
+    """How many times it was delivered."""
     attempts: int
-    """How many times it is handed out at most."""
+    """How many times it is delivered at most."""
     token: int | UnsetType = UNSET
     """In the answer to a claim: what proves your hold; give it back with the ack."""
     expires: int | UnsetType = UNSET
     """How many milliseconds after `due` it is still worth delivering."""
-    group: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     holder: str | UnsetType = UNSET
     until: int | UnsetType = UNSET
@@ -329,30 +327,24 @@ def span(value: str | float) -> str | float:
 
 def shown(message: Message, queue: str, token: int | UnsetType = UNSET) -> MessageOut:
     """Return a message as it is sent, under the name that its queue has in the namespace."""
-    data: Any = message.data
-    return MessageOut(
-        id=message.id,
-        queue=queue,
-        state=message.state,
-        due=message.due,
-        priority=message.priority,
-        attempt=message.attempt,
-        attempts=message.attempts,
-        token=token,
-        expires=_or_unset(message.expires),
-        group=_or_unset(message.group),
-        headers=_or_unset(message.headers),
-        holder=_or_unset(message.holder),
-        until=_or_unset(message.until),
-        ended=_or_unset(message.ended),
-        failures=[_failure(f) for f in message.failures] if message.failures else UNSET,
-        body=msgspec.Raw(data) if message.json else UNSET,
-        raw=UNSET if message.json else data,
+    common: dict[str, Any] = {
+        name: value for name in _COMMON if (value := getattr(message, name)) is not None
+    }
+    if message.failures:
+        common["failures"] = [_failure(failure) for failure in message.failures]
+    common["body" if message.json else "raw"] = (
+        msgspec.Raw(message.data) if message.json else message.data
     )
+    for name in OPTIONS:
+        common.setdefault(name, UNSET)  # left out, not null
+    return MessageOut(**{**common, "queue": queue, "token": token})
 
 
-def _or_unset(value: Any) -> Any:
-    return UNSET if value is None else value
+_COMMON = [
+    name
+    for name in Message.__struct_fields__
+    if name in MessageOut.__struct_fields__ and name != "failures"
+]
 
 
 def _failure(failure: Failure) -> FailureOut:

@@ -46,7 +46,7 @@ def in_transit(message: Message) -> bool:
 def as_copy(message: Message, token: str, now: int) -> Item:
     """Return what the target gets first: all of the message, as a dead letter with a mark."""
     marked = remember(message.failures, Failure(message.attempt, now, "", mark(token)))
-    return _item(message, marked, now)
+    return message.as_item(marked, now)
 
 
 def as_taken(item: Item, token: str, now: int) -> Item:
@@ -67,21 +67,14 @@ def as_item(parked: Message, seen: Message | None = None) -> Item:
     full = seen is not None and len(seen.failures) == KEPT_FAILURES
     if seen is not None and full and seen.failures[1:] == failures:
         failures = seen.failures
-    return _item(parked, failures, None)
+    return parked.as_item(failures, None)
 
 
 def as_letter(message: Message) -> Item:
     """Return a dead letter as it is, with the moment at which it died."""
-    return _item(message, message.failures, message.ended)
+    return message.as_item(message.failures, message.ended)
 
 
 def same_letter(one: Message, other: Message | None) -> bool:
     """Tell whether two dead letters are one, brought over by an earlier run."""
     return other is not None and other.state == "dead" and as_letter(one) == as_letter(other)
-
-
-def _item(message: Message, failures: tuple[Failure, ...], died: int | None) -> Item:
-    return Item(
-        message.id, message.data, message.json, message.due, 0, message.priority, message.expires,
-        message.attempts, message.group, message.headers, message.attempt, failures, died,
-    )  # fmt: skip

@@ -9,7 +9,8 @@ from msgspec import UNSET, Meta
 from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
-from bide.model.message import ATTEMPTS, Item, Message, State, version_of
+from bide.model.message import Item, Message, Name, NewMessage, State, version_of
+from bide.model.options import options_of
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
 from bide.queue.answers import stored
 from bide.server import wire
@@ -27,15 +28,9 @@ FORM = "application/x-www-form-urlencoded"
 """The header of a message that tells what its bytes are."""
 
 
-class PutQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class PutQuery(wire.PutOptions, kw_only=True):
     """What a put may say beside the body; with a body of bytes, all that it says."""
 
-    delay: wire.Span | None = None
-    at: wire.When | None = None
-    priority: Annotated[int, Meta(ge=0, le=255)] = 0
-    expires: wire.Span | None = None
-    attempts: Annotated[int, Meta(ge=1, le=10_000)] = ATTEMPTS
-    group: wire.Id | None = None
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
@@ -44,7 +39,7 @@ class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
 
     state: State | Literal["next"] | None = None
     """"next": what goes out next."""
-    group: wire.Id | None = None
+    group: Name | None = None
     after: wire.When | None = None
     before: wire.When | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
@@ -54,7 +49,7 @@ class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
 class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which messages to take back; all that is given must hold."""
 
-    group: wire.Id | None = None
+    group: Name | None = None
     after: wire.When | None = None
     before: wire.When | None = None
     dry_run: bool = False
@@ -194,11 +189,10 @@ async def _item(call: Call, id: str | None) -> tuple[Item, str]:
         )
     else:
         data = await call.bytes()
-        given = wire.Given(
-            raw=data, id=id, delay=query.delay, at=query.at, priority=query.priority,
-            expires=query.expires, attempts=query.attempts, group=query.group,
-            headers={HEADER_TYPE: call.header("content-type") or ""},
-        )  # fmt: skip
+        options = msgspec.structs.asdict(query)
+        del options["on_conflict"]
+        kind = {HEADER_TYPE: call.header("content-type") or ""}
+        given = wire.Given(raw=data, id=id, headers=kind, **options)
     return _to_item(call, given), query.on_conflict
 
 
@@ -231,15 +225,13 @@ def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
             field=f"{place}.body" if place else "body",
         )
     try:
-        return call.arguments.item(
-            given.raw if given.body is UNSET else given.body,
-            given.delay,
-            wire.moment(given.at, "at"),
-            new_id() if given.id is None else check_name(given.id),
-            given.priority, given.expires, given.attempts, given.group, given.headers,
-            call.service.clock.now(),
-            decoded=True,
+        message = NewMessage(
+            given.raw if given.body is UNSET else given.body, delay=given.delay,
+            at=wire.moment(given.at, "at"), expires=given.expires, headers=given.headers,
+            **options_of(given),
         )  # fmt: skip
+        id = new_id() if given.id is None else check_name(given.id)
+        return call.arguments.item(message, id, call.service.clock.now(), decoded=True)
     except InvalidArgument as error:
         if not place:
             raise

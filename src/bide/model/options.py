@@ -1,0 +1,79 @@
+"""The rules of the options of a message, read from their declaration in `Options`."""
+
+from typing import Any, NamedTuple
+
+from msgspec import NODEFAULT, inspect
+
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name
+from bide.model.message import Options
+
+__all__ = ["OPTIONS", "Option", "check_options", "options_of"]
+
+
+class Option(NamedTuple):
+    """One option: a whole number with bounds, or, without bounds, a name."""
+
+    name: str
+    default: Any
+    help: str
+    least: int | None = None
+    most: int | None = None
+
+    def check(self, value: Any) -> None:
+        """See that a value is within the bounds.
+
+        Raises:
+            InvalidArgument: it is not.
+
+        Example:
+            >>> OPTIONS["priority"].check(300)
+            Traceback (most recent call last):
+              ...
+            bide.model.errors.InvalidArgument: priority=300 must be a whole number from 0 to 255
+        """
+        if value is self.default:
+            return
+        if self.least is None or self.most is None:
+            check_name(value, self.name)
+        elif type(value) is not int or not self.least <= value <= self.most:
+            raise InvalidArgument(
+                f"{self.name}={value!r} must be a whole number from {self.least:,} to {self.most:,}"
+            )
+
+
+def _read() -> dict[str, Option]:
+    """Return the options of `Options` by name."""
+    found = {}
+    struct = inspect.type_info(Options)
+    assert isinstance(struct, inspect.StructType)
+    for field in struct.fields:
+        kinds = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        kind = kinds[0]
+        assert isinstance(kind, inspect.Metadata)
+        help = (kind.extra_json_schema or {})["description"]
+        bounds = (kind.type.ge, kind.type.le) if isinstance(kind.type, inspect.IntType) else ()
+        assert field.default is not NODEFAULT
+        found[field.name] = Option(field.name, field.default, help, *bounds)
+    return found
+
+
+OPTIONS = _read()
+"""All options by name."""
+
+_CHECKS = tuple((name, option.check) for name, option in OPTIONS.items())
+
+
+def check_options(message: Any) -> None:
+    """See that the options of a message, in any form that has them, are within their bounds.
+
+    Raises:
+        InvalidArgument: one is not.
+    """
+    for name, check in _CHECKS:
+        check(getattr(message, name))
+
+
+def options_of(message: Any) -> dict[str, Any]:
+    """Return the options of a message, in any form that has them, by name."""
+    return {name: getattr(message, name) for name in OPTIONS}

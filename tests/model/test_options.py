@@ -1,0 +1,73 @@
+"""The options of a message are declared once, and every face takes the same of them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import bide
+from bide.cli import main
+from bide.cli.put import put
+from bide.model.message import Options
+from bide.model.options import OPTIONS
+from bide.queue.transfer import to_line
+from bide.server.openapi import description
+
+WRONG = [
+    ("priority", -1), ("priority", 256), ("priority", "high"), ("priority", True),
+    ("attempts", 0), ("attempts", 10_001), ("attempts", 1.5),
+    ("group", ""), ("group", "a\nb"), ("group", "x" * 513),
+]  # fmt: skip
+RIGHT = [
+    ("priority", 0), ("priority", 255), ("attempts", 1), ("attempts", 10_000), ("group", "é" * 256),
+]  # fmt: skip
+
+
+def test_every_field_has_a_rule_and_a_help_text() -> None:
+    assert tuple(OPTIONS) == Options.__struct_fields__
+    assert all(option.help.endswith((".", "255.")) for option in OPTIONS.values())
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_what_is_out_of_bounds_is_refused_by_name_in_python_and_by_import(
+    name: str, value: object
+) -> None:
+    with bide.Queue("orders", "memory://options") as orders:
+        with pytest.raises(bide.InvalidArgument, match=f"^{name}"):
+            orders.put(1, **{name: value})  # type: ignore[arg-type]
+        with pytest.raises(bide.InvalidArgument, match=f"^{name}"):
+            orders.put_many([bide.NewMessage(1, **{name: value})])  # type: ignore[arg-type]
+        line = json.dumps({"id": "a", "due": 1, "body": 1, name: value})
+        with pytest.raises(bide.InvalidArgument, match=f"line 1 .*{name}"):
+            orders.load([line])
+        assert orders.counts().flow.put == 0
+
+
+@pytest.mark.parametrize(("name", "value"), RIGHT)
+def test_the_bounds_themselves_survive_an_export(name: str, value: object) -> None:
+    with bide.Queue("orders", "memory://options2") as orders:
+        outcome = orders.put(1, **{name: value})  # type: ignore[arg-type]
+        found = orders.get(outcome.id)
+        assert found is not None
+        assert getattr(found, name) == value
+        with bide.Queue("copies", "memory://options2") as copies:
+            copies.load([to_line(found)])
+            copied = copies.get(outcome.id)
+            assert copied is not None
+            assert getattr(copied, name) == value
+
+
+def test_the_command_line_and_openapi_have_what_is_declared() -> None:
+    offered = {parameter.name: parameter for parameter in put.params}
+    schema = description()["components"]["schemas"]["Given"]["properties"]
+    shown = CliRunner().invoke(main, ["put", "--help"], env={"COLUMNS": "400"}).output
+    for name, option in OPTIONS.items():
+        assert option.help in shown
+        told = schema[name]
+        if option.least is None:
+            assert option.help in json.dumps(told)
+            continue
+        limits = offered[name].type
+        assert (getattr(limits, "min", 0), getattr(limits, "max", 0)) == (option.least, option.most)
+        assert (told["minimum"], told["maximum"]) == (option.least, option.most)
+        assert (told["default"], offered[name].default) == (option.default, option.default)
