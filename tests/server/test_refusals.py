@@ -64,7 +64,7 @@ def test_a_body_that_cannot_be_is_refused(
     ("path", "content", "mend"),
     [
         ("messages", {"body": 1, "dely": "1m"}, "did you mean delay?"),
-        ("messages", {"body": 1, "colour": 1}, "there are body, bytes, id, delay, at, "),
+        ("messages", {"body": 1, "colour": 1}, "there are priority, attempts, group, delay, at, "),
         ("put", {"messages": [{"body": 1, "prio": 1}]}, "did you mean priority?"),
         ("put", {"messages": [], "on_conflict": "merge"}, "there are keep, replace"),
         ("messages", {"body": 1, "at": "2030-01-01T00:00"}, "2030-01-01T09:00:00Z or 2030-01-01T"),

@@ -136,9 +136,7 @@ class Arguments:
             )
         return cmd.Put(self.queue, [item], policy, checked_version(if_version))
 
-    def item(
-        self, message: NewMessage, id: str, now: int, *, decoded: bool = False
-    ) -> Item:
+    def item(self, message: NewMessage, id: str, now: int, *, decoded: bool = False) -> Item:
         """Return one message as the store takes it; `id` is checked already.
 
         `decoded`: the body was decoded from JSON, see `bodies.encode`.

@@ -10,7 +10,7 @@ from bide.model import errors
 from bide.model.errors import BideError
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
-from bide.server.fitting import would_fit
+from bide.server.suggestions import would_fit
 
 __all__ = ["KINDS", "Kind", "Problem", "ProblemDocument", "of_bide", "of_validation"]
 

@@ -13,7 +13,7 @@ from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
 from bide.model.moments import LATEST, milliseconds
-from bide.server.fitting import would_fit
+from bide.server.suggestions import would_fit
 
 __all__ = ["Quota", "Settings", "read_file"]
 

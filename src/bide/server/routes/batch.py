@@ -9,7 +9,7 @@ from bide.model import commands as cmd
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.message import Item
 from bide.model.replies import Claimed, Found, Names, Page, Reply
-from bide.server import guard
+from bide.server import validate
 from bide.server.access import Caller
 from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
@@ -115,10 +115,10 @@ async def _unpacked(call: Call) -> Batch:
 
 def _own(call: Call, command: cmd.Command) -> cmd.Command:
     """Return a command as it is for the store, if the caller may give it."""
-    scope = guard.needs(command)
+    scope = validate.needs(command)
     if not call.caller.may(scope):
         raise Problem("forbidden", f"the token has no scope {scope!r}, which this command needs")
-    guard.check(command, call.caller, call.service.settings.max_body)
+    validate.check(command, call.caller, call.service.settings.max_body)
     return msgspec.structs.replace(command, queue=call.caller.full(command.queue))
 
 

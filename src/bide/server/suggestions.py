@@ -1,4 +1,4 @@
-"""What would have fitted, where a request or a file has something that does not."""
+"""Suggest names or values for a field of a request or a file that does not fit."""
 
 import re
 from collections.abc import Sequence
@@ -14,8 +14,12 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[[^\]]*\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
+LONGEST = 64
+"""The longest name for which a similar one is looked for: the cost grows with its length."""
+
+
 def would_fit(kind: Any, error: str) -> str:
-    """Return which names or values there are, "" where that is not what was wrong.
+    """Return the similar name, or all names or values there are; "" for other errors.
 
     Args:
         kind: what was to be decoded.
@@ -41,7 +45,7 @@ def would_fit(kind: Any, error: str) -> str:
             there += map(str, node.values)
     if not there:
         return ""
-    like = get_close_matches(unknown[1], there, 1) if unknown else []
+    like = get_close_matches(unknown[1], there, 1) if unknown and len(unknown[1]) <= LONGEST else []
     return f"did you mean {like[0]}?" if like else f"there are {', '.join(there)}"
 
 
