@@ -11,7 +11,7 @@ import msgspec
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_queue, new_ids
+from bide.model.identity import check_name, check_queue, new_id, new_ids
 from bide.model.message import STATES, Fresh, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
 from bide.model.options import check_options, options_of
@@ -123,9 +123,11 @@ class Arguments:
         return cmd.Put(self.queue, items, policy)
 
     def put_one(
-        self, item: Item, on_conflict: str, if_version: str | None = None, id: str | None = None
+        self, message: NewMessage, on_conflict: str, if_version: str | None, now: int
     ) -> cmd.Put:
         """Return the command that puts one message."""
+        id = message.id
+        item = self.item(message, new_id() if id is None else check_name(id), now)
         policy = "keep" if on_conflict == "keep" else policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)

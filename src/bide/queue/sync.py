@@ -5,7 +5,6 @@ from itertools import islice
 from typing import Any, Literal, overload
 
 from bide.model.commands import Configure, Count
-from bide.model.identity import check_name, new_id
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Settings
@@ -87,13 +86,11 @@ class Queue(Blocking):
             AlreadyExists: the id is there already, with `on_conflict="raise"`.
         """
         message = NewMessage(
-            body, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
-            group=group, headers=headers,
+            body, delay=delay, at=at, id=id, priority=priority, expires=expires,
+            attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        item = self._ask.item(
-            message, new_id() if id is None else check_name(id), self._clock.now()
-        )
-        reply = self._do(Outcomes, self._ask.put_one(item, on_conflict, if_version, id))
+        command = self._ask.put_one(message, on_conflict, if_version, self._clock.now())
+        reply = self._do(Outcomes, command)
         return stored(reply.outcomes[0], on_conflict)
 
     def put_many(
