@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from bide import InvalidArgument, NewMessage
+from bide.model.limits import IMPORT_LINES
 from bide.queue.arguments import Arguments
-from bide.queue.transfer import LINES, commands_of
+from bide.queue.transfer import commands_of
 from bide.testing.clock import START, FakeClock
 
 
@@ -123,10 +124,10 @@ def test_a_bad_line_is_named_by_its_number(make: Any, line: str | bytes, cause: 
 
 
 def test_lines_before_a_bad_one_are_in_the_queue_up_to_the_last_commit(orders: Any) -> None:
-    good = [f'{{"id": "m{n}", "due": 1, "body": {n}}}' for n in range(LINES + 5)]
-    with pytest.raises(InvalidArgument, match=f"line {LINES + 6} "):
+    good = [f'{{"id": "m{n}", "due": 1, "body": {n}}}' for n in range(IMPORT_LINES + 5)]
+    with pytest.raises(InvalidArgument, match=f"line {IMPORT_LINES + 6} "):
         orders.load([*good, "bad"])
-    assert orders.counts().sizes.ready == LINES
+    assert orders.counts().sizes.ready == IMPORT_LINES
 
 
 def test_an_import_reads_no_more_than_it_commits() -> None:
@@ -134,14 +135,14 @@ def test_an_import_reads_no_more_than_it_commits() -> None:
 
     def lines() -> Iterator[str]:
         nonlocal read
-        for number in range(3 * LINES):
+        for number in range(3 * IMPORT_LINES):
             read += 1
             yield f'{{"id": "m{number}", "due": 1, "body": 1}}'
 
     commands = commands_of(lines(), Arguments("orders", 100))
     for part in (1, 2, 3):
-        assert len(next(commands).items) == LINES
-        assert read == part * LINES
+        assert len(next(commands).items) == IMPORT_LINES
+        assert read == part * IMPORT_LINES
     assert list(commands) == []
 
 

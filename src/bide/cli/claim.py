@@ -18,6 +18,7 @@ from bide.cli.output import Output
 from bide.cli.store import Store
 from bide.cli.tables import ID, TEXT, Column
 from bide.cli.times import local, relative, rounded
+from bide.model.limits import MAX_COUNT
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
 
@@ -31,7 +32,7 @@ COLUMNS = (
 
 @click.command()
 @queue_argument
-@count_option("-n", "--count", most=100_000, help="How many at most; 1 by default.")
+@count_option("-n", "--count", most=MAX_COUNT, help="How many at most; 1 by default.")
 @time_option("--wait", "How long to wait for one to fall due; by default not at all.")
 @time_option("--lease", "After so long without an ack it goes to another worker.", "30s")
 @flag("--ack", help="Ack once they are printed, and the output flushed.")

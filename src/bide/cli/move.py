@@ -15,6 +15,7 @@ from bide.cli.signals import leaving
 from bide.cli.store import Store
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_PAGE
 from bide.observing.heartbeat import is_register
 from bide.queue.move import Moved, Mover
 from bide.queue.move.ledger import ledger_name
@@ -44,7 +45,7 @@ def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @flag("--follow", help="Go on moving what comes, until Ctrl-C.")
 @flag("--dry-run", help="Only say what would be moved.")
-@count_option("--batch", most=10_000, default=BATCH, help="How many are in transit at a time.")
+@count_option("--batch", most=MAX_PAGE, default=BATCH, help="How many are in transit at a time.")
 @output_options
 def move(
     source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,

@@ -11,6 +11,7 @@ from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, 
 from bide.cli.options import STATE, count_option, flag, on_store, queue_argument, rule_options
 from bide.cli.output import Output
 from bide.cli.store import Store
+from bide.model.limits import MAX_PAGE
 from bide.model.message import State
 
 __all__ = ["get", "peek", "scan"]
@@ -60,7 +61,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
 
 @click.command()
 @queue_argument
-@count_option("-n", "--count", most=10_000, default=10, help="How many at most.")
+@count_option("-n", "--count", most=MAX_PAGE, default=10, help="How many at most.")
 @on_store
 def peek(store: Store, out: Output, queue: str, count: int) -> None:
     """Look at the messages that are delivered next: ready ones, then delayed ones.

@@ -7,8 +7,8 @@ from typing import Protocol
 from bide.consuming.handler import Handler, Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
-from bide.model.commands import MAX_LEASE
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_LEASE
 from bide.model.moments import Duration, milliseconds
 
 __all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]

@@ -9,14 +9,9 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_BODY, MAX_DEPTH
 
 __all__ = ["MAX_BODY", "MAX_DEPTH", "check_depth", "decode", "encode", "encode_all"]
-
-MAX_BODY = 1024 * 1024
-"""The default limit of an encoded body, in bytes."""
-
-MAX_DEPTH = 500
-"""How many lists and objects may stand one in another: what every Python can read back."""
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"')  # possessive: no memory for each character
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))

@@ -9,9 +9,11 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from bide.model.limits import BULK, MAX_BYTES, MAX_LEASE
 from bide.model.message import Item, State
 
 __all__ = [
+    "BULK",
     "MAX_BYTES",
     "MAX_LEASE",
     "Ack",
@@ -35,15 +37,6 @@ __all__ = [
     "Scan",
     "Where",
 ]
-
-MAX_LEASE = 86_400_000
-"""The longest lease, in milliseconds: 24 hours. Longer work extends its lease."""
-
-MAX_BYTES = 8 * 1024 * 1024
-"""How many bytes of messages one reply holds at most, unless a single message is larger."""
-
-BULK = 1_000
-"""How many messages one command changes at most when it names them by a rule, not by id."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):

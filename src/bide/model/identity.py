@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_NAME
 
 __all__ = [
     "OWN", "RESERVED", "check_name", "check_namespace", "check_queue", "is_listed", "is_own",
@@ -21,7 +22,6 @@ RESERVED = "bide.server"
 
 _QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_LONGEST = 512
 
 
 def check_queue(name: str) -> str:
@@ -92,9 +92,9 @@ def check_name(name: str, what: str = "id") -> str:
         )
     plain = name.isascii() and name.isprintable()
     size = len(name) if plain else _careful_size(name, what)
-    if not 0 < size <= _LONGEST:
+    if not 0 < size <= MAX_NAME:
         raise InvalidArgument(
-            f"{what} is {size} bytes long; it may have 1 to {_LONGEST}"
+            f"{what} is {size} bytes long; it may have 1 to {MAX_NAME}"
             + (" (a hash of it would do)" if size else "")
         )
     return name

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_DURATION_TEXT
 
 __all__ = ["LATEST", "Duration", "Moment", "format_duration", "milliseconds", "to_datetime", "unix"]
 
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: past it a moment is a slip of the pen
 _LONGEST = LATEST
-_LONGEST_TEXT = 64
 
 Duration = float | timedelta | str
 """Seconds, a `timedelta`, or a string of numbers with units: "250ms", "30m", "1h30m", "7d"."""
@@ -41,9 +41,9 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     """
     if isinstance(duration, str):
         # The length first: what is cached or matched must be short.
-        found = _parse(duration) if len(duration) <= _LONGEST_TEXT else None
+        found = _parse(duration) if len(duration) <= MAX_DURATION_TEXT else None
         if found is None:
-            shown = repr(duration[:_LONGEST_TEXT]) + "..." * (len(duration) > _LONGEST_TEXT)
+            shown = repr(duration[:MAX_DURATION_TEXT]) + "..." * (len(duration) > MAX_DURATION_TEXT)
             raise InvalidArgument(
                 f"{what}={shown} is no duration; write it as '250ms', '30s', '30m', '1h30m' "
                 "or '7d', or give seconds or a timedelta"

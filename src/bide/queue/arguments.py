@@ -12,6 +12,7 @@ from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_id, new_ids
+from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
 from bide.model.message import STATES, Fresh, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
 from bide.model.options import check_options, options_of
@@ -37,9 +38,6 @@ __all__ = [
 ]
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
-
-MOST = 100_000
-"""How many messages one claim may ask for."""
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are surely no messages."""
@@ -70,7 +68,7 @@ class Arguments:
         max_body: how many bytes an encoded body may take.
     """
 
-    def __init__(self, queue: str, max_body: int = bodies.MAX_BODY) -> None:
+    def __init__(self, queue: str, max_body: int = MAX_BODY) -> None:
         self.queue = check_queue(queue)
         if not isinstance(max_body, int) or max_body < 1:
             raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")
@@ -226,14 +224,14 @@ class Arguments:
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
-        if type(count) is not int or not 1 <= count <= MOST:
-            raise InvalidArgument(f"count={count!r} must be a whole number from 1 to {MOST:,}")
+        if type(count) is not int or not 1 <= count <= MAX_COUNT:
+            raise InvalidArgument(f"count={count!r} must be a whole number from 1 to {MAX_COUNT:,}")
         return cmd.Claim(self.queue, count, self.lease(lease), holder or own_name())
 
     def lease(self, lease: Duration) -> int:
         """Return the length of a lease in milliseconds."""
         ms = milliseconds(lease, "lease")
-        if not 1 <= ms <= cmd.MAX_LEASE:
+        if not 1 <= ms <= MAX_LEASE:
             raise InvalidArgument(
                 f"lease={lease!r} must be between 1 ms and 24 hours; for longer work take a short "
                 "lease and extend it"
@@ -270,9 +268,9 @@ class Arguments:
     def forecast(self, bucket: Duration, horizon: Duration) -> cmd.Forecast:
         """Return the command that forecasts."""
         width, length = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
-        if width < 1 or length < width or length // width > 10_000:
+        if width < 1 or length < width or length // width > MAX_BUCKETS:
             raise InvalidArgument(
-                f"bucket={bucket!r} and horizon={horizon!r} must give 1 to 10,000 buckets"
+                f"bucket={bucket!r} and horizon={horizon!r} must give 1 to {MAX_BUCKETS:,} buckets"
             )
         return cmd.Forecast(self.queue, width, -(-length // width))
 
@@ -286,8 +284,8 @@ class Arguments:
     ) -> cmd.Scan:
         """Return the command that reads the first page of a scan."""
         scanned = state if state is None or state == "next" else check_state(state)
-        if type(limit) is not int or not 1 <= limit <= 10_000:
-            raise InvalidArgument(f"page={limit!r} must be a whole number from 1 to 10,000")
+        if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+            raise InvalidArgument(f"page={limit!r} must be a whole number from 1 to {MAX_PAGE:,}")
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=limit)
 
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:

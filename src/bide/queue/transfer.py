@@ -12,6 +12,7 @@ from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
+from bide.model.limits import IMPORT_LINES
 from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, State
 from bide.model.moments import LATEST
 from bide.model.options import check_options, options_of
@@ -22,9 +23,6 @@ __all__ = ["REMEMBERED", "Imported", "commands_of", "commands_of_stream", "to_li
 
 REMEMBERED: tuple[State, ...] = ("acked", "expired")
 """What is gone and only remembered is not exported."""
-
-LINES = 1_000
-"""How many lines one commit imports."""
 
 _PLACE = re.compile(r" - at `\$\.(\w+)`$")
 
@@ -93,7 +91,7 @@ def commands_of(lines: Iterable[str | bytes], ask: Arguments) -> Iterator[Put]:
         kind = type(lines).__name__
         raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
     numbered = enumerate(lines, 1)
-    while part := list(islice(numbered, LINES)):
+    while part := list(islice(numbered, IMPORT_LINES)):
         yield from _command(part, ask)
 
 
@@ -106,7 +104,7 @@ async def commands_of_stream(
     async for line in lines:
         number += 1
         part.append((number, line))
-        if len(part) == LINES:
+        if len(part) == IMPORT_LINES:
             for command in _command(part, ask):
                 yield command
             part = []

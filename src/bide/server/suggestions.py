@@ -7,15 +7,13 @@ from typing import Any
 
 from msgspec import inspect
 
+from bide.model.limits import MAX_TYPO
+
 __all__ = ["would_fit"]
 
 _PLACE = re.compile(r" - at `\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[[^\]]*\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-
-
-LONGEST = 64
-"""The longest name for which a similar one is looked for: the cost grows with its length."""
 
 
 def would_fit(kind: Any, error: str) -> str:
@@ -45,7 +43,9 @@ def would_fit(kind: Any, error: str) -> str:
             there += map(str, node.values)
     if not there:
         return ""
-    like = get_close_matches(unknown[1], there, 1) if unknown and len(unknown[1]) <= LONGEST else []
+    like = (
+        get_close_matches(unknown[1], there, 1) if unknown and len(unknown[1]) <= MAX_TYPO else []
+    )
     return f"did you mean {like[0]}?" if like else f"there are {', '.join(there)}"
 
 

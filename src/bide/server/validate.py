@@ -11,6 +11,13 @@ from bide.model import commands as cmd
 from bide.model.body import check_depth
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
+from bide.model.limits import (
+    MAX_BUCKETS,
+    MAX_BYTES,
+    MAX_COUNT,
+    MAX_LEASE,
+    MAX_PUT_FAILURES,
+)
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.options import check_options
@@ -19,13 +26,7 @@ from bide.server.access import Caller
 
 __all__ = ["check", "needs"]
 
-MOST = 100_000
-"""How many messages a command may name, and how many a claim or a page may ask for."""
-
 _DIGITS = set("0123456789abcdef")
-
-_KEPT = 100
-"""How many failures a message may bring along."""
 
 
 def needs(command: cmd.Command) -> str:
@@ -76,9 +77,9 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
             _version(command.if_version)
             _span(command.delay, "delay")
         case cmd.Claim():
-            _within(command.count, "count", 0, MOST)
-            _within(command.max_bytes, "max_bytes", 0, cmd.MAX_BYTES)
-            _within(command.lease, "lease", 0, cmd.MAX_LEASE)
+            _within(command.count, "count", 0, MAX_COUNT)
+            _within(command.max_bytes, "max_bytes", 0, MAX_BYTES)
+            _within(command.lease, "lease", 0, MAX_LEASE)
             check_name(command.holder, "holder")
         case cmd.Ack() | cmd.Retry() | cmd.Bury() | cmd.Extend():
             _few(command.leases)
@@ -88,7 +89,7 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
             if isinstance(command, cmd.Retry):
                 _span(command.delay, "delay")
             if isinstance(command, cmd.Extend):
-                _within(command.lease, "lease", 0, cmd.MAX_LEASE)
+                _within(command.lease, "lease", 0, MAX_LEASE)
             if isinstance(command, (cmd.Retry, cmd.Bury)):
                 _text(command.reason, "reason")
             if isinstance(command, cmd.Bury):
@@ -101,15 +102,15 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
             _span(command.delay, "delay")
         case cmd.Find():
             _ids(command.ids)
-            _within(command.max_bytes, "max_bytes", 0, cmd.MAX_BYTES)
+            _within(command.max_bytes, "max_bytes", 0, MAX_BYTES)
         case cmd.Scan():
             _where(command.where)
-            _within(command.limit, "limit", 1, MOST)
-            _within(command.max_bytes, "max_bytes", 0, cmd.MAX_BYTES)
+            _within(command.limit, "limit", 1, MAX_COUNT)
+            _within(command.max_bytes, "max_bytes", 0, MAX_BYTES)
             _cursor(command)
         case cmd.Forecast():
             _within(command.bucket, "bucket", 1, LATEST)
-            _within(command.buckets, "buckets", 0, 10_000)
+            _within(command.buckets, "buckets", 0, MAX_BUCKETS)
         case cmd.Configure():
             if command.keep is not None:
                 _span(command.keep, "keep")
@@ -142,8 +143,8 @@ def _item(item: Item, max_body: int) -> None:
     for name, value in (item.headers or {}).items():
         _text(name, "headers")
         _text(value, "headers")
-    if len(item.failures) > _KEPT:
-        raise InvalidArgument(f"failures of {item.id!r} are more than {_KEPT}")
+    if len(item.failures) > MAX_PUT_FAILURES:
+        raise InvalidArgument(f"failures of {item.id!r} are more than {MAX_PUT_FAILURES}")
     for failure in item.failures:
         _within(failure.attempt, "failures", 0, 1 << 31)
         _moment(failure.moment, "failures")
@@ -153,8 +154,8 @@ def _item(item: Item, max_body: int) -> None:
 
 
 def _few(named: list[Item] | list[cmd.Lease] | list[str]) -> None:
-    if len(named) > MOST:
-        raise InvalidArgument(f"a command names {len(named):,} messages; {MOST:,} is the most")
+    if len(named) > MAX_COUNT:
+        raise InvalidArgument(f"a command names {len(named):,} messages; {MAX_COUNT:,} is the most")
 
 
 def _ids(ids: list[str]) -> None:

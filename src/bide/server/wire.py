@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES
 from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.moments import Moment
 from bide.model.options import OPTIONS
@@ -94,7 +95,7 @@ class Given(PutOptions, kw_only=True):
 class PutMany(_In):
     """Messages to be put together: all are stored, or none."""
 
-    messages: Annotated[list[Given], Meta(max_length=10_000)]
+    messages: Annotated[list[Given], Meta(max_length=MAX_HTTP_MESSAGES)]
     on_conflict: Literal["keep", "replace"] = "keep"
     """What to do with a message whose id is there already."""
 
@@ -109,7 +110,7 @@ class Changed(_In):
 class Deliver(_In):
     """How many due messages to claim, and for how long."""
 
-    count: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    count: Annotated[int, Meta(ge=1, le=MAX_HTTP_MESSAGES)] = 1
     lease: Span = 30
     """How long they are yours."""
     wait: Span = 0
@@ -125,7 +126,7 @@ class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
     token: Annotated[int, Meta(ge=0, le=(1 << 53))]
 
 
-Leases = Annotated[list[LeaseOf], Meta(min_length=1, max_length=10_000)]
+Leases = Annotated[list[LeaseOf], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]
 
 
 class AckRequest(_In):
@@ -174,7 +175,7 @@ class EndLeaseRequest(_In):
 class ReviveRequest(_In):
     """Dead letters that are to be delivered again."""
 
-    ids: Annotated[list[Name], Meta(max_length=1_000)] | None = None
+    ids: Annotated[list[Name], Meta(max_length=MAX_HTTP_IDS)] | None = None
     """Which; up to 1,000 of the oldest when missing."""
     delay: Span = 0
 

@@ -6,6 +6,7 @@ from itertools import islice
 
 from bide.model.commands import Configure, Count
 from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown, Unsupported
+from bide.model.limits import MAX_PAGE
 from bide.model.message import Message
 from bide.model.replies import Counts, Settings
 from bide.queue.move.ledger import LEASE, Ledger
@@ -76,8 +77,8 @@ class Mover:
         progress: Progress = lambda count: None,
         lease: float = LEASE,
     ) -> None:
-        if type(batch) is not int or not 1 <= batch <= 10_000:
-            raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 10,000")
+        if type(batch) is not int or not 1 <= batch <= MAX_PAGE:
+            raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to {MAX_PAGE:,}")
         for queue in (source, target):
             if not isinstance(queue, Queue):
                 raise InvalidArgument(

@@ -7,6 +7,7 @@ import msgspec
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.errors import BideError, InvalidArgument
+from bide.model.limits import MAX_COMMANDS
 from bide.model.message import Item
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.server import validate
@@ -16,9 +17,6 @@ from bide.server.problem import Problem, of_validation
 from bide.server.service import own_names
 
 __all__ = ["BATCH"]
-
-MOST = 1_000
-"""How many commands one request may bring."""
 
 
 MOST_MESSAGES = 200_000
@@ -72,8 +70,8 @@ async def batch(call: Call) -> Answer:
         given = await _unpacked(call)
     else:
         given = await call.read(Batch)
-    if len(given.commands) > MOST:
-        raise InvalidArgument(f"commands are {len(given.commands):,}; {MOST:,} is the most")
+    if len(given.commands) > MAX_COMMANDS:
+        raise InvalidArgument(f"commands are {len(given.commands):,}; {MAX_COMMANDS:,} is the most")
     commands = [_own(call, command) for command in given.commands]
     named = sum(command.weight for command in commands)
     if named > MOST_MESSAGES:
@@ -161,7 +159,7 @@ BATCH = (
         "batch", "POST", "/v1/batch", "Carry out commands", "", batch, {200: Replies},
         takes=Batch, problems=(429, 501, 507), tag="batch",
         description="Each command needs the scope of its own route. Speaks application/msgpack as "
-        f"well as {JSON}. Up to {MOST:,} commands. The "
+        f"well as {JSON}. Up to {MAX_COMMANDS:,} commands. The "
         "replies have a budget of 8 MiB together: a scan may answer with a cursor before its "
         "limit, a find with fewer messages than ids, a claim with none and `next` 0; ask again for "
         "the rest.",

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.commands import Scan
+from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.replies import Outcomes, Page
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
@@ -16,7 +17,7 @@ __all__ = ["DEAD"]
 class DeadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which page of dead letters."""
 
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100
     cursor: str | None = None
 
 
@@ -34,7 +35,7 @@ async def revive(call: Call) -> Answer:
     asked = await call.read(wire.ReviveRequest)
     ids = asked.ids
     if ids is None:
-        page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=1_000))
+        page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
         ids = [message.id for message in page.messages]
     command = call.arguments.revive(ids, asked.delay, call.service.clock.now())
     return Answer(200, wire.OutcomesOut((await call.service.ask(Outcomes, command)).outcomes))

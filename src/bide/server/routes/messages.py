@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta
 from bide.model.commands import Cancel, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
+from bide.model.limits import MAX_HTTP_PAGE
 from bide.model.message import Item, Message, Name, NewMessage, State, version_of
 from bide.model.options import options_of
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
@@ -42,7 +43,7 @@ class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     group: Name | None = None
     after: wire.When | None = None
     before: wire.When | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_HTTP_PAGE)] = 100
     cursor: str | None = None
 
 
