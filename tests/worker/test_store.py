@@ -12,7 +12,7 @@ import bide
 from bide.model.commands import Ack, Claim, Extend, Queues
 from bide.worker.process.runner import Runner
 from tests.worker.processes import log, wait_for, worker
-from tests.worker.scene import Scene, more, until
+from tests.worker.scene import Scene, entered, more, until
 
 
 def away(*kinds: type) -> Any:
@@ -86,7 +86,7 @@ def test_leases_that_could_not_be_extended_in_time_are_given_up(scene: Scene) ->
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(one.entered for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
             scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Extend, Claim))
             for _ in range(35):
                 scene.clock.advance(1)
