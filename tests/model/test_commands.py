@@ -7,6 +7,7 @@ from bide.model import commands as cmd
 from bide.model import replies
 from bide.model.message import Item
 from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.server.validate import RULES
 
 EXAMPLES: list[Any] = [
     cmd.Put("q", [Item("a", b"1"), Item("b", b"\xff", json=False, delay=5)], "replace"),
@@ -118,3 +119,13 @@ def test_sums() -> None:
 )
 def test_a_reply_travels_as_json(reply: Any) -> None:
     assert msgspec.json.decode(msgspec.json.encode(reply), type=replies.Reply) == reply
+
+
+def test_every_field_of_a_command_that_is_not_a_choice_has_a_rule_for_the_wire() -> None:
+    own_rules = {"queue", "cursor"}  # beside those by name
+    for kind in msgspec.inspect.type_info(cmd.Command).types:  # type: ignore[attr-defined]
+        for field in kind.fields:
+            parts = getattr(field.type, "types", (field.type,))
+            limited = (msgspec.inspect.IntType, msgspec.inspect.StrType, msgspec.inspect.ListType)
+            if any(isinstance(part, limited) for part in parts):
+                assert field.name in RULES or field.name in own_rules, f"{kind.cls}.{field.name}"

@@ -1,8 +1,12 @@
-"""The guard of the batch endpoint: commands from outside are checked as strictly as arguments are.
+"""Validate the commands of the batch endpoint as strictly as arguments.
 
-A command that comes from a `Queue` of this process was made by `bide.queue.arguments`; one that
-comes over the wire may have been made by anybody.
+`bide.queue.arguments` makes the commands of a `Queue` in this process. A command that comes over
+the wire may come from anywhere.
 """
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -57,69 +61,20 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
         _text(command.queue, "prefix")
     else:
         check_queue(caller.full(command.queue))
+    for name in command.__struct_fields__:
+        value = getattr(command, name)
+        if value is not None and (rule := RULES.get(name)) is not None:
+            rule(value, name)
     match command:
         case cmd.Put():
-            _few(command.items)
-            _version(command.if_version)
             if command.if_version is not None and command.on_conflict != "replace":
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
             for item in command.items:
                 _item(item, max_body)
-        case cmd.Cancel():
-            _ids(command.ids)
-            _moment(command.if_due, "if_due")
-            _version(command.if_version)
-            _where(command.where)
-        case cmd.Reschedule():
-            _ids(command.ids)
-            _moment(command.at, "at")
-            _moment(command.if_due, "if_due")
-            _version(command.if_version)
-            _span(command.delay, "delay")
-        case cmd.Claim():
-            _within(command.count, "count", 0, MAX_COUNT)
-            _within(command.max_bytes, "max_bytes", 0, MAX_BYTES)
-            _within(command.lease, "lease", 0, MAX_LEASE)
-            check_name(command.holder, "holder")
-        case cmd.Ack() | cmd.Retry() | cmd.Bury() | cmd.Extend():
-            _few(command.leases)
-            for lease in command.leases:
-                check_name(lease.id)
-                _within(lease.token, "token", -1, 1 << 53)
-            if isinstance(command, cmd.Retry):
-                _span(command.delay, "delay")
-            if isinstance(command, cmd.Extend):
-                _within(command.lease, "lease", 0, MAX_LEASE)
-            if isinstance(command, (cmd.Retry, cmd.Bury)):
-                _text(command.reason, "reason")
-            if isinstance(command, cmd.Bury):
-                _ids(command.ids)
-        case cmd.Release():
-            _ids(command.ids)
-            _text(command.reason, "reason")
-        case cmd.Revive():
-            _ids(command.ids)
-            _span(command.delay, "delay")
-        case cmd.Find():
-            _ids(command.ids)
-            _within(command.max_bytes, "max_bytes", 0, MAX_BYTES)
         case cmd.Scan():
-            _where(command.where)
-            _within(command.limit, "limit", 1, MAX_COUNT)
-            _within(command.max_bytes, "max_bytes", 0, MAX_BYTES)
             _cursor(command)
-        case cmd.Forecast():
-            _within(command.bucket, "bucket", 1, LATEST)
-            _within(command.buckets, "buckets", 0, MAX_BUCKETS)
-        case cmd.Configure():
-            if command.keep is not None:
-                _span(command.keep, "keep")
-        case cmd.Purge():
-            _moment(command.before, "before")
-            if command.ids is not None:
-                _ids(command.ids)
-                if command.state != "dead":
-                    raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
+        case cmd.Purge() if command.ids is not None and command.state != "dead":
+            raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
 
 
 def _item(item: Item, max_body: int) -> None:
@@ -153,28 +108,34 @@ def _item(item: Item, max_body: int) -> None:
     _moment(item.died, "died")
 
 
-def _few(named: list[Item] | list[cmd.Lease] | list[str]) -> None:
+def _few(named: Sequence[object], name: str) -> None:
     if len(named) > MAX_COUNT:
         raise InvalidArgument(f"a command names {len(named):,} messages; {MAX_COUNT:,} is the most")
 
 
-def _ids(ids: list[str]) -> None:
-    _few(ids)
+def _ids(ids: list[str], name: str) -> None:
+    _few(ids, name)
     for id in ids:
         check_name(id)
 
 
-def _version(value: str | None) -> None:
-    if value is not None and not (len(value) == 16 and set(value) <= _DIGITS):
-        raise InvalidArgument(f"if_version={value!r} is no version: 16 hexadecimal digits")
+def _leases(leases: list[cmd.Lease], name: str) -> None:
+    _few(leases, name)
+    for lease in leases:
+        check_name(lease.id)
+        _within(lease.token, "token", -1, 1 << 53)
 
 
-def _where(where: cmd.Where | None) -> None:
-    if where is not None:
-        if where.group is not None:
-            check_name(where.group, "group")
-        _moment(where.after, "after")
-        _moment(where.before, "before")
+def _version(value: str, name: str) -> None:
+    if not (len(value) == 16 and set(value) <= _DIGITS):
+        raise InvalidArgument(f"{name}={value!r} is no version: 16 hexadecimal digits")
+
+
+def _where(where: cmd.Where, name: str) -> None:
+    if where.group is not None:
+        check_name(where.group, "group")
+    _moment(where.after, "after")
+    _moment(where.before, "before")
 
 
 def _cursor(command: cmd.Scan) -> None:
@@ -210,3 +171,26 @@ def _text(value: str, name: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(f"{name} is no valid Unicode text: {value!r}") from None
+
+
+RULES: dict[str, Callable[[Any, str], object]] = {
+    "at": _moment,
+    "before": _moment,
+    "bucket": partial(_within, least=1, most=LATEST),
+    "buckets": partial(_within, least=0, most=MAX_BUCKETS),
+    "count": partial(_within, least=0, most=MAX_COUNT),
+    "delay": _span,
+    "holder": check_name,
+    "ids": _ids,
+    "if_due": _moment,
+    "if_version": _version,
+    "items": _few,
+    "keep": _span,
+    "lease": partial(_within, least=0, most=MAX_LEASE),
+    "leases": _leases,
+    "limit": partial(_within, least=1, most=MAX_COUNT),
+    "max_bytes": partial(_within, least=0, most=MAX_BYTES),
+    "reason": _text,
+    "where": _where,
+}
+"""The rule of each field of a command, by name: a name means the same in every command."""
