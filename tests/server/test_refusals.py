@@ -32,32 +32,28 @@ def path_of(operation: Operation) -> str:
     )
 
 
+BODIES = [
+    b"",
+    b"{",
+    b"[" * 100_000,
+    b'{"body": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    b'{"body": "\xff\xfe", "messages": "\xff"}',
+    b'{"body": "\\ud800"}',
+    '{"body": 1}'.encode("utf-16"),
+    b"[]",
+    b'{"nonsense": 1}',
+    b"NaN",
+]
+
+
 @every_taking
-@pytest.mark.parametrize(
-    ("data", "word"),
-    [
-        (b"", "missing"),
-        (b"{", "no JSON"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"body": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply|unknown"),
-        (b'{"body": "\xff\xfe", "messages": "\xff"}', "UTF-8|utf-8|no JSON|fit"),
-        (b'{"body": "\\ud800"}', "."),
-        ('{"body": 1}'.encode("utf-16"), "no JSON"),
-        (b"[]", "Expected `object`"),
-        (b'{"nonsense": 1}', "nonsense"),
-        (b"NaN", "no JSON"),
-    ],
-    ids=["none", "half", "deep", "deep-body", "encoding", "surrogate", "utf-16", "list", "unknown",
-         "nan"],
-)  # fmt: skip
-def test_a_body_that_cannot_be_is_refused(
-    client: Client, operation: Operation, data: bytes, word: str
-) -> None:
-    reply = client.send(operation.method, path_of(operation), data=data)
-    if not data and reply.status == 200:
-        return  # everything has a default
-    assert 400 <= reply.status < 500, reply
-    assert reply.problem["detail"]
+def test_a_body_that_cannot_be_is_refused(client: Client, operation: Operation) -> None:
+    for data in BODIES:
+        reply = client.send(operation.method, path_of(operation), data=data)
+        if not data and reply.status == 200:
+            continue  # everything has a default
+        assert 400 <= reply.status < 500, (data[:50], reply)
+        assert reply.problem["detail"], data[:50]
 
 
 @pytest.mark.parametrize(
