@@ -225,6 +225,6 @@ def test_a_store_by_its_own_clock_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         capabilities = Capabilities(caller_time=False)
 
     monkeypatch.setattr(store_module, "opener", lambda url: Aloof)
-    with pytest.raises(bide.InvalidArgument, match=r"aloof:// goes by its own clock"):
+    with pytest.raises(bide.InvalidArgument, match=r"aloof:// uses its own clock"):
         with ScratchStore("aloof://secret@host"):
             pass

@@ -1,6 +1,6 @@
-"""For tests of bide, and of what is built on it: a clock, a store, a worker, faults, the suite.
+"""For tests of bide and of programs that use it: a clock, a store, a worker, faults, the suite.
 
-Most of it comes as fixtures of pytest. All of it needs nothing but bide itself, except
+Most of it is available as pytest fixtures. All of it needs nothing but bide itself, except
 `bide.testing.conformance`, which needs the extra `bide[testing]`.
 """
 

@@ -1,4 +1,4 @@
-"""A station at which a test does one delivery at a time, and writes down what came of each."""
+"""A consumer that makes one delivery at a time for a test, and records each outcome."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ class Handled:
     message: Message
     """As it was claimed."""
     outcome: Literal["acked", "discarded", "retried", "dead", "released", "lost"]
-    """What became of the message. "lost": its lease was over before the handler was."""
+    """What became of the message. "lost": its lease ended before the handler did."""
     error: BaseException | None = None
     """What the handler raised; `bide.Retry`, `bide.Discard` and `bide.Bury` too."""
     reason: str = ""
-    """What the message remembers of a failure."""
+    """The reason stored with the failure."""
 
     @property
     def queue(self) -> str:
@@ -57,7 +57,7 @@ class Handled:
 
     @property
     def failed(self) -> bool:
-        """Whether the handler has raised something that is an error, and no signal."""
+        """Whether the handler raised an error, not `bide.Retry`, `Discard` or `Bury`."""
         return self.error is not None and not isinstance(self.error, (Signal, Unwanted))
 
 
@@ -73,21 +73,21 @@ class Bench(Consumer):
         self._handled: list[Handled] = []
 
     async def head(self) -> Message | None:
-        """Look at what goes out next."""
+        """Return the message that is delivered next, if there is one."""
         page = await self._access.once(Page, Scan(self.duty.queue, "next", limit=1))
         return page.messages[0] if page.messages else None
 
     async def handle_next(self, patience: float) -> Handled | float | None:
-        """Do the next delivery, if one is due.
+        """Make the next delivery, if a message is due.
 
         Args:
             patience: how many real seconds it may take.
 
         Returns:
-            What came of it; or in how many milliseconds something is due, `None` for not at all.
+            The outcome; or in how many milliseconds a message is due, `None` for never.
 
         Raises:
-            TimeoutError: the handler does not end.
+            TimeoutError: the handler did not end in time.
         """
         command = Claim(self.duty.queue, 1, self.duty.lease, HOLDER)
         reply = await self._access.once(Claimed, command)

@@ -23,8 +23,8 @@ class FakeClock:
 
     Args:
         now: the first reading: an aware `datetime`, or Unix milliseconds.
-        autojump: move on by itself: whoever starts to wait for a moment makes the clock jump to the
-            earliest moment that anybody waits for. For tests with one waiting thread.
+        autojump: move by itself: when a thread starts to wait, the clock jumps to the earliest time
+            that any thread waits for. For tests with one waiting thread.
 
     Example:
         >>> clock = FakeClock(1_000)
@@ -66,10 +66,10 @@ class FakeClock:
         return self._ns / NS
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and wake everybody whose moment has come.
+        """Let time pass, and wake every waiter whose time has come.
 
-        Whoever is woken no longer counts as waiting, so that `wait_for_waiters` afterwards waits
-        until they have looked at the time and wait again.
+        A woken thread no longer counts as waiting, so `wait_for_waiters` afterwards blocks until it
+        has looked at the time and waits again.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -97,7 +97,7 @@ class FakeClock:
             timer.fire()
 
     def set_wall(self, now: int) -> None:
-        """Set the wall clock alone, as an administrator or NTP would: nobody is woken by it."""
+        """Set the wall clock alone, as an administrator or NTP would; this wakes no waiter."""
         with self._lock:
             self._wall_ns = now * 1_000_000
 
@@ -111,7 +111,7 @@ class FakeClock:
         """Block, in real time, until `count` threads wait on this clock.
 
         A thread that was woken, by `advance` or by a notification, does not count until it waits
-        again: so after this call whatever it was woken for has been done.
+        again: so after this call it has done what it was woken for.
 
         Raises:
             TimeoutError: when they do not within `timeout` real seconds.
@@ -166,7 +166,7 @@ class FakeClock:
         return timer
 
     def _jump(self, key: int) -> None:
-        """Move to the earliest moment; whoever holds `key` holds their condition and is awake."""
+        """Move to the earliest time. The waiter of `key` holds its condition and is awake."""
         with self._lock:
             moments = [moment for moment, _ in self._waiting.values() if moment is not None]
             self._waiting.pop(key, None)

@@ -1,4 +1,4 @@
-"""An engine that fails on demand, to see what those above it make of bad days."""
+"""An engine that fails on demand, to test how the layers above it handle failures."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ __all__ = ["Fault", "FlakyEngine"]
 
 
 class Fault:
-    """One planned failure, and how often it has struck."""
+    """One planned failure, and how often it has happened."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Fault:
         self.struck = 0
 
     def strike(self, commands: Sequence[Command]) -> BaseException | None:
-        """Return the error if it is this batch's turn to fail."""
+        """Return the error if this batch is to fail."""
         if self._when is not None and not any(map(self._when, commands)):
             return None
         if self._times is not None and self.struck >= self._times:
@@ -43,7 +43,7 @@ class Fault:
 
 
 class FlakyEngine:
-    """Wraps an engine; raises what `fail` has planned, and stands still while it is held.
+    """Wraps an engine; raises what `fail` has planned, and blocks while it is held.
 
     Args:
         engine: the engine that does the work. Closing this one closes it.
@@ -85,17 +85,17 @@ class FlakyEngine:
         times: int | None = 1,
         after: bool = False,
     ) -> Fault:
-        """Plan a failure. Of several that fit one batch, the one planned first strikes.
+        """Plan a failure. Of several that fit one batch, the one planned first is raised.
 
         Args:
             error: what is raised: an exception, its class, or a function that makes one.
             when: only for a batch with a command for which this is true; any batch by default.
             skip: how many such batches to let through first: 2 makes the third one fail.
             times: how many fail then; `None`: all of them, as a poisoned command does.
-            after: the batch is carried out and its replies are lost, instead of never sent.
+            after: execute the batch and lose its replies, instead of not sending it.
 
         Returns:
-            The fault: `struck` tells how often it came to pass.
+            The fault: `struck` counts how often it was raised.
         """
         make = (lambda: error) if isinstance(error, BaseException) else error
         fault = Fault(make, when, skip, times, after)
@@ -103,12 +103,12 @@ class FlakyEngine:
         return fault
 
     def heal(self) -> None:
-        """Take all planned failures back."""
+        """Remove all planned failures."""
         self._faults.clear()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let every `execute` wait at the door while the block runs, so that work gathers."""
+        """Block every `execute` while the block runs, so that commands gather."""
         with self._gate:
             self._shut = True
         try:
@@ -119,17 +119,17 @@ class FlakyEngine:
                 self._gate.notify_all()
 
     def wait_until_held(self, timeout: float = 10.0) -> None:
-        """Block until somebody waits at the door.
+        """Block until a call of `execute` is blocked.
 
         Raises:
-            TimeoutError: when nobody does within `timeout` real seconds.
+            TimeoutError: when none is within `timeout` real seconds.
         """
         with self._gate:
             if not self._gate.wait_for(lambda: self._inside > 0, timeout):
-                raise TimeoutError("nobody has called execute")
+                raise TimeoutError(f"execute was not called within {timeout:g} s")
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands, or fail as planned."""
+        """Execute the commands, or fail as planned."""
         with self._gate:
             self._inside += 1
             self._gate.notify_all()

@@ -1,4 +1,4 @@
-"""What was put, as a test sees it, and how it differs from what the test expected."""
+"""Records of puts, and how they differ from what a test expected."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ from bide.model.replies import Outcome
 __all__ = ["ANY", "Expected", "PutRecord", "complaint"]
 
 SHOWN = 10
-"""How many of what was put a failed assertion lists."""
+"""How many puts a failed assertion lists."""
 
 
 class _Anything:
@@ -24,16 +24,16 @@ class _Anything:
 
 
 ANY: Any = _Anything()
-"""For what an assertion does not care about."""
+"""Matches any value in an assertion."""
 
 
 class PutRecord(msgspec.Struct, frozen=True):
-    """One message that was put, and what came of it."""
+    """One message that was put, and the outcome."""
 
     queue: str
     id: str
     body: Any
-    """As a consumer gets it: decoded from what is stored."""
+    """As a consumer gets it: decoded from the stored form."""
     moment: int
     """When it was put, in Unix milliseconds."""
     due: int

@@ -1,4 +1,4 @@
-"""A store for the length of a test: all queues of the program live in it, and it remembers puts."""
+"""A store for one test: all queues of the program use it, and it records what was put."""
 
 import re
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ PAGE = 500
 
 
 class Recorder:
-    """Wraps an engine, and writes down what was put.
+    """Wraps an engine, and records what was put.
 
     Args:
         engine: the engine that does the work. Closing this one closes it.
-        puts: where to write it down.
+        puts: the list to add to.
     """
 
     def __init__(self, engine: Engine, puts: list[PutRecord]) -> None:
@@ -44,7 +44,7 @@ class Recorder:
         return self._engine.capabilities
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands, and write down what they have put."""
+        """Execute the commands, and record what they have put."""
         replies = self._engine.execute(commands, now)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Put) and isinstance(reply, Outcomes) and now is not None:
@@ -72,18 +72,18 @@ class Recorder:
 
 
 class ScratchStore:
-    """A store of its own for a test, and a clock that the test moves. The fixture `bide_store`.
+    """A store for one test, and a clock that the test moves. The fixture `bide_store`.
 
-    While it is open, every `Queue` and `AsyncQueue` of this process lives in it and goes by its
-    clock, whatever URL it was made with: those made when a module was imported, too. Only a queue
-    that was given a clock of its own is left alone. So a test never touches a real store.
+    While it is open, every `Queue` and `AsyncQueue` of this process uses it and its clock, whatever
+    URL the queue was made with; also queues made when a module was imported. The exception is a
+    queue that was given its own clock. So a test never touches a real store.
 
     Args:
-        url: of the store; an empty one in memory unless said. A file has to be a new one.
-        clock: what it goes by.
+        url: of the store; by default an empty one in memory. A file must be new.
+        clock: the clock that it uses.
 
     Raises:
-        InvalidArgument: the URL names no store, or one that goes by no clock but its own.
+        InvalidArgument: the URL names no store, or a store that uses only its own clock.
 
     Example:
         >>> import bide
@@ -110,7 +110,7 @@ class ScratchStore:
         if not self.lane.capabilities.caller_time:
             self._stack.close()
             raise InvalidArgument(
-                f"{self.url.partition(':')[0]}:// goes by its own clock, so no test can move it; "
+                f"{self.url.partition(':')[0]}:// uses its own clock, which no test can move; "
                 "use memory://, or sqlite:/// with a file in tmp_path"
             )
         clock: Clock = self.clock
@@ -130,11 +130,11 @@ class ScratchStore:
         return self._stack.enter_context(Queue(name))
 
     def puts(self, queue: str | None = None) -> list[PutRecord]:
-        """Return what was put, into one queue or into any, in order; also what is gone again."""
+        """Return what was put, into one queue or into any, in order; also what is gone since."""
         return [record for record in self._puts if queue in (None, record.queue)]
 
     def forget(self) -> None:
-        """Forget what was put so far, so that the next assertion speaks of what comes now."""
+        """Forget what was put so far, so that the next assertion is about later puts."""
         self._puts.clear()
 
     def messages(self, queue: str, state: State | None = None) -> list[Message]:
@@ -150,13 +150,13 @@ class ScratchStore:
             command = Scan(queue, command.state, limit=PAGE, cursor=page.cursor)
 
     def pending(self, queue: str) -> list[Message]:
-        """Return what is still to be handled, by due moment, then id: delayed, ready, leased."""
+        """Return what is delayed, ready or leased, by due time, then id."""
         listed = self.messages(queue)
         alive = [one for one in listed if one.state in ("delayed", "ready", "leased")]
         return sorted(alive, key=lambda message: (message.due, message.id))
 
     def dead(self, queue: str) -> list[Message]:
-        """Return the dead letters of a queue, oldest first; `error` says what each died of."""
+        """Return the dead letters of a queue, oldest first; `error` of each is the cause."""
         return self.messages(queue, "dead")
 
     def assert_put(
@@ -176,18 +176,17 @@ class ScratchStore:
     ) -> PutRecord:
         """Assert that such a message was put; say what was put instead if not.
 
-        What is left out may be anything. It counts that it was put: it may have been handled or
-        cancelled since.
+        What is left out may be anything. The message may have been handled or cancelled since.
 
         Args:
             queue: where.
             body: what a put would take: a dict, a dataclass, a `Struct`. It is compared as it is
                 stored; `unittest.mock.ANY` may stand for parts of it.
             id, priority, attempts, group, headers: as they were put.
-            delay: how long after the put it falls due, however the put said it.
-            at: the moment at which it falls due, however the put said it.
+            delay: how long after the put it is due, whether the put gave `delay` or `at`.
+            at: when it is due, whether the put gave `delay` or `at`.
             expires: as it was put.
-            times: exactly how often; once or more unless said.
+            times: exactly how often; by default once or more.
 
         Returns:
             The last such put.

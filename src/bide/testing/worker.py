@@ -1,4 +1,4 @@
-"""A worker that a test drives by hand: it handles what is due when it is told to, in order."""
+"""A worker that a test drives: it handles what is due when the test says so, in order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -107,7 +107,7 @@ class AsyncManualWorker:
         return await self._in_host(lambda: self._go_to(target, limit))
 
     async def _live(self, started: "asyncio.Future[None]") -> None:
-        """Be within the app's lifespan; whatever is done is done in this task, as in a worker."""
+        """Run the app's lifespan, and all work within it in this task, as a worker does."""
         state, clock = vars(self.app.state).copy(), self.app.clock
         self.app.clock = self.store.clock
         try:
@@ -202,9 +202,9 @@ class ManualWorker:
 
     All is as in `bide worker`: middleware, typed bodies, `still_wanted`, retries, time-outs, dead
     letters, plain handlers in threads, the app's lifespan from the making of this object to
-    `close`. Only claims wait for nobody, deliveries go one after the other in the order of their
-    queue, of several queues the one whose next is due first, and pauses between attempts have no
-    jitter: so a test sees the same each time.
+    `close`. The differences make a test see the same each time: claims do not wait, deliveries go
+    one after the other in the order of their queue (of several queues, the one whose next message
+    is due first), and retry delays have no jitter.
 
     Args:
         app: whose handlers run.
@@ -296,17 +296,17 @@ class ManualWorker:
             self._loop.close()
 
     def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
-        """Handle everything that is due now, and what becomes due at once by doing so.
+        """Handle everything that is due now, and what handlers make due now.
 
         Args:
-            limit: more deliveries at one moment are an error, so that no test runs for ever.
+            limit: more deliveries without time passing are an error, so that no test runs forever.
 
         Returns:
             What was handled, in order.
 
         Raises:
-            Exception: what a handler has raised, unless errors are collected. What was due after
-                it is still due.
+            Exception: what a handler raised, unless errors are collected. What was due after it is
+                still due.
             TimeoutError: a handler has not ended within `patience`.
             RuntimeError: the limit was reached.
             WrongContext: on an event loop; async tests have `AsyncManualWorker`.
@@ -314,7 +314,7 @@ class ManualWorker:
         return self._run(self._worker.run_due(limit=limit))
 
     def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
-        """Let time pass, and handle what falls due meanwhile, each at its moment.
+        """Let time pass, and handle what falls due meanwhile, each when it is due.
 
         Args:
             duration: seconds, a `timedelta`, or "1h30m".
@@ -324,12 +324,12 @@ class ManualWorker:
             What was handled, in order.
 
         Raises:
-            Exception: as for `run_due`; the clock stays at that moment.
+            Exception: as for `run_due`; the clock stays where it was then.
         """
         return self._run(self._worker.advance(duration, limit=limit))
 
     def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
-        """Let time pass until a moment, as `advance` does.
+        """Let time pass until a given time, as `advance` does.
 
         Args:
             moment: an aware `datetime`, or Unix seconds; not before now.
@@ -351,7 +351,7 @@ class ManualWorker:
 
 
 class WorkerFactory(Protocol):
-    """What the fixture `bide_worker` is, for annotations."""
+    """The type of the fixture `bide_worker`."""
 
     def __call__(
         self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
@@ -361,7 +361,7 @@ class WorkerFactory(Protocol):
 
 
 class AsyncWorkerFactory(Protocol):
-    """What the fixture `bide_async_worker` is, for annotations."""
+    """The type of the fixture `bide_async_worker`."""
 
     def __call__(
         self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",

@@ -1,14 +1,14 @@
-"""A priority queue by moment: what `DelayQueue` and `AsyncDelayQueue` have in common.
+"""A priority queue by due time, under `DelayQueue` and `AsyncDelayQueue`.
 
-What is far off lies in a `Hierarchy`, where adding and removing are O(1). Only the entries of the
-current page, a millisecond or the quarter of a second if little is due in it, lie in a heap that
-gives them their exact order. So the heap stays small however many entries wait. The idea of a
-calendar whose current page alone is sorted is R. Brown's ("Calendar queues", CACM 1988). No
-threads, no clock.
+Entries that are far off are in a `Hierarchy`, where adding and removing are O(1). Only the entries
+of the current page (a millisecond, or a quarter of a second if little is due in it) are in a heap,
+which gives them their exact order. So the heap stays small however many entries wait. R. Brown
+described a calendar whose current page alone is sorted ("Calendar queues", CACM 1988). No threads,
+no clock.
 
-Where an entry stands in the order is one integer, its rank: the moment first, then the priority
-(the larger goes first), then the order of arrival. One integer is compared faster than three, and
-an entry needs less memory.
+The order of an entry is one integer, its rank: the due time first, then the priority (the larger
+goes first), then the order of arrival. One integer is compared faster than three, and an entry
+needs less memory.
 """
 
 from heapq import heapify, heappop, heappush
@@ -33,7 +33,7 @@ by_rank = attrgetter("_due")
 
 
 class Delayed(Entry, Generic[T]):
-    """One item that waits in a delay queue: what `put` returns and `remove` takes.
+    """One item that waits in a delay queue: `put` returns it and `remove` takes it.
 
     Attributes:
         item: what was put.
@@ -45,12 +45,12 @@ class Delayed(Entry, Generic[T]):
 
     @property
     def due(self) -> float:
-        """The moment, in seconds of the queue's `Clock.monotonic()`."""
+        """When it is due, in seconds of the queue's `Clock.monotonic()`."""
         return (self._due >> MOMENT) / NS
 
     @property
     def priority(self) -> int:
-        """The larger goes first among items due at the same moment."""
+        """The larger goes first among items due at the same time."""
         within = self._due & ((1 << MOMENT) - 1)
         return (PRIORITY_0 >> ARRIVAL_BITS) - (within >> ARRIVAL_BITS)
 
@@ -64,7 +64,7 @@ class Delayed(Entry, Generic[T]):
 
 
 class CalendarQueue(Generic[T]):
-    """Items by due moment in nanoseconds, priority and order of arrival."""
+    """Items by due time in nanoseconds, priority and order of arrival."""
 
     def __init__(self, now: int) -> None:
         self._later: Hierarchy[Delayed[T]] = Hierarchy(MOMENT + TICK, now >> TICK, page=PAGE)
@@ -78,7 +78,7 @@ class CalendarQueue(Generic[T]):
         return self._came - self._went
 
     def add(self, item: T, due: int, priority: int) -> Delayed[T]:
-        """Put an item in, with a priority that `check_priority` found good."""
+        """Put an item in, with a priority that `check_priority` has accepted."""
         later = self._later
         self._came = came = self._came + 1
         rank = (due << MOMENT) + came
@@ -135,7 +135,7 @@ class CalendarQueue(Generic[T]):
                 return None
 
     def next_due(self) -> int:
-        """Return when to look again, `NEVER` when empty: the head's moment, seldom a bit before."""
+        """Return when the head is due, rarely a bit earlier; `NEVER` when empty."""
         self._drop_removed()
         rank = self._heap[0] if self._heap else self._later.earliest()
         return rank >> MOMENT if rank < NEVER else NEVER
@@ -148,11 +148,11 @@ class CalendarQueue(Generic[T]):
         return min(self._later.head(), key=by_rank, default=None)
 
     def crowd(self) -> int:
-        """Return the moment at which to call `spread`, or something past `NEVER`."""
+        """Return when to call `spread`, or something past `NEVER`."""
         return self._later.crowd() << TICK
 
     def spread(self) -> None:
-        """Do a small part of the work that would otherwise come all at once."""
+        """Move a part of a crowded slot, so that not all of it moves at once."""
         self._later.spread()
 
     def in_order(self) -> list[Delayed[T]]:
@@ -192,10 +192,10 @@ class CalendarQueue(Generic[T]):
 
 
 def check_priority(priority: int) -> None:
-    """Refuse what cannot be a priority.
+    """Check a priority.
 
     Raises:
-        TypeError: it is no integer.
+        TypeError: it is not an integer.
         ValueError: it is out of range.
     """
     if priority.__class__ is not int:

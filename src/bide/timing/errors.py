@@ -7,7 +7,7 @@ if sys.version_info >= (3, 13):
 else:
 
     class _QueueShutDown(Exception):
-        """Stands in for `queue.ShutDown`, which Python 3.13 brought."""
+        """Replaces `queue.ShutDown`, which is new in Python 3.13."""
 
 
 __all__ = ["Forked", "ShutDown"]
@@ -24,8 +24,8 @@ class ShutDown(_QueueShutDown, RuntimeError):
 class Forked(RuntimeError):
     """This process was forked from the one that the timers belong to.
 
-    Threads do not survive a fork, and a timer that fired in parent and child would fire twice. So
-    the parent keeps its timers, and in the child every call says this instead.
+    Threads do not survive a fork, and a timer that fires in parent and child would fire twice. So
+    the parent keeps its timers, and in the child every call raises this.
 
-    Mend: make the queue, wheel or executor in the child, after the fork.
+    Fix: make the queue, wheel or executor in the child, after the fork.
     """

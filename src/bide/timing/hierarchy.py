@@ -1,17 +1,17 @@
 """The hierarchical timing wheel as a data structure: no clock, no threads, no callbacks.
 
-Entries lie in slots; a slot of level 0 is one tick wide, a slot of each further level as wide as
+Entries are in slots. A slot of level 0 is one tick wide, a slot of each further level as wide as
 256 of the level below. An entry is put on the lowest level on which its slot is not the current
 one, and moves down ("cascades") when time enters its slot: at most once a level. So adding and
-removing cost the same at ten entries and at ten million. After Varghese and Lauck, "Hashed and
-Hierarchical Timing Wheels" (SOSP 1987), scheme 7, with these differences:
+removing cost the same at ten entries and at ten million. This is scheme 7 of Varghese and Lauck,
+"Hashed and Hierarchical Timing Wheels" (SOSP 1987), with these differences:
 
-- Slots are kept in a dict by their absolute number, and a small heap of these numbers stands in
-  for stepping over them: no empty slot is ever visited, and there is no last level to overflow.
+- Slots are in a dict by their absolute number, and a small heap of these numbers replaces stepping
+  over them: no empty slot is ever visited, and there is no last level to overflow.
 - A slot is an insertion-ordered dict of its entries. That makes removing exact and O(1), and costs
   the cyclic garbage collector a fifth of what a doubly linked list of the same entries does.
-- A crowded slot can be moved down a few hundred entries at a time, ahead of its moment, so that
-  nobody waits for a million of them to move at once.
+- A crowded slot can be moved down a few hundred entries at a time, before it is due, so that
+  no caller waits for a million of them to move at once.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ E = TypeVar("E", bound="Entry")
 
 
 class Entry:
-    """Something that waits in a slot until `_due`; `_slot` is None when it waits no more."""
+    """Waits in a slot until `_due`; `_slot` is None when it no longer waits."""
 
     __slots__ = ("_due", "_slot")
     _due: int
@@ -91,20 +91,8 @@ class Hierarchy(Generic[E]):
         shift: how many low bits of `_due` are finer than a tick.
         current: the tick to start from.
         part_ticks: ticks that moving `CROWD` entries down may take, generously.
-        page: a slot of the second level with at most so many entries is pulled as it is.
+        page: `pull` returns a slot of the second level with at most so many entries as it is.
     """
-
-    __slots__ = (
-        "_level_at",
-        "_levels",
-        "_moving",
-        "_page",
-        "_part_ticks",
-        "_shift",
-        "_ticks",
-        "_wide",
-        "current",
-    )
 
     def __init__(self, shift: int, current: int, part_ticks: int = 1, page: int = 0) -> None:
         self._part_ticks = part_ticks
@@ -202,7 +190,7 @@ class Hierarchy(Generic[E]):
             self._moving = (slot, iter(list(slot)))
         part = list(islice(self._moving[1], CROWD))
         if len(part) < CROWD:
-            self._moving = None  # what was added meanwhile is for another time
+            self._moving = None  # what was added meanwhile is moved later
         part = [entry for entry in part if entry._slot is slot]
         for entry in part:
             slot.remove(entry)

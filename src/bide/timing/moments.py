@@ -1,4 +1,4 @@
-"""From `delay=` and `at=`, as callers write them, to seconds from now."""
+"""Convert `delay=` and `at=`, as callers write them, to seconds from now."""
 
 import math
 from datetime import datetime, timedelta
@@ -6,16 +6,7 @@ from numbers import Real
 
 from bide.clock import Clock
 
-__all__ = [
-    "MAX_DELAY",
-    "NS",
-    "Delay",
-    "Moment",
-    "WallClock",
-    "length_seconds",
-    "period_ns",
-    "seconds_of",
-]
+__all__ = ["NS", "Delay", "Moment", "WallClock", "length_seconds", "period_ns", "seconds_of"]
 
 NS = 1_000_000_000  # nanoseconds in a second
 MAX_DELAY = 1e10  # seconds; 316 years
@@ -29,7 +20,7 @@ Moment = datetime | float
 
 
 def seconds_of(delay: Delay | None) -> float:
-    """Return a delay in seconds; none means 0.
+    """Return a delay in seconds; `None` means 0.
 
     Raises:
         TypeError: it is neither a number nor a `timedelta`.
@@ -39,20 +30,19 @@ def seconds_of(delay: Delay | None) -> float:
 
 
 class WallClock:
-    """Translates moments of the wall clock to the monotonic clock, the same always alike.
+    """Converts times of the wall clock to the monotonic clock.
 
-    The distance between the two clocks is measured anew each time, but believed only when it has
-    changed by more than the wall clock's readings are coarse: so entries of the same moment stay
-    entries of the same moment, and their priority decides. Whoever sets the wall clock afterwards
-    moves nothing that was translated before.
+    The distance between the two clocks is measured each time, but replaces the known one only when
+    the difference exceeds the resolution of the wall clock. So two entries for the same time stay
+    equal, and their priority decides. Setting the wall clock moves nothing converted before.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead = 0  # what the monotonic clock reads more than the wall clock, ns
+        self._ahead = 0  # monotonic clock minus wall clock, ns
 
     def due(self, at: Moment, delay: Delay | None = None) -> int:
-        """Return a moment in nanoseconds of the monotonic clock; late by a millisecond at most.
+        """Return a time in nanoseconds of the monotonic clock; late by a millisecond at most.
 
         Raises:
             TypeError: `delay` was given too, or `at` is of another type.
@@ -99,7 +89,7 @@ def length_seconds(value: Delay, name: str) -> float:
             f"{name} must be seconds or a datetime.timedelta, not {type(value).__name__}"
         )
     if seconds < 0:
-        raise ValueError(f"{name} is negative ({value!r}); 0 is the soonest there is")
+        raise ValueError(f"{name} is negative ({value!r}); give 0 or more")
     return _bounded(seconds, f"{name}={value!r}")
 
 

@@ -1,4 +1,4 @@
-"""A thread pool whose tasks run later, and again and again."""
+"""A thread pool whose tasks run later, once or periodically."""
 
 import asyncio
 import inspect
@@ -24,20 +24,19 @@ Kwargs = Mapping[str, Any]
 class ScheduledExecutor(Executor):
     """A `concurrent.futures.Executor` with `schedule`, fixed rates and fixed delays.
 
-    As many tasks run at a time as there are threads; threads are started when work is there for
-    them. A task that raises ends only itself: the error is on its future, and that of a scheduled
-    task in the log too (logger `bide.timing`). After Java's `ScheduledThreadPoolExecutor`, on a
-    `DelayQueue`.
+    At most `max_workers` tasks run at a time; threads are started when they are needed. A task that
+    raises ends only itself: its future holds the error, and the error of a scheduled task is logged
+    too (logger `bide.timing`). Modelled on Java's `ScheduledThreadPoolExecutor`.
 
-    When the interpreter ends, what was submitted still runs, as with the standard library's thread
-    pool; what is not due yet, periodic tasks and coroutines are cancelled, so none of them keeps
-    the process alive.
+    When the interpreter ends, submitted tasks still run, as in the standard library's thread pool;
+    tasks that are not due yet, periodic tasks and coroutines are cancelled, so that they do not
+    keep the process alive.
 
     Args:
         max_workers: the most threads; by default the processors + 4, at most 32.
-        loop: runs tasks that are `async def`; they occupy no thread. It remains the caller's.
-        execute_delayed_after_shutdown: whether `shutdown` lets delayed tasks have their moment.
-        continue_periodic_after_shutdown: whether `shutdown` lets periodic tasks go on until they
+        loop: runs tasks that are `async def`; they occupy no thread. The caller closes it.
+        execute_delayed_after_shutdown: whether delayed tasks still run after `shutdown`.
+        continue_periodic_after_shutdown: whether periodic tasks go on after `shutdown`, until they
             are cancelled or raise.
         thread_name_prefix: what the threads' names begin with.
         clock: tells the time and waits; tests pass `bide.testing.FakeClock`.
@@ -118,13 +117,13 @@ class ScheduledExecutor(Executor):
         args: Args = (),
         kwargs: Kwargs | None = None,
     ) -> ScheduledFuture[Any]:
-        """Run a task once, when its moment comes.
+        """Run a task once, when it is due.
 
         Args:
             fn: a function, or with `loop=` an `async def`.
             delay: seconds or a `timedelta` from now; with neither `delay` nor `at`, now.
-            at: an aware `datetime` or Unix seconds; one that is past means now. The distance is
-                taken once: setting the wall clock afterwards moves no task.
+            at: an aware `datetime` or Unix seconds; a time in the past means now. Setting the wall
+                clock afterwards moves no task.
             args: positional arguments.
             kwargs: keyword arguments.
 
@@ -148,23 +147,23 @@ class ScheduledExecutor(Executor):
         args: Args = (),
         kwargs: Kwargs | None = None,
     ) -> ScheduledFuture[None]:
-        """Run a task at its first moment and every `period` after that moment; no drift adds up.
+        """Run a task at a first time and every `period` after it, without drift.
 
         A task never overlaps itself. When a run takes longer than the period, or the machine slept,
-        moments have passed: `overrun="skip"` leaves them out and goes on with the next one of the
-        grid; `overrun="catch_up"` runs once for each, one right after the other, as Java does.
+        runs were missed: `overrun="skip"` leaves them out and goes on with the next one of the
+        grid; `overrun="catch_up"` makes each of them, one right after the other, as Java does.
 
         Args:
             fn: a function, or with `loop=` an `async def`.
             period: from start to start, in seconds or a `timedelta`.
             initial_delay: until the first run; with neither this nor `at`, now.
-            at: the first run's moment, as in `schedule`.
+            at: when the first run is due, as in `schedule`.
             overrun: "skip" or "catch_up".
             args: positional arguments.
             kwargs: keyword arguments.
 
         Returns:
-            A future that is done when it was cancelled or a run raised, which ends the repetition.
+            A future that is done when it is cancelled or a run raises, which ends the repetition.
 
         Raises:
             ValueError: the period is zero, negative or NaN; an unknown `overrun`; as `schedule`.
@@ -186,7 +185,7 @@ class ScheduledExecutor(Executor):
         args: Args = (),
         kwargs: Kwargs | None = None,
     ) -> ScheduledFuture[None]:
-        """Run a task again and again, with a pause of `delay` from each end to the next start.
+        """Run a task repeatedly, with a pause of `delay` from each end to the next start.
 
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
@@ -195,15 +194,15 @@ class ScheduledExecutor(Executor):
         return self._add(fn, args, kwargs, due, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further tasks, and settle those that are there.
+        """Refuse further tasks, and finish or cancel the others.
 
-        What was submitted runs. Delayed and periodic tasks follow the two policies of the
-        constructor (which are attributes too). What they keep must end before the threads do.
+        Submitted tasks run. Delayed and periodic tasks follow the two policies of the constructor
+        (which are attributes too). The threads end after the last task that is kept.
 
         Args:
-            wait: return when every task is settled and every thread has ended. Called from one of
-                the executor's own tasks it does not wait, since that task could then never end.
-            cancel_futures: cancel all that has not started, whatever the policies say.
+            wait: return when every task and every thread has ended. A call from one of the
+                executor's own tasks does not wait, since that task could then never end.
+            cancel_futures: cancel every task that has not started, despite the policies.
         """
         live = self._pool.close()
         for future in live:

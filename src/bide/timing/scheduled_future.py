@@ -1,4 +1,4 @@
-"""What a scheduled executor gives back for a task."""
+"""The future of a scheduled executor's task."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -15,11 +15,11 @@ __all__ = ["Overrun", "Repeat", "ScheduledFuture"]
 T = TypeVar("T")
 
 Overrun = Literal["skip", "catch_up"]
-"""What a fixed rate does about the moments that passed while its task ran."""
+"""What a fixed rate does about the runs that were missed while its task ran."""
 
 
 class Repeat(NamedTuple):
-    """How a periodic task goes on."""
+    """When a periodic task runs again."""
 
     period: int  # ns
     fixed_rate: bool  # period from start to start, else from end to start
@@ -36,10 +36,10 @@ class Repeat(NamedTuple):
 
 
 class ScheduledFuture(Future[T]):
-    """A `concurrent.futures.Future` whose task has a moment, or many.
+    """A `concurrent.futures.Future` of a task that runs later, once or periodically.
 
-    A periodic task's future is done when it was cancelled or the task raised; `result()` then
-    raises that. After Java's `ScheduledFuture`.
+    A periodic task's future is done when it is cancelled or the task raises; `result()` then raises
+    that error. Modelled on Java's `ScheduledFuture`.
 
     Attributes:
         runs: how often the task has returned.
@@ -85,14 +85,14 @@ class ScheduledFuture(Future[T]):
         return self._busy or super().running()
 
     def cancel(self) -> bool:
-        """Take the task back; its memory is free at once.
+        """Cancel the task; its memory is free at once.
 
-        A periodic task that runs right now finishes this run, and has no other. A coroutine that
-        runs right now is cancelled as `asyncio.Task.cancel` does it.
+        A periodic task that runs right now finishes this run and has no other. A coroutine that
+        runs right now is cancelled as by `asyncio.Task.cancel`.
 
         Returns:
             True: it will not run (again), also when it was cancelled before. False: it is done, or
-            a plain function that runs once has started.
+            it is a plain function that runs once and has started.
         """
         self._pool._check_process()
         if not super().cancel():
@@ -101,7 +101,7 @@ class ScheduledFuture(Future[T]):
         return True
 
     def _forget_task(self) -> None:
-        """Let go of the function and its arguments: the future may be kept for long."""
+        """Drop the function and its arguments: the caller may keep the future for long."""
         self._fn = _done
         self._args = ()
         self._kwargs = {}
@@ -110,4 +110,4 @@ class ScheduledFuture(Future[T]):
 
 
 def _done() -> None:
-    """Stand where the task of a future was."""
+    """Replace the task of a future that is done."""

@@ -1,4 +1,4 @@
-"""What a timing wheel gives back for a timer, and what it hands to an executor."""
+"""The handle of a timing wheel's timer, and the call that an executor gets."""
 
 import logging
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class TimerHandle(Entry):
 
     @property
     def due(self) -> float:
-        """The moment, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
+        """When it is due, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
         return self._wheel._moment(self._due)
 
     @property
@@ -39,7 +39,7 @@ class TimerHandle(Entry):
         return self._slot is not None
 
     def cancel(self) -> bool:
-        """Take the timer back: `TimingWheel.cancel` in short."""
+        """Cancel the timer: short for `TimingWheel.cancel`."""
         return self._wheel.cancel(self)
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class TimerHandle(Entry):
 
 
 def call(fn: Callable[..., object], args: tuple[object, ...]) -> None:
-    """Call a timer's function on an executor; what it raises is logged, and the executor's too."""
+    """Call a timer's function on an executor; log what it raises, and raise it again."""
     try:
         fn(*args)
     except BaseException:

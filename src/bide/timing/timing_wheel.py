@@ -1,4 +1,4 @@
-"""Timers by the million on one thread."""
+"""Millions of timers on one thread."""
 
 import logging
 import threading
@@ -22,24 +22,24 @@ GONE = object()
 
 
 class TimingWheel(OwnedByProcess):
-    """Calls functions when their moments come; scheduling and cancelling cost O(1).
+    """Calls functions when they are due; scheduling and cancelling cost O(1).
 
     A hierarchical timing wheel (Varghese and Lauck, 1987) with one thread, which sleeps until the
-    next timer is due however far off that is: it does not tick over empty slots. Made for very many
-    timers, most of which are cancelled, such as timeouts; compare Netty's `HashedWheelTimer`.
+    next timer is due, however far off that is: it does not tick over empty slots. Made for very
+    many timers, most of which are cancelled, such as timeouts; compare Netty's `HashedWheelTimer`.
 
-    A timer starts at the first tick that is not before its moment: never early, and up to one tick
-    late. Timers of one tick start in the order in which they were scheduled. What a callback raises
-    is logged (logger `bide.timing`) and harms no other timer.
+    A timer starts at the first tick that is not before its due time: never early, and up to one
+    tick late. Timers of one tick start in the order in which they were scheduled. What a callback
+    raises is logged (logger `bide.timing`) and affects no other timer.
 
-    Moments are kept on the monotonic clock: setting the wall clock moves no timer. A timer
+    Due times are kept on the monotonic clock: setting the wall clock moves no timer. A timer
     scheduled with `at=` keeps the distance that it had when it was scheduled. After the machine or
-    the process stood still, everything that fell due starts at once, in order.
+    the process stood still, everything that is due starts at once, in order.
 
     Args:
         tick: the precision, in seconds or a `timedelta`; at least a microsecond.
         executor: runs the callbacks. `None` runs them on the wheel's own thread: fastest, but then
-            they must be short, for they delay each other. The executor remains the caller's.
+            they must be short, for they delay each other. The caller shuts the executor down.
         clock: tells the time and waits; tests pass `bide.testing.FakeClock`.
 
     Raises:
@@ -87,12 +87,12 @@ class TimingWheel(OwnedByProcess):
         at: Moment | None = None,
         args: tuple[Any, ...] = (),
     ) -> TimerHandle:
-        """Have `fn(*args)` called when its moment comes.
+        """Call `fn(*args)` when it is due.
 
         Args:
-            fn: any callable; what it returns is dropped.
+            fn: any callable; its result is dropped.
             delay: seconds or a `timedelta` from now; with neither `delay` nor `at` the next tick.
-            at: an aware `datetime` or Unix seconds; one that is past means the next tick.
+            at: an aware `datetime` or Unix seconds; a time in the past means the next tick.
             args: positional arguments (for keywords, `functools.partial`).
 
         Returns:
@@ -135,14 +135,14 @@ class TimingWheel(OwnedByProcess):
         return timer
 
     def cancel(self, handle: TimerHandle) -> bool:
-        """Take a timer back. No other timer is touched, and its memory is free at once.
+        """Cancel a timer. No other timer is touched, and its memory is free at once.
 
         Returns:
             True: it will not be called. False: it has started, or was cancelled before.
 
         Raises:
             ValueError: the handle is another wheel's.
-            TypeError: it is no handle.
+            TypeError: it is not a handle.
         """
         if handle.__class__ is not TimerHandle:
             raise TypeError(f"cancel wants what schedule returned, not {type(handle).__name__}")
@@ -169,15 +169,15 @@ class TimingWheel(OwnedByProcess):
     def stop(self, drain: bool = False) -> list[TimerHandle]:
         """Refuse further timers and end the thread. Calling it again is allowed.
 
-        Returns when the thread has ended, so when a callback on it has; called from a callback on
-        that thread, at once. Callbacks that were handed to an executor are the executor's.
+        Returns when the thread has ended, so after a callback that runs on it; a call from a
+        callback on that thread returns at once. Callbacks on an executor are not waited for.
 
         Args:
-            drain: True waits until every pending timer has been called at its moment, however far
-                off that is; False drops them.
+            drain: True waits until every pending timer was called when it was due, however far off
+                that is; False drops them.
 
         Returns:
-            The dropped timers by moment; their `fn` and `args` say what was not done.
+            The dropped timers by due time; `fn` and `args` of each say what was not called.
         """
         with self._lock:
             self._check_process()
@@ -195,7 +195,7 @@ class TimingWheel(OwnedByProcess):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop at once, dropping what is pending; call `stop(drain=True)` before to await it."""
+        """Stop at once and drop what is pending; to wait for it call `stop(drain=True)` before."""
         self.stop()
 
     def _moment(self, tick: int) -> float:
@@ -228,7 +228,7 @@ class TimingWheel(OwnedByProcess):
             self._fire(slot)
 
     def _next_slot(self) -> Slot[TimerHandle] | None:
-        """Wait until timers are due, return those of the first tick; None when all is over."""
+        """Wait until timers are due and return those of the first tick; `None` at the end."""
         while True:
             with self._lock:
                 slot = self._timers.pull(self._reached)

@@ -24,8 +24,8 @@ T = TypeVar("T")
 class WorkerPool(OwnedByProcess):
     """Threads that take futures from a delay queue and run their tasks.
 
-    A thread that takes a task sees to it that another one waits for the next, as long as there may
-    be more: so there are never more threads than were needed at some moment.
+    A thread that takes a task starts another one for the next task, if none waits and there is room
+    for one: so there are never more threads than were needed at once.
     """
 
     _told_as = "ScheduledExecutor"
@@ -51,7 +51,7 @@ class WorkerPool(OwnedByProcess):
         guard_exit(self)
 
     def add(self, future: ScheduledFuture[T]) -> ScheduledFuture[T]:
-        """Take a new future on."""
+        """Add a new future."""
         self._check_process()
         with self._lock:
             if self._closed:
@@ -64,13 +64,13 @@ class WorkerPool(OwnedByProcess):
         return future
 
     def withdraw(self, future: ScheduledFuture[Any]) -> None:
-        """See to a future that was just cancelled: no thread shall take it."""
+        """Take a future that was just cancelled out of the queue or off the event loop."""
         handle, on_loop = future._handle, future._on_loop
         if handle is not None and self._queue.remove(handle):
             self._finish_cancelled(future)
         elif on_loop is not None and self._loop is not None:
             if self._loop.is_closed():
-                self._finish_cancelled(future)  # it will never hear of it
+                self._finish_cancelled(future)  # the loop will never report it
             else:
                 on_loop.cancel()  # `_loop_done` does the rest
 
@@ -90,7 +90,7 @@ class WorkerPool(OwnedByProcess):
             self._join()
 
     def abandon(self) -> None:
-        """Nobody can add a task any more: let the threads end with the last of them."""
+        """Let the threads end after the last task: the executor is gone, no task can come."""
         if not self._forked:
             self.close()
             self.end(wait=False)
@@ -209,7 +209,7 @@ class WorkerPool(OwnedByProcess):
                 self._put(future)
         if not live:
             self._finish_cancelled(future)
-        elif future.cancelled():  # meanwhile; whoever gets it out of the queue sees to it
+        elif future.cancelled():  # meanwhile; the one that gets it out of the queue finishes it
             self.withdraw(future)
 
     def _fail(self, future: ScheduledFuture[Any], error: BaseException) -> None:
@@ -224,7 +224,7 @@ class WorkerPool(OwnedByProcess):
             future._forget_task()
 
     def _finish_cancelled(self, future: ScheduledFuture[Any]) -> None:
-        """Tell those who wait for a cancelled future. Exactly one place calls it for each."""
+        """Notify those who wait for a cancelled future. Called exactly once for each."""
         future._busy = False
         future.set_running_or_notify_cancel()
         future._forget_task()
