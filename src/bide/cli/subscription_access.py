@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 from bide.cli.store import Store
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bide.server.subscription_status import SubscriptionOut
     from bide.targets.http.records import Records
 
-__all__ = ["Access", "Pinged", "access_to", "remote", "require_server_extra"]
+__all__ = ["Pinged", "access_to", "remote", "require_server_extra"]
 
 T = TypeVar("T")
 
@@ -24,44 +24,6 @@ class Pinged(NamedTuple):
 
     taken: bool
     answer: str
-
-
-class Access(Protocol):
-    """What can be done with the subscriptions of a store; `None` and `False`: there is none."""
-
-    def listed(
-        self, namespace: str | None, everywhere: bool
-    ) -> "list[tuple[str | None, SubscriptionOut]]":
-        """Return subscriptions, each with its namespace."""
-
-    def put(
-        self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
-    ) -> str | None:
-        """Make one, or put it in the place of the one of its name; return a secret that is new.
-
-        Args:
-            namespace: whose it is.
-            name: its name.
-            given: its fields; lengths of time are seconds.
-            secret: one of the user's own.
-        """
-
-    def pause(self, namespace: str | None, name: str, reason: str) -> bool:
-        """Send nothing more."""
-
-    def resume(self, namespace: str | None, name: str) -> bool:
-        """Send again."""
-
-    def rotate(
-        self, namespace: str | None, name: str, overlap: float, secret: str | None
-    ) -> str | None:
-        """Sign with a new secret, and return it; with the old ones too for so many seconds."""
-
-    def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
-        """Send a request without a message."""
-
-    def delete(self, namespace: str | None, name: str) -> bool:
-        """Delete one."""
 
 
 def remote(url: str | None) -> bool:
@@ -83,22 +45,12 @@ def require_server_extra() -> None:
         )
 
 
-def access_to(store: Store) -> Access:
-    """Return access to the subscriptions of a store.
+class LocalAccess:
+    """The subscriptions of a store that this process opens.
 
-    Raises:
-        InvalidArgument: a package is missing.
+    Durations are seconds. `None` or `False` as an answer means that there is no such subscription;
+    `put` returns the secret of a new one.
     """
-    if remote(store.url):
-        access = _RemoteAccess(store.url)
-        store.at_close(access.close)
-        return access
-    require_server_extra()
-    return _LocalAccess(store)
-
-
-class _LocalAccess:
-    """The subscriptions of a store that this process opens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -175,8 +127,8 @@ class _LocalAccess:
         return _wait(self._records.delete(namespace, name))
 
 
-class _RemoteAccess:
-    """The subscriptions of a server's store."""
+class RemoteAccess:
+    """The subscriptions of a server's store; the same methods as `LocalAccess`."""
 
     def __init__(self, url: str) -> None:
         from bide.engines.http import address_of
@@ -289,6 +241,20 @@ class _RemoteAccess:
         if not 200 <= status < 300:
             raise refusal(self._address, status, answer)
         return answer
+
+
+def access_to(store: Store) -> LocalAccess | RemoteAccess:
+    """Return access to the subscriptions of a store.
+
+    Raises:
+        InvalidArgument: a package is missing.
+    """
+    if remote(store.url):
+        access = RemoteAccess(store.url)
+        store.at_close(access.close)
+        return access
+    require_server_extra()
+    return LocalAccess(store)
 
 
 def _wait(work: Coroutine[Any, Any, T]) -> T:
