@@ -1,4 +1,4 @@
-"""Servers for tests: uvicorn in a thread, on a port of its own."""
+"""Servers for tests: in a thread, on a port of its own."""
 
 import asyncio
 import threading
@@ -11,10 +11,14 @@ import pytest
 
 from bide.server.access import Tokens
 from bide.server.app import App
-from bide.server.child import Server
+from bide.server.http_server import HttpServer
 from bide.server.serve import bind
 from bide.server.settings import Settings
+from bide.worker.process.child import loop_factory
 from tests.server.client import Client
+
+SERVERS: dict[int, HttpServer] = {}
+"""By port."""
 
 
 @contextmanager
@@ -22,8 +26,8 @@ def running(app: App) -> Iterator[int]:
     """Serve an application, and give its port."""
     with bind(Settings(port=0)) as listening:
         port: int = listening.getsockname()[1]
-        server = Server(app)
-        loop = asyncio.new_event_loop()
+        server = SERVERS[port] = HttpServer(app)
+        loop = (loop_factory() or asyncio.new_event_loop)()
         thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve([listening])))
         thread.start()
         try:

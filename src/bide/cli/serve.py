@@ -12,7 +12,7 @@ from bide.model.errors import InvalidArgument
 
 __all__ = ["serve"]
 
-NEEDED = ("h11", "httptools", "prometheus_client", "starlette", "uvicorn")
+NEEDED = ("h11", "httptools", "prometheus_client")
 
 
 @click.command()

@@ -8,7 +8,7 @@ import msgspec
 
 from bide.observing.logs import ReadyRecord, moment
 
-__all__ = ["log_request"]
+__all__ = ["log_refused", "log_request"]
 
 _log = logging.getLogger("bide.access")
 
@@ -93,3 +93,8 @@ def log_request(
             }
         )
     )  # fmt: skip
+
+
+def log_refused(client: str, status: int, detail: str) -> None:
+    """Log a request that could not be read as HTTP, or a connection without room."""
+    log_request("-", f"({detail})", status, 0.0, "", client, None, None)

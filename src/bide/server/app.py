@@ -5,9 +5,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
-
-from starlette.applications import Starlette
 
 from bide.model.errors import BideError
 from bide.observing.heartbeat import may_be_listed
@@ -62,7 +59,7 @@ class Path:
                 "method-not-allowed", f"{method} cannot be done here; {self._allow} can",
                 headers={"allow": self._allow},
             )  # fmt: skip
-            await send_whole(scope, send, *as_json(problem))
+            await refuse_unrouted(scope, path, send, problem)
             return
         parts = path.split("/")
         named = {name: parts[at] for name, at in self._named}
@@ -117,7 +114,7 @@ async def _refuse(call: Call, problem: Problem) -> int:
     if call.streams:  # its status was told at its beginning: what is left is to end it
         await call.send({"type": "http.response.body"})
     else:
-        await send_whole(call.scope, call.send, status, data, headers)
+        await send_whole(call.send, status, data, headers)
     return status
 
 
@@ -146,33 +143,65 @@ class App:
         for operation in OPERATIONS:
             by_path.setdefault(operation.path, []).append(operation)
         self._paths = {_shape(path): Path(self.service, found) for path, found in by_path.items()}
-        self._rest = Starlette(lifespan=self._lifespan, exception_handlers={404: _not_found})
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
+        """Open the store and push, for as long as requests are answered.
+
+        Raises:
+            StoreError: the store cannot be opened.
+            InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
+        """
         await self.service.begin()
         self.service.pushing.begin()
         self._ready()
         attendance = self.service.attendance() if may_be_listed(self.service.lane) else None
         keeping = asyncio.create_task(attendance.keep()) if attendance is not None else None
-        yield
-        self.service.stop()
-        if attendance is not None and keeping is not None:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-            await attendance.leave()
-        await self.service.end()
+        try:
+            yield
+        finally:
+            self.service.stop()
+            if attendance is not None and keeping is not None:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+                await attendance.leave()
+            await self.service.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; ASGI calls this."""
-        if scope["type"] == "http":
-            # The path as it came: an id may have an encoded slash in it.
-            raw: bytes = scope.get("raw_path") or scope["path"].encode()
-            path = raw.partition(b"?")[0].decode("latin-1")
-            if (found := self._paths.get(_shape(path))) is not None:
-                await found.answer(scope, path, receive, send)
-                return
-        await self._rest(scope, receive, send)  # type: ignore[arg-type]
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"bide serves HTTP alone, and this is {scope['type']!r}")
+        # The path as it came: an id may have an encoded slash in it.
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = raw.partition(b"?")[0].decode("latin-1")
+        if (found := self._paths.get(_shape(path))) is not None:
+            await found.answer(scope, path, receive, send)
+            return
+        problem = Problem("not-found", "there is nothing at this path; /docs tells what there is")
+        await refuse_unrouted(scope, path, send, problem)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Open and close the store for an ASGI server that is not bide's own."""
+        await receive()
+        try:
+            async with self.running():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except BideError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+
+
+async def refuse_unrouted(scope: Scope, path: str, send: Send, problem: Problem) -> None:
+    """Answer a request that no operation takes, and log it."""
+    client = scope.get("client")
+    address = client[0] if client else ""
+    log_request(scope["method"], path, problem.kind.status, 0.0, "", address, None, None)
+    await send_whole(send, *as_json(problem))
 
 
 _NAMED = (3, 5)
@@ -194,14 +223,6 @@ def _shape(path: str) -> tuple[str, ...]:
         elif at < len(parts):
             parts[at] = "/"  # nothing stands where a name should
     return tuple(parts)
-
-
-def _not_found(request: Any, error: Exception) -> Any:
-    from starlette.responses import Response
-
-    problem = Problem("not-found", "there is nothing at this path; /docs tells what there is")
-    status, data, headers = as_json(problem)
-    return Response(data, status, headers)
 
 
 def create_app(settings: Settings | None = None) -> App:

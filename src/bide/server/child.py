@@ -7,25 +7,21 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
-import uvicorn
 
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.server.app import App
 from bide.server.figures import Board
-from bide.server.leaving import QUIET, LeavingServer
-from bide.server.protocol import KEEP_ALIVE, Protocol
+from bide.server.http_server import HttpServer
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.uses import Uses
 from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
 from bide.worker.process.pipe import Pipe, Report
 
-__all__ = ["SETTINGS", "Server", "config", "main"]
+__all__ = ["SETTINGS", "main"]
 
 SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment's variable in which a process finds what it is told: other users of the machine
@@ -37,49 +33,11 @@ ALLOCATIONS = 10_000
 _log = logging.getLogger("bide.server")
 
 
-def config(app: App) -> uvicorn.Config:
-    """Return how uvicorn is to serve an application."""
-    settings = app.service.settings
-    more = {"patience": settings.request_timeout, "quiet": min(QUIET, settings.grace / 2)}
-    patient = type("PatientProtocol", (Protocol,), more)
-    return uvicorn.Config(
-        app, http=patient, ws="none", lifespan="on", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE, backlog=2_048,
-        timeout_graceful_shutdown=max(1, round(settings.grace)),
-    )  # fmt: skip
-
-
-class Server(LeavingServer):
-    """uvicorn's server, told by somebody else when to stop.
-
-    Args:
-        app: what it serves.
-    """
-
-    def __init__(self, app: App) -> None:
-        super().__init__(config(app))
-        self._app = app
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: whoever runs this hears them."""
-        yield
-
-    def stop(self) -> None:
-        """Answer who waits, finish what is under way; at the second call break it off."""
-        if self.should_exit:
-            self.force_exit = True
-        self.leave()
-        self._app.service.stop(hurry=self.should_exit)
-        self.should_exit = True
-
-
 def main(arguments: list[str]) -> int:
     """Serve on an inherited socket; return the exit code."""
     line_fd, socket_fd, uses_fd, figures_fd = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
     configure(as_json=settings.log_json, level=settings.log_level, gather=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
             shared = Uses(uses_fd), Board(figures_fd)
@@ -98,7 +56,7 @@ async def _serve(
     app = App(settings, ready=lambda: _ready(line, report), uses=uses, board=board)
     line = Pipe(line_fd, lambda: _orphaned(server))
     await app.service.begin()
-    server = Server(app)
+    server = HttpServer(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await line.open()
@@ -111,7 +69,7 @@ async def _serve(
         await line.close(report)
 
 
-def _orphaned(server: Server) -> None:
+def _orphaned(server: HttpServer) -> None:
     _log.error("the supervisor has died; stopping")
     server.stop()
 

@@ -6,7 +6,7 @@ The routes, the checks and the OpenAPI description are all made of these.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -16,19 +16,18 @@ from bide.model.errors import InvalidArgument
 from bide.queue.arguments import Arguments
 from bide.server.access import OPEN, Caller
 from bide.server.problem import Problem, of_validation
-from bide.server.receiving import Receive, read_body, too_large
+from bide.server.receiving import Receive, read_body
 from bide.server.service import Service
 
 __all__ = [
-    "EXCHANGE",
     "JSON",
     "MSGPACK",
     "Answer",
     "Call",
-    "Exchange",
     "Operation",
     "Scope",
     "Send",
+    "send_whole",
 ]
 
 Scope = dict[str, Any]
@@ -38,22 +37,9 @@ JSON = "application/json"
 
 MSGPACK = "application/msgpack"
 
-EXCHANGE = "bide.exchange"
-"""The ASGI extension of our own server, an `Exchange`."""
-
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Exchange(Protocol):
-    """A request and its answer without ASGI's messages, where nothing speaks against it."""
-
-    def body(self) -> bytes | None:
-        """Return the request's body, if all of it has come; `None`: it has to be received."""
-
-    def answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], data: bytes) -> bool:
-        """Send an answer in one piece; return False if that has to be done by ASGI's messages."""
 
 
 class Answer(NamedTuple):
@@ -191,11 +177,6 @@ class Call:
     async def bytes(self) -> bytes:
         """Return the request's body."""
         settings = self.service.settings
-        exchange = exchange_of(self.scope)
-        if exchange is not None and (data := exchange.body()) is not None:
-            if len(data) > settings.max_request:
-                raise too_large(settings.max_request)
-            return data
         return await read_body(
             self.receive, self.header("content-length"), settings.max_request,
             settings.request_timeout,
@@ -261,10 +242,8 @@ class Call:
 
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""
-        await send_whole(
-            self.scope, self.send, answer.status, answer.data,
-            {"content-type": answer.kind, **answer.headers},
-        )  # fmt: skip
+        headers = {"content-type": answer.kind, **answer.headers}
+        await send_whole(self.send, answer.status, answer.data, headers)
 
 
 _arguments_of = lru_cache(maxsize=1_000)(Arguments)
@@ -294,15 +273,7 @@ def decode(data: bytes, kind: type[T]) -> T:
         ) from None
 
 
-def exchange_of(scope: Scope) -> Exchange | None:
-    """Return what goes past ASGI's messages, if the server has that."""
-    found: Exchange | None = scope.get("extensions", {}).get(EXCHANGE)
-    return found
-
-
-async def send_whole(
-    scope: Scope, send: Send, status: int, data: bytes, headers: Mapping[str, str]
-) -> None:
+async def send_whole(send: Send, status: int, data: bytes, headers: Mapping[str, str]) -> None:
     """Send an answer in one piece."""
     empty = status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
     fields = [
@@ -314,8 +285,5 @@ async def send_whole(
         data = b""
     else:
         fields.append((b"content-length", b"%d" % len(data)))
-    exchange = exchange_of(scope)
-    if exchange is not None and exchange.answer(status, fields, data):
-        return
     await send({"type": "http.response.start", "status": int(status), "headers": fields})
     await send({"type": "http.response.body", "body": data})

@@ -73,6 +73,8 @@ _OWN = (
     Kind("precondition-failed", 412, "Somebody else was faster"),
     Kind("too-large", 413, "That is too large"),
     Kind("unsupported-type", 415, "The content type is not taken"),
+    Kind("too-many-connections", 429, "Too many connections from one address", None, 1),
+    Kind("head-too-large", 431, "The head of the request is too large"),
     Kind("rate-limited", 429, "Too many messages a second", None, 1),
     Kind("quota-exceeded", 507, "The namespace is full"),
     Kind("overloaded", 503, "Too much is under way", None, 1),

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from bide.server.problem import Problem
 
-__all__ = ["Gone", "Receive", "read_body", "too_large", "unless_gone"]
+__all__ = ["Gone", "Receive", "read_body", "unless_gone"]
 
 Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 
@@ -25,7 +25,7 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
         Gone: the client left before it was whole.
     """
     if length is not None and length.isdecimal() and int(length) > limit:
-        raise too_large(limit)
+        raise _too_large(limit)
     parts: list[bytes] = []
     size, more = 0, True
     try:
@@ -37,7 +37,7 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > limit:
-                    raise too_large(limit)
+                    raise _too_large(limit)
                 more = message.get("more_body", False)
     except TimeoutError:
         raise Problem(
@@ -48,7 +48,7 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
     return b"".join(parts)
 
 
-def too_large(limit: int) -> Problem:
+def _too_large(limit: int) -> Problem:
     """Return what tells that a request is larger than so many bytes."""
     return Problem(
         "too-large",

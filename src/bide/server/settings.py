@@ -80,6 +80,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """For how many seconds a claim may wait."""
     request_timeout: float = 30.0
     """How many seconds a client may take to send a request."""
+    max_connections: int = 10_000
+    """How many connections each process keeps; fewer if it may not open so many descriptors."""
+    connections_per_address: int = 1_000
+    """How many of these may come from one address; not limited while no tokens are asked for."""
     log_json: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quotas: dict[str, Quota] = {}
@@ -97,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _between("workers", self.workers, 1, 256)
         _between("max_body", self.max_body, 1, 1 << 30)
         _between("max_request", self.max_request, 1_024, 1 << 31)
+        _between("max_connections", self.max_connections, 1, 1_000_000)
+        _between("connections_per_address", self.connections_per_address, 1, 1_000_000)
         _between("grace", self.grace, 0, 3_600)
         _between("push_lease", self.push_lease, 1, 3_600)
         _between("longest_wait", self.longest_wait, 0, 3_600)

@@ -15,8 +15,8 @@ from bide.worker.app.app import App
 __all__ = ["check_app", "lives_alone", "load"]
 
 EXTRAS = {
-    "h11": "server", "cronsim": "schedules", "opentelemetry": "otel",
-    "prometheus_client": "metrics", "redis": "redis", "starlette": "server", "uvicorn": "server",
+    "h11": "server", "cronsim": "schedules", "httptools": "server", "opentelemetry": "otel",
+    "prometheus_client": "metrics", "redis": "redis",
 }  # fmt: skip
 """Which extra of bide's brings a module. What the package of another module is called nobody knows:
 that of `yaml` is PyYAML."""

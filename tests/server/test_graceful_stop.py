@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from bide.server import child
+from bide.server import http_server
 from bide.server.app import App
-from bide.server.child import Server
-from bide.server.leaving import CLOSE
+from bide.server.http_server import HttpServer
 from bide.server.serve import bind
 from bide.server.settings import Settings
+from bide.worker.process.child import loop_factory
 from tests.server.client import Q
 from tests.server.process import ServerProcess
 
@@ -31,8 +31,8 @@ class Leaving:
     def __init__(self, app: App, listening: socket.socket) -> None:
         self.app = app
         self.port: int = listening.getsockname()[1]
-        self._server = Server(app)
-        self._loop = asyncio.new_event_loop()
+        self._server = HttpServer(app)
+        self._loop = (loop_factory() or asyncio.new_event_loop)()
         self.thread = threading.Thread(
             target=lambda: self._loop.run_until_complete(self._server.serve([listening]))
         )
@@ -41,22 +41,22 @@ class Leaving:
     def stop(self) -> None:
         """Tell it to stop, and return once it accepts no more."""
         self._loop.call_soon_threadsafe(self._server.stop)
-        wait(lambda: CLOSE in self._server.server_state.default_headers)
+        wait(lambda: self._server.stopping)
 
     def end(self) -> None:
-        if self.thread.is_alive() and not self._server.should_exit:
+        if self.thread.is_alive() and not self._server.stopping:
             self._loop.call_soon_threadsafe(self._server.stop)
         self.thread.join()
         self._loop.close()
 
     def queued(self) -> bool:
         """Tell whether a request waits for the one before it on its connection."""
-        return any(one.pipeline for one in self._server.server_state.connections)  # type: ignore[union-attr]
+        return any(one.has_next for one in self._server.connections)
 
     def connect(self) -> "Connection":
-        known = len(self._server.server_state.connections)
+        known = len(self._server.connections)
         connection = Connection(self.port)
-        wait(lambda: len(self._server.server_state.connections) > known)
+        wait(lambda: len(self._server.connections) > known)
         return connection
 
 
@@ -127,7 +127,7 @@ def served(tmp_path: Path) -> Iterator[Leaving]:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leaving]:
     """Provide a server that waits for long for what may be on its way."""
-    monkeypatch.setattr(child, "QUIET", LONG)
+    monkeypatch.setattr(http_server, "QUIET", LONG)
     with served(tmp_path) as found:
         yield found
 
@@ -212,7 +212,7 @@ def test_requests_that_were_sent_together_are_all_answered(server: Leaving) -> N
 def test_a_connection_on_which_nothing_comes_is_closed_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "QUIET", 0.05)
+    monkeypatch.setattr(http_server, "QUIET", 0.05)
     with served(tmp_path) as server:
         used, unused, half = (server.connect() for _ in range(3))
         used.send("/healthz")

@@ -1,0 +1,157 @@
+"""Serve the application on listening sockets: how many connections, from whom, and until when."""
+
+import asyncio
+import logging
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from bide.server.accesslog import log_refused
+from bide.server.app import App
+from bide.server.connection import Connection
+from bide.server.exchange import CLOSE, head
+from bide.server.problem import Problem, as_json
+
+__all__ = ["BACKLOG", "QUIET", "HttpServer"]
+
+QUIET = 1.0
+"""While stopping, a connection is closed when nothing has come for so many seconds."""
+
+BACKLOG = 2_048
+"""Connections that the system keeps until this process accepts them."""
+
+RESERVED = 64
+"""Descriptors that are kept free for the store, push and logs."""
+
+_KINDS = {400: "malformed", 429: "too-many-connections", 431: "head-too-large", 503: "overloaded"}
+
+_log = logging.getLogger("bide.server")
+
+
+class HttpServer:
+    """The connections of one process.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: App) -> None:
+        settings = app.service.settings
+        self.app = app
+        self.stopping = False
+        self.patience = settings.request_timeout
+        """Seconds that a client may take to send a head."""
+        self.quiet = min(QUIET, settings.grace / 2)
+        self._settings = settings
+        self._grace = settings.grace
+        self._most = _most(settings.max_connections)
+        self.connections: dict[Connection, None] = {}
+        """Those that are open, in the order in which they came."""
+        self._by_address: Counter[str] = Counter()
+        self._stop = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._told_at = float("-inf")
+
+    def stop(self) -> None:
+        """Answer what has come, accept no more; at the second call break off what is under way."""
+        self.app.service.stop(hurry=self.stopping)
+        if self.stopping:
+            self._hurry.set()
+        self.stopping = True
+        self._stop.set()
+        for connection in list(self.connections):
+            connection.shut_down()
+
+    async def serve(self, sockets: Iterable[socket.socket]) -> None:
+        """Serve until `stop` is called, and all is answered or the grace is over."""
+        loop = asyncio.get_running_loop()
+        async with self.app.running():
+            servers = [
+                await loop.create_server(lambda: Connection(self), sock=one, backlog=BACKLOG)
+                for one in sockets
+            ]
+            await self._stop.wait()
+            for server in servers:
+                server.close()
+            for _ in range(5):  # what was accepted in this moment is let in
+                await asyncio.sleep(0)
+            await self._until_empty()
+
+    async def _until_empty(self) -> None:
+        if self.connections:
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._empty, self._hurry)]
+            await asyncio.wait(
+                waits, timeout=max(1.0, self._grace), return_when=asyncio.FIRST_COMPLETED
+            )
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if self.connections:
+            _log.warning("stopping; %d connections are broken off", len(self.connections))
+            for connection in list(self.connections):
+                connection.break_off()
+            await asyncio.sleep(0)
+
+    # From connections.
+
+    def enter(self, connection: Connection) -> tuple[int, str] | None:
+        """Count a connection; return a status and its reason if there is no room for it."""
+        address = connection.address
+        if address and self.app.service.admission.asks:
+            most = self._settings.connections_per_address
+            if self._by_address[address] >= most:
+                self._tell(f"{address} has {most:,} connections; others are refused")
+                return 429, f"{address} has {most:,} connections already; use these, or close some"
+        if len(self.connections) >= self._most and not self._make_room():
+            self._tell(f"all {self._most:,} connections of this process are busy")
+            return 503, "the server has too many connections; try again in a second"
+        self.connections[connection] = None
+        self._by_address[address] += 1
+        self._empty.clear()
+        return None
+
+    def leave(self, connection: Connection) -> None:
+        """Count a connection no longer."""
+        if connection in self.connections:
+            del self.connections[connection]
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+        if not self.connections:
+            self._empty.set()
+
+    def _make_room(self) -> bool:
+        """Close the connection that came first of those without a request."""
+        self._tell(
+            f"all {self._most:,} connections of this process are taken; idle ones are closed"
+        )
+        return any(connection.close_if_idle() for connection in self.connections)
+
+    def _tell(self, text: str) -> None:
+        """Log a warning, at most one in ten seconds."""
+        now = time.monotonic()
+        if now - self._told_at >= 10:
+            self._told_at = now
+            _log.warning(text)
+
+    def refused(self, address: str, status: int, detail: str) -> None:
+        """Log a request that could not be read."""
+        log_refused(address, status, detail)
+
+    def refusal(self, status: int, detail: str) -> bytes:
+        """Return the answer to a request that could not be read."""
+        status, data, headers = as_json(Problem(_KINDS[status], detail))
+        fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+        fields += [(b"content-length", b"%d" % len(data)), CLOSE]
+        return head(status, fields) + data
+
+
+def _most(given: int) -> int:
+    """Return how many connections this process takes, as far as its descriptors allow."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return given
+    return max(1, min(given, soft - RESERVED, soft * 3 // 4))

@@ -1,0 +1,89 @@
+"""The head of a request: its limits, and what of it could be read in two ways."""
+
+from typing import Any
+
+__all__ = ["MAX_FIELDS", "MAX_HEAD", "TOO_LARGE", "Refusal", "RequestHead"]
+
+MAX_HEAD = 64 * 1024
+"""Bytes of a request's line and its header fields."""
+
+MAX_FIELDS = 100
+"""Header fields of a request; those after a chunked body count too."""
+
+_ONCE = frozenset((b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site"))
+"""Header fields of which a second one would mean something else to a proxy than to this server."""
+
+Refusal = tuple[int, str]
+"""A status and its reason."""
+
+TOO_LARGE: Refusal = (431, f"the head is larger than {MAX_HEAD:,} bytes")
+
+_TOO_MANY: Refusal = (431, f"there are more than {MAX_FIELDS} header fields")
+
+
+class RequestHead:
+    """Collects a head field by field."""
+
+    __slots__ = ("_bytes", "_fields", "fields", "url")
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self._bytes = self._fields = 0
+
+    def add_url(self, part: bytes) -> Refusal | None:
+        """Add a part of the target; return why the request is refused, `None` if it is not."""
+        self.url += part
+        self._bytes += len(part)
+        return TOO_LARGE if self._bytes > MAX_HEAD else None
+
+    def add_field(self, name: bytes, value: bytes) -> Refusal | None:
+        """Add a header field."""
+        name = name.lower()
+        if name in _ONCE and any(known == name for known, _ in self.fields):
+            return 400, f"two {name.decode()} header fields; send one"
+        self.fields.append((name, value))
+        return self.add_trailer(name, value)
+
+    def add_trailer(self, name: bytes, value: bytes) -> Refusal | None:
+        """Count a field that is not kept: one after a chunked body."""
+        self._fields += 1
+        self._bytes += len(name) + len(value) + 4
+        if self._bytes > MAX_HEAD:
+            return TOO_LARGE
+        return _TOO_MANY if self._fields > MAX_FIELDS else None
+
+    def check(self, version: str) -> Refusal | None:
+        """Look at the head as a whole."""
+        names = dict(self.fields)
+        coding = names.get(b"transfer-encoding")
+        if version not in ("1.1", "1.0"):
+            return 400, f"HTTP/{version} is not spoken here; use HTTP/1.1"
+        if version == "1.1" and b"host" not in names:
+            return 400, "HTTP/1.1 needs a host header field"
+        if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
+            return 400, "transfer-encoding can only be chunked, and only in HTTP/1.1"
+        return None
+
+    def expects_continue(self, version: str) -> bool:
+        """Tell whether the client waits for `100 Continue` before it sends the body."""
+        expected = dict(self.fields).get(b"expect", b"")
+        return version == "1.1" and expected.lower() == b"100-continue"
+
+    def scope(self, method: str, version: str, client: Any, server: Any) -> dict[str, Any]:
+        """Return ASGI's description of the request."""
+        path, _, query = _path_of(self.url).partition(b"?")
+        return {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": version, "method": method, "scheme": "http",
+            "path": path.decode("latin-1"), "raw_path": path, "query_string": query,
+            "root_path": "", "headers": self.fields, "client": client, "server": server,
+        }  # fmt: skip
+
+
+def _path_of(url: bytes) -> bytes:
+    """Return the path and the query of a request's target."""
+    if url.startswith((b"http://", b"https://")):  # as a proxy sends it
+        _, slash, rest = url.partition(b"//")[2].partition(b"/")
+        return slash + rest
+    return url
