@@ -8,8 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
-from bide.consuming import delivery_log as journal
-from bide.consuming import policy as desk
+from bide.consuming import delivery_log, policy
 from bide.consuming.crash_isolation import CrashIsolation, is_suspect
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
@@ -48,7 +47,7 @@ class Consumer:
         holder: as whom it claims.
         started: called when deliveries were started.
         suspects: of this process; by default the station has its own.
-        judge: says what becomes of a message whose handler raised; `desk.judge` otherwise, also
+        judge: says what becomes of a message whose handler raised; `policy.judge` otherwise, also
             where it has no opinion.
     """
 
@@ -74,7 +73,7 @@ class Consumer:
         self._holder = holder
         self._suspects = suspects or CrashIsolation()
         self._runaways = StuckHandlers(duty.queue, access.clock)
-        self._summary = journal.Summary(duty.queue, access.clock.monotonic())
+        self._summary = delivery_log.Summary(duty.queue, access.clock.monotonic())
         self._started = started
         self._judged = judge
         self._loop = asyncio.get_running_loop()
@@ -100,7 +99,7 @@ class Consumer:
         """Claim what can be started, and start it."""
         duty, ahead = self.duty, self._ahead
         while True:
-            room = desk.room(duty.concurrency, len(self.running), len(ahead.waiting), ahead.most)
+            room = policy.room(duty.concurrency, len(self.running), len(ahead.waiting), ahead.most)
             if not room:
                 self.vacancy.clear()
                 await self.vacancy.wait()
@@ -133,9 +132,9 @@ class Consumer:
             await sleep(self._clock, pause)
             pause = beat
             now = self._clock.monotonic()
-            over = desk.lapsed(self._held(), now)
+            over = policy.lapsed(self._held(), now)
             self._lose(over, "it could not be extended in time")
-            due = desk.to_extend(self._held(), now, beat)
+            due = policy.to_extend(self._held(), now, beat)
             if not due:
                 continue
             command = Extend(self.duty.queue, [one.lease for one in due], self.duty.lease)
@@ -164,7 +163,7 @@ class Consumer:
     async def report(self) -> None:
         """Say now and then in one line what was done."""
         while True:
-            await sleep(self._clock, journal.SUMMARY)
+            await sleep(self._clock, delivery_log.SUMMARY)
             self._summary.tell(self.current(), self._clock.monotonic())
 
     # Leaving.
@@ -211,7 +210,7 @@ class Consumer:
 
     def _give_up(self, one: Handling) -> None:
         one.lose()
-        self._settling.add(one, desk.RELEASE)
+        self._settling.add(one, policy.RELEASE)
 
     # One delivery.
 
@@ -248,10 +247,10 @@ class Consumer:
         if not is_suspect(one.message):
             return True
         if self._suspects.admit(one):
-            journal.apart(one)
+            delivery_log.apart(one)
             return True
         delay = self._suspects.delay(now, self._chance())
-        self._settling.add(one, desk.RELEASE._replace(delay=delay))
+        self._settling.add(one, policy.RELEASE._replace(delay=delay))
         return False
 
     def give_back(self, reply: Claimed) -> None:
@@ -294,7 +293,7 @@ class Consumer:
     def _hand_back(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
             self._suspects.left(one)
-            self._settling.add(one, desk.RELEASE)
+            self._settling.add(one, policy.RELEASE)
         self._settling.look()
         self.vacancy.set()
 
@@ -313,10 +312,10 @@ class Consumer:
             one.timer.cancel()
         if one.gone:
             self._runaways.look(self.running, self.duty.concurrency)
-            journal.too_late(one, error)
+            delivery_log.too_late(one, error)
             self._settling.look()
         else:
-            verdict = desk.ACK if error is None else self._judge(one, error)
+            verdict = policy.ACK if error is None else self._judge(one, error)
             self._settling.add(one, verdict)
         self.vacancy.set()
 
@@ -325,16 +324,16 @@ class Consumer:
             return verdict
         if isinstance(error, asyncio.CancelledError):
             if one.timed_out:
-                error = desk.overtime(one.handler)
+                error = policy.overtime(one.handler)
             elif self._leaving:
-                return desk.RELEASE
+                return policy.RELEASE
         elif not isinstance(error, Exception):
-            journal.unusual(one, error)
+            delivery_log.unusual(one, error)
         try:
-            return desk.judge(one.message, error, one.handler.retry, self._chance())
+            return policy.judge(one.message, error, one.handler.retry, self._chance())
         except Exception as mistake:  # noqa: BLE001  (of an exception that a user wrote)
-            journal.misjudged(one, error, mistake)
-            return desk.misjudged(one.message, error, mistake, one.handler.retry)
+            delivery_log.misjudged(one, error, mistake)
+            return policy.misjudged(one.message, error, mistake, one.handler.retry)
 
     def _out_of_time(self, one: Handling) -> None:
         if one.gone or one not in self.running:
@@ -351,20 +350,20 @@ class Consumer:
         """Give up what goes on past its time: its attempt has failed, whatever comes of it."""
         if one.gone or one not in self.running:
             return
-        verdict = desk.judge(
-            one.message, desk.overtime(one.handler), one.handler.retry, self._chance()
+        verdict = policy.judge(
+            one.message, policy.overtime(one.handler), one.handler.retry, self._chance()
         )
         one.took = self._clock.monotonic() - one.began
         self._settling.add(one, verdict)
         one.lose()
         stuck = self._runaways.look(self.running, self.duty.concurrency)
-        journal.overrun(one, stuck, self.duty.concurrency)
+        delivery_log.overrun(one, stuck, self.duty.concurrency)
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
         now = self._clock.monotonic()
         for one in lost:
             one.took = now - one.began
-            journal.lost(one, why)
+            delivery_log.lost(one, why)
             self.tally.ended("lost")
             one.lose()
 
@@ -372,11 +371,11 @@ class Consumer:
         return [one for one in self.running if not one.gone]
 
     def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
-        results = desk.results([verdict for _, verdict in pairs], outcomes)
+        results = policy.results([verdict for _, verdict in pairs], outcomes)
         for result, count in Counter(results).items():
             self.tally.ended(result, count)
         self._add_up()
-        journal.settled(pairs, outcomes, results)
+        delivery_log.settled(pairs, outcomes, results)
 
     def _add_up(self) -> None:
         """Count what was measured since the last time: all together costs less than one by one."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from bide.consuming import policy as desk
+from bide.consuming import policy
 from bide.consuming.handling import Handling
 from bide.consuming.policy import Verdict
 from bide.consuming.store_client import StoreClient
@@ -55,7 +55,7 @@ class Settling:
             return
         self._telling = True
         pairs, self._pairs = self._pairs, []
-        parts = desk.commands(self._queue, pairs)
+        parts = policy.commands(self._queue, pairs)
         replies = await asyncio.gather(
             *[self._access.patiently(Outcomes, command) for command, _ in parts]
         )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from bide.clock import Clock, Timer
-from bide.consuming import delivery_log as journal
+from bide.consuming import delivery_log
 from bide.consuming.handling import Handling
 
 __all__ = ["STUCK", "StuckHandlers"]
@@ -50,4 +50,4 @@ class StuckHandlers:
 
     def _tell(self) -> None:
         self.stuck = True
-        journal.stuck(self._queue)
+        delivery_log.stuck(self._queue)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bide.consuming import policy as desk
+from bide.consuming import policy
 from bide.consuming.consumer import Consumer
 from bide.consuming.handler import Middleware, Unwanted
 from bide.consuming.handling import Handling
@@ -129,7 +129,7 @@ class Bench(Consumer):
         for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(one, None)
             if one.timed_out:
-                error = desk.overtime(one.handler)
+                error = policy.overtime(one.handler)
             self._handled.append(
-                Handled(one.message, desk.result(verdict, outcome), error, verdict.reason)
+                Handled(one.message, policy.result(verdict, outcome), error, verdict.reason)
             )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import msgspec
 
 from bide.clock import sleep
-from bide.consuming import policy as desk
+from bide.consuming import policy
 from bide.consuming.consumer import FOREVER, Consumer
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
@@ -201,7 +201,7 @@ class SubscriptionWorker:
             return 0, None
         if moment < self._held_until:
             return 0, self._held_until - moment
-        count = self._pace.room(min(room, desk.CLAIM_MOST), moment)
+        count = self._pace.room(min(room, policy.CLAIM_MOST), moment)
         return count, None if count else self._pace.wait(moment)
 
     async def _claimed(self, command: Claim) -> Claimed | None:
