@@ -6,6 +6,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,21 @@ def _status(url: str, token: str | None = None) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+
+
+def test_a_claim_whose_token_was_revoked_while_it_waited_gets_nothing(
+    serve: Serve, make_token: Any
+) -> None:
+    client, text = serve(auth="required"), make_token("shop", "consume")
+    service, waiting = client.app.service, client.with_token(text)
+    admin = client.with_token(make_token("shop", "admin"))
+    with ThreadPoolExecutor(1) as pool:
+        claimed = pool.submit(waiting.post, f"{Q}/claim", {"wait": "1m"})
+        deadline = time.monotonic() + 20
+        while not service.waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert service.tokens.revoke(text.split("_")[1])
+        assert admin.put(f"{Q}/messages/m", {"body": 1}).status == 201
+        assert claimed.result(20).status == 401
+    assert [m["id"] for m in admin.post(f"{Q}/claim").json["messages"]] == ["m"]

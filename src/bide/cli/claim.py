@@ -52,7 +52,7 @@ def claim(
     lease ends. Exit code 1 when nothing was due in time.
 
     --exec runs CMD once a message, one after the other, with the body on stdin and BIDE_QUEUE,
-    BIDE_ID, BIDE_ATTEMPT, BIDE_TOKEN, BIDE_DUE and BIDE_URL in its environment. The lease is
+    BIDE_ID, BIDE_ATTEMPT, BIDE_LEASE_TOKEN, BIDE_DUE and BIDE_URL in its environment. The lease is
     extended while it runs. Exit code 0 of CMD acks; any other has the message tried again, with the
     exit code as the reason, and makes the exit code of `bide claim` 1. An interrupt stops CMD and
     hands its message back.

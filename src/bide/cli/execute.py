@@ -105,7 +105,7 @@ class Runner:
             "BIDE_QUEUE": self._queue.name,
             "BIDE_ID": delivery.id,
             "BIDE_ATTEMPT": str(delivery.attempt),
-            "BIDE_TOKEN": str(delivery.token),
+            "BIDE_LEASE_TOKEN": str(delivery.token),
             "BIDE_DUE": iso(delivery.message.due),
         }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from bide.model.commands import Claim, Lease
-from bide.model.errors import Closed
+from bide.model.errors import BideError, Closed
 from bide.model.identity import check_name
 from bide.model.moments import milliseconds
 from bide.model.replies import Claimed, Outcome, Outcomes
@@ -34,10 +34,25 @@ async def claim(call: Call) -> Answer:
         except Closed:  # the server stops, and whoever waits is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
+        if reply.messages:
+            await _still_admitted(call, command, reply)
     call.service.handed_out(command, reply)
     messages = [wire.shown(message, call.queue, reply.token) for message in reply.messages]
     following = None if reply.next is None else ceil(reply.next)
     return Answer(200, wire.ClaimedOut(messages, reply.now, following))
+
+
+async def _still_admitted(call: Call, command: Claim, reply: Claimed) -> None:
+    """Refuse a caller whose token was revoked, or has expired, while the claim waited.
+
+    Raises:
+        Problem: the token is not valid any more; the messages were released.
+    """
+    try:
+        await call.service.admission.caller(call.token)
+    except (BideError, Problem):
+        await _give_back(call, command, reply)
+        raise
 
 
 def _holder(call: Call) -> str:
