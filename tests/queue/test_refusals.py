@@ -160,7 +160,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.claim(1.0), "count=1.0 must be"),
         (lambda q: q.claim(wait=-1), "wait=-1 is negative"),
         (lambda q: q.claim(wait="soon"), "wait='soon' is no duration"),
-        (lambda q: q.claim(lease=0), "lease=0 must be between 1 ms and 30 days"),
+        (lambda q: q.claim(lease=0), "lease=0 must be between 1 ms and 24 hours"),
         (lambda q: q.claim(lease="31d"), "take a short lease and extend it"),
         (lambda q: q.take(wait=-1), "wait=-1 is negative"),
         (lambda q: q.forecast(bucket=0), "must give 1 to 10,000 buckets"),

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -48,8 +49,11 @@ _all_but_body = attrgetter(
 
 
 def _behind_body(item: Item) -> tuple[Any, ...]:
-    """Return all fields of an item but its id and body, which come first."""
-    return msgspec.structs.astuple(item)[3:]
+    """Return the fields of an item behind its id and body, up to the last that is not a default."""
+    values = msgspec.structs.astuple(item)[3:]
+    defaults = Item.__struct_defaults__[-len(values) :]
+    used = [place for place, value in enumerate(values, 1) if value != defaults[place - 1]]
+    return values[: max(used, default=0)]
 
 
 _host = socket.gethostname()
@@ -90,10 +94,7 @@ class Arguments:
         ids = new_ids(len(listed))
         same = _behind_body(self.item(shared, "", now))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
-        items = [
-            Item(id, data, is_json, *same)
-            for id, data, is_json in zip(ids, encoded, kinds, strict=True)
-        ]
+        items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
         if bytes not in map(type, listed):
             items = Fresh(items)
         return cmd.Put(self.queue, items, policy_of_many(on_conflict))
