@@ -254,9 +254,9 @@ class Find(_Command, frozen=True, tag="find"):
 class Scan(_Command, frozen=True, tag="scan"):
     """Look at messages, a page at a time. Answers `Page`.
 
-    With a `state`, in the order of that state's rank. With "next", what would be handed out next:
-    ready, then delayed. With none, all messages in the order in which they were put, each once even
-    while they move between states.
+    With a `state`, in rank order. With "next", what would be handed out next: ready, then delayed.
+    Without a state no order is promised: a message that is there throughout is never missed, and
+    one that moves meanwhile may come twice.
     """
 
     state: State | Literal["next"] | None = None

@@ -10,7 +10,7 @@ Every rank stays below 2**53, so that a store which keeps numbers as doubles hol
 | dead, acked, expired | the moment at which the message came there |
 """
 
-__all__ = ["PROMOTE", "delayed_rank", "delayed_reach", "ready_rank"]
+__all__ = ["PROMOTE", "delayed_rank", "delayed_reach", "forecast_start", "ready_rank"]
 
 PROMOTE = 1024
 """How many due messages one claim moves to ready at most, so that a burst never stops the store.
@@ -32,3 +32,15 @@ def delayed_reach(now: int) -> int:
 def ready_rank(due: int, priority: int) -> int:
     """Return the rank of a ready message."""
     return (255 - priority) * 4_398_046_511_104 + due  # 2**42 ms is the year 2109
+
+
+def forecast_start(now: int, bucket: int) -> int:
+    """Return where the first bucket of a forecast begins, in Unix milliseconds.
+
+    Buckets of an hour or more begin on whole hours: the first is then partly past.
+
+    Example:
+        >>> forecast_start(7_200_005, 60_000), forecast_start(7_200_005, 3_600_000)
+        (7200005, 7200000)
+    """
+    return now if bucket < 3_600_000 else now - now % 3_600_000

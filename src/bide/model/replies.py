@@ -169,7 +169,8 @@ class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
     """How many messages fall due when."""
 
     start: int
-    """The store's now: where the first bucket begins."""
+    """Where the first bucket begins: the store's now, or the whole hour before it where buckets are
+    an hour or longer. The first then counts only what is not yet due."""
     overdue: int
     """Due already."""
     buckets: list[int]

@@ -222,8 +222,8 @@ class Queue(Blocking):
         """Look at any number of messages, lazily, in flat memory, beside those who work.
 
         Args:
-            state: only messages in this state, in its order (delayed: by due moment). With none,
-                all messages, each exactly once even while they move between states.
+            state: only messages in this state, in its order (delayed: by due time). With none, all
+                messages in no order; one that moves meanwhile may come twice, none is missed.
             group: only those of this group,
             after: that are due at this moment or later,
             before: that are due before this moment.

@@ -15,7 +15,7 @@ from bide.engines.pages import Budget, position
 from bide.engines.port import Capabilities, Doorbell, Engine
 from bide.model import commands as cmd
 from bide.model.message import FORGET, Message, size_of
-from bide.model.rank import PROMOTE
+from bide.model.rank import PROMOTE, forecast_start
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -301,11 +301,16 @@ class MemoryEngine:
 
     def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
         shelf = self._read(command.queue)
-        edges = [now + command.bucket * number for number in range(command.buckets + 1)]
+        start = forecast_start(now, command.bucket)
+        edges = [start + command.bucket * number for number in range(command.buckets + 1)]
+        edges[0] = now
         below = [shelf.due_by(edge) for edge in edges]
         counts = [after - before for before, after in pairwise(below)]
         return Forecasted(
-            now, len(shelf.sets["ready"]) + below[0], counts, len(shelf.sets["delayed"]) - below[-1]
+            start,
+            len(shelf.sets["ready"]) + below[0],
+            counts,
+            len(shelf.sets["delayed"]) - below[-1],
         )
 
     def _configure(self, command: cmd.Configure, now: int) -> Settings:

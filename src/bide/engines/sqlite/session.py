@@ -1,6 +1,7 @@
 """One transaction: the queues it touches, and where the messages it names stand."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ __all__ = [
     "DEAD",
     "DELAYED",
     "EXPIRED",
+    "HOUR",
     "LEASED",
     "READY",
     "Place",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
+
+HOUR = 3_600_000
 
 _encode = msgspec.json.Encoder().encode
 as_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -144,7 +148,8 @@ class Session:
         self.exactly = now
         self._queues: dict[str, tuple[QueueRow, tuple[Any, ...]]] = {}
         self._seq: int | None = None
-        self._uncounted: dict[int, int] | None = None
+        self._uncounted: Counter[tuple[int, int]] | None = None
+        self._hours: Counter[tuple[int, int]] = Counter()
 
     # Queues.
 
@@ -157,7 +162,8 @@ class Session:
                 return None
             queue = QueueRow(*row)
             known = self._queues[name] = queue, queue.values()
-            count = self._lone_puts().get(queue.id, 0)
+            lone = self._lone_puts()
+            count = sum(count for (id, _), count in lone.items() if id == queue.id) if lone else 0
             queue.put += count
             queue.delayed += count
         return known[0]
@@ -183,20 +189,47 @@ class Session:
         if not self._queues:
             return
         lone = self._lone_puts()
+        looked = set()
         for queue, before in self._queues.values():
-            lone.pop(queue.id, None)
+            looked.add(queue.id)
             values = queue.values()
             if values != before:
                 self.run(SQL.save_queue, (*values, queue.id))
-        for id, count in lone.items():
-            self.run(SQL.count_puts, {"queue": id, "count": count})
+        for (id, _), count in lone.items():
+            if id not in looked:
+                self.run(SQL.count_puts, {"queue": id, "count": count})
+        changed = self._hours
+        changed.update(lone)
+        rows = [(queue, hour, count) for (queue, hour), count in changed.items() if count]
+        if rows:
+            self.run_many(SQL.count_hour, rows)
+            fewer = [(queue, hour) for queue, hour, count in rows if count < 0]
+            if fewer:
+                self.run_many(SQL.drop_hour, fewer)
         self.run(SQL.balance)
 
-    def _lone_puts(self) -> dict[int, int]:
-        """Return, by queue, how many messages the counters do not know of yet."""
+    def _lone_puts(self) -> Counter[tuple[int, int]]:
+        """Return, by queue and hour, how many messages the counters do not know of yet."""
         if self._uncounted is None:
-            self._uncounted = dict(self.run(SQL.uncounted))
+            rows = self.run(SQL.uncounted)
+            self._uncounted = Counter({(queue, hour): count for queue, hour, count in rows})
         return self._uncounted
+
+    def count_hours(self, queue: QueueRow, dues: Iterable[int], *, gone: bool = False) -> None:
+        """Count delayed and ready messages that came, or have `gone`, in the hours they are due."""
+        counts = Counter([-(-due // HOUR) for due in dues])
+        sign = -1 if gone else 1
+        for hour, count in counts.items():
+            self._hours[queue.id, hour] += sign * count
+
+    def hours(self, queue: QueueRow) -> Counter[int]:
+        """Return how many delayed and ready messages are due in each hour, rounded up."""
+        found = Counter(dict(self.run(SQL.hours, (queue.id,))))
+        for changes in (self._lone_puts(), self._hours):
+            for (id, hour), count in changes.items():
+                if id == queue.id:
+                    found[hour] += count
+        return found
 
     def next_seq(self, count: int) -> int:
         """Reserve `count` sequence numbers; return the one before the first."""
@@ -234,10 +267,13 @@ class Session:
         rank = delayed_rank(due, priority)
         self.run(SQL.insert_pending, (queue.id, DELAYED, rank, seq))
         queue.delayed += 1
+        self.count_hours(queue, (due,))
 
     def ready(self, queue: QueueRow, places: Iterable[Place]) -> None:
         """Let messages that stand nowhere be handed out next."""
+        places = list(places)
         rows = [(queue.id, READY, ready_rank(p.due, p.priority), p.seq) for p in places]
+        self.count_hours(queue, [p.due for p in places])
         self.run_many(SQL.insert_pending, rows)
         queue.ready += len(rows)
 
@@ -251,6 +287,7 @@ class Session:
 
     def leave_pending(self, queue: QueueRow, rows: Sequence[tuple[int, int, int]]) -> None:
         """Take messages out of delayed or ready, wherever they stand: (seq, due, priority)."""
+        self.count_hours(queue, [due for _, due, _ in rows], gone=True)
         delayed = [(queue.id, DELAYED, delayed_rank(d, p), seq) for seq, d, p in rows]
         found = self.run_many(SQL.drop_pending, delayed).rowcount
         queue.delayed -= found

@@ -19,8 +19,26 @@ WHERE id = ?;
 
 -- name: uncounted
 -- What lone puts have added since the counters of the queues were written.
-SELECT queue, count(*) FROM message NOT INDEXED
-WHERE seq > (SELECT counted FROM store) GROUP BY queue;
+SELECT queue, (due + 3599999) / 3600000, count(*) FROM message NOT INDEXED
+WHERE seq > (SELECT counted FROM store) GROUP BY 1, 2;
+
+-- name: hours
+SELECT hour, count FROM due_hour WHERE queue = ?;
+
+-- name: count_hour
+INSERT INTO due_hour (queue, hour, count) VALUES (?, ?, ?)
+ON CONFLICT (queue, hour) DO UPDATE SET count = count + excluded.count;
+
+-- name: drop_hour
+DELETE FROM due_hour WHERE queue = ? AND hour = ? AND count = 0;
+
+-- name: recount_hours
+SELECT (CASE state WHEN 0 THEN rank >> 8 ELSE rank & 4398046511103 END + 3599999) / 3600000,
+       count(*)
+FROM pending WHERE queue = ? GROUP BY 1;
+
+-- name: count_due_between
+SELECT count(*) FROM pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ?;
 
 -- name: count_puts
 UPDATE queue SET put = put + :count, delayed = delayed + :count WHERE id = :queue;
@@ -133,8 +151,9 @@ WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;
 
 -- name: drop_picked
+-- A row value, so that of many with the same rank no more are visited than picked.
 DELETE FROM pending
-WHERE queue = :queue AND state = :state AND rank <= :rank AND (rank < :rank OR seq <= :seq);
+WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
 
 -- name: nth_due
 SELECT rank, seq FROM pending WHERE queue = ? AND state = 0 AND rank <= ?
@@ -144,13 +163,13 @@ ORDER BY rank, seq LIMIT 1 OFFSET ?;
 -- Delayed to ready: the rank of the one is made of the rank of the other.
 INSERT INTO pending (queue, state, rank, seq)
 SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM pending
-WHERE queue = :queue AND state = 0 AND rank <= :rank AND (rank < :rank OR seq <= :seq);
+WHERE queue = :queue AND state = 0 AND (rank, seq) <= (:rank, :seq);
 
 -- name: lease_picked
 -- Lease pending messages up to a place, all to one holder.
 INSERT INTO lease (seq, queue, token, until, holder)
 SELECT seq, :queue, :token, :until, :holder FROM pending
-WHERE queue = :queue AND state = :state AND rank <= :rank AND (rank < :rank OR seq <= :seq);
+WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
 
 -- name: insert_lease
 INSERT INTO lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
@@ -253,8 +272,7 @@ ORDER BY m.seq LIMIT :limit;
 SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
        m.failures, p.state, NULL, NULL, NULL, p.rank, p.seq
 FROM pending p CROSS JOIN message m ON m.seq = p.seq
-WHERE p.queue = :queue AND p.state = :state AND p.rank >= :rank AND p.rank <= :reach
-  AND (p.rank > :rank OR p.seq > :seq)
+WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY p.rank, p.seq LIMIT :limit;
 
@@ -262,7 +280,7 @@ ORDER BY p.rank, p.seq LIMIT :limit;
 SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
        m.failures, 2, l.holder, l.until, NULL, l.until, l.seq
 FROM lease l CROSS JOIN message m ON m.seq = l.seq
-WHERE l.queue = :queue AND l.until >= :rank AND (l.until > :rank OR l.seq > :seq)
+WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY l.until, l.seq LIMIT :limit;
 
@@ -270,8 +288,7 @@ ORDER BY l.until, l.seq LIMIT :limit;
 SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
        m.failures, a.state, NULL, NULL, a.ended, a.ended, a.seq
 FROM aside a CROSS JOIN message m ON m.seq = a.seq
-WHERE a.queue = :queue AND a.state = :state AND a.ended >= :rank
-  AND (a.ended > :rank OR a.seq > :seq)
+WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY a.ended, a.seq LIMIT :limit;
 
@@ -284,7 +301,7 @@ SELECT rank FROM pending WHERE queue = ? AND state = 1 AND rank >= ?
 ORDER BY rank LIMIT 1;
 
 -- name: forecast
-SELECT ((rank >> 8) - :now - 1) / :bucket AS number, count(*) FROM pending
+SELECT ((rank >> 8) - :start - 1) / :bucket AS number, count(*) FROM pending
 WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
 GROUP BY number;
 

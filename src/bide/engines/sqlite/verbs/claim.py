@@ -133,6 +133,7 @@ def _lease(
     else:
         session.run(SQL.lease_picked, {**bounds, **grant._asdict()})
     session.run(SQL.drop_picked, bounds)
+    session.count_hours(queue, [row[4] for row in rows], gone=True)
     if state == DELAYED:
         queue.delayed -= len(rows)
     else:

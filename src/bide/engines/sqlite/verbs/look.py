@@ -1,11 +1,13 @@
 """Find, scan, count, forecast, queues: what reads and changes nothing."""
 
 import sqlite3
+from collections import Counter
 from typing import Any
 
 from bide.engines.pages import BEGIN, PHASES, Budget, Phase, cursor_after, position
 from bide.engines.sqlite.session import (
     DELAYED,
+    HOUR,
     READY,
     QueueRow,
     Session,
@@ -17,7 +19,7 @@ from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Count, Find, Forecast, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import STATES, Message
-from bide.model.rank import delayed_reach
+from bide.model.rank import delayed_reach, forecast_start
 from bide.model.replies import Counts, Flow, Forecasted, Found, Names, Page, Sizes
 
 __all__ = ["count", "find", "forecast", "queues", "scan"]
@@ -202,6 +204,8 @@ def _recount(session: Session, queue: QueueRow, due: int) -> tuple[Sizes, int]:
     kept = sum(aside.values()) - dead
     places = sum(pending.values()) + leased + sum(aside.values())
     strays += abs(places - total) + abs(kept - queue.kept)
+    counted, found = session.hours(queue), dict(session.run(SQL.recount_hours, (queue.id,)))
+    strays += sum(abs(counted[hour] - found.get(hour, 0)) for hour in counted | Counter(found))
     return Sizes(delayed - due, ready + due, leased, dead), strays
 
 
@@ -210,18 +214,41 @@ def forecast(session: Session, command: Forecast) -> Forecasted:
     now, bucket, buckets = session.now, command.bucket, command.buckets
     queue = session.look(command.queue)
     if queue is None:
-        return Forecasted(now, 0, [0] * buckets, 0)
+        return Forecasted(forecast_start(now, bucket), 0, [0] * buckets, 0)
+    start = forecast_start(now, bucket)
+    if bucket % HOUR == 0:
+        return _forecast_by_hours(session, queue, start, command)
     bounds = {
         "queue": queue.id,
-        "now": now,
+        "start": start,
         "bucket": bucket,
         "first": delayed_reach(now),
-        "last": delayed_reach(now + bucket * buckets),
+        "last": delayed_reach(start + bucket * buckets),
     }
     counted = dict(session.run(SQL.forecast, bounds).fetchall())
     counts = [counted.get(number, 0) for number in range(buckets)]
     due = _count_due(session, queue)
-    return Forecasted(now, queue.ready + due, counts, queue.delayed - due - sum(counts))
+    return Forecasted(start, queue.ready + due, counts, queue.delayed - due - sum(counts))
+
+
+def _forecast_by_hours(
+    session: Session, queue: QueueRow, start: int, command: Forecast
+) -> Forecasted:
+    """Count by the counters of hours; only the hour that has begun is counted by its messages."""
+    first = start // HOUR + 1
+    hours = session.hours(queue)
+    reach = delayed_reach(session.now), delayed_reach(first * HOUR)
+    (hours[first],) = session.run(SQL.count_due_between, (queue.id, *reach)).fetchone()
+    counts = [0] * command.buckets
+    later = 0
+    for hour, count in hours.items():
+        number = (hour - first) * HOUR // command.bucket
+        if number >= command.buckets:
+            later += count
+        elif number >= 0:
+            counts[number] += count
+    waiting = queue.delayed + queue.ready
+    return Forecasted(start, waiting - sum(counts) - later, counts, later)
 
 
 def queues(session: Session, command: Queues) -> Names:

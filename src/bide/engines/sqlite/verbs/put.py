@@ -64,7 +64,7 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
     first = 0
     for queue, command in zip(queues, run, strict=True):
         mine = dues[first : first + len(command.items)]
-        _count(session, queue, command.items, base + first, stored)
+        _count(session, queue, command.items, mine, base + first, stored)
         replies.append(_answer(session, queue, command.items, mine, base + first, stored))
         first += len(mine)
     session.run(SQL.delay_new, (base,))
@@ -72,15 +72,23 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
 
 
 def _count(
-    session: Session, queue: QueueRow, items: list[Item], base: int, stored: set[int] | None
+    session: Session,
+    queue: QueueRow,
+    items: list[Item],
+    dues: list[int],
+    base: int,
+    stored: set[int] | None,
 ) -> None:
     """Count what was stored, and set aside what was put as a dead letter."""
+    kept = list(enumerate(items, base + 1))
     if stored is not None:
-        kept = [(seq, item) for seq, item in enumerate(items, base + 1) if seq in stored]
-    else:
-        kept = list(enumerate(items, base + 1))
+        dues = [due for seq, due in enumerate(dues, base + 1) if seq in stored]
+        kept = [(seq, item) for seq, item in kept if seq in stored]
+    session.count_hours(queue, dues)
     dead = [(seq, queue.id, DEAD, item.died) for seq, item in kept if item.died is not None]
     if dead:
+        gone = [due for due, (_, item) in zip(dues, kept, strict=True) if item.died is not None]
+        session.count_hours(queue, gone, gone=True)
         session.run_many(SQL.insert_aside, dead)
     queue.put += len(kept)
     queue.delayed += len(kept) - len(dead)
