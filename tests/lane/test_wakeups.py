@@ -266,3 +266,18 @@ def test_a_bell_that_cannot_be_heard_fails_no_claim(
     waiting(lane)
     lane.call(put("a"))
     assert ids(future.result(PATIENCE)) == ["a"]
+
+
+def test_a_bell_that_cannot_be_had_is_logged_once(
+    lane: Lane, store: Shared, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Bell:
+        raise StoreError("no sockets here")
+
+    monkeypatch.setattr(store, "doorbell", broken)
+    for id in ("a", "b"):
+        lane.call(put(id))
+        assert ids(lane.call(claim(), wait=60)) == [id]
+    warnings = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert [r.name for r in warnings] == ["bide.lane"]
+    assert "cannot listen for changes by other processes (no sockets here)" in caplog.text

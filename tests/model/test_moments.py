@@ -12,8 +12,8 @@ from bide.model.moments import LATEST, format_duration, milliseconds, to_datetim
 @pytest.mark.parametrize(
     ("duration", "ms"),
     [
-        (0, 0), (1, 1000), (0.25, 250), (1.0004, 1000), (True + 1, 2000),
-        (timedelta(0), 0), (timedelta(days=1), 86_400_000), (timedelta(microseconds=1999), 1),
+        (0, 0), (1, 1000), (0.25, 250), (1.0004, 1001), (1.1, 1100), (0.07, 70), (True + 1, 2000),
+        (timedelta(0), 0), (timedelta(days=1), 86_400_000), (timedelta(microseconds=1999), 2),
         ("250ms", 250), ("30s", 30_000), ("30m", 1_800_000), ("1h30m", 5_400_000),
         ("7d", 604_800_000), ("2w", 1_209_600_000), ("1.5h", 5_400_000), (" 1h 30m ", 5_400_000),
         ("0s", 0), ("1 s", 1000), (LATEST / 1000, LATEST),
@@ -84,7 +84,7 @@ def test_errors_name_the_argument() -> None:
         (datetime(1970, 1, 1, tzinfo=UTC), 0),
         (datetime(2030, 1, 1, tzinfo=UTC), 1_893_456_000_000),
         (datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 1_893_456_000_000),
-        (datetime(2030, 1, 1, microsecond=1999, tzinfo=UTC), 1_893_456_000_001),
+        (datetime(2030, 1, 1, microsecond=1999, tzinfo=UTC), 1_893_456_000_002),
     ],
 )  # fmt: skip
 def test_moments(moment: Any, ms: int) -> None:
@@ -157,3 +157,16 @@ def test_a_formatted_duration_is_read_back_to_within_its_second_unit(ms: int) ->
 def test_a_long_text_is_neither_matched_nor_remembered() -> None:
     with pytest.raises(InvalidArgument, match=r"^delay='1s   .{0,70}\.\.\. is no duration"):
         milliseconds("1s" + " " * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("moment", "ms"),
+    [
+        (datetime(2030, 1, 1, 0, 0, 0, 1, UTC), 1_893_456_000_001),
+        (datetime(2030, 1, 1, 0, 0, 0, 1000, UTC), 1_893_456_000_001),
+        (1_893_456_000.0004, 1_893_456_000_001),
+        (1_893_456_000.123, 1_893_456_000_123),
+    ],
+)
+def test_a_moment_between_milliseconds_is_the_next_one(moment: Any, ms: int) -> None:
+    assert unix(moment) == ms

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from bide import AlreadyExists, NewMessage
+from bide import AlreadyExists, InvalidArgument, NewMessage
 from bide.testing.clock import START, FakeClock
 
 
@@ -160,3 +160,14 @@ def test_what_is_too_late_is_never_delivered_but_counted_and_listed(
     assert ids(orders.scan("expired")) == ["late"]
     assert orders.get("late").state == "expired"
     assert orders.audit()
+
+
+def test_a_whole_message_is_put_with_its_own_options(orders: Any) -> None:
+    outcome = orders.put(NewMessage({"order": 1}, id="a", delay="1h", priority=7))
+    assert (outcome.id, outcome.state) == ("a", "delayed")
+    message = orders.get("a")
+    assert (message.body, message.priority) == ({"order": 1}, 7)
+    assert not orders.put(NewMessage(2, id="a"))
+    for options in ({"id": "b"}, {"delay": 5}, {"priority": 1}):
+        with pytest.raises(InvalidArgument, match="has its own id, due time and options"):
+            orders.put(NewMessage(1), **options)

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine
@@ -21,7 +20,7 @@ from bide.lane.forks import follow
 from bide.lane.inbox import LIMIT, Inbox, call_on
 from bide.lane.parked import Parked
 from bide.lane.ticket import AsyncTicket, BlockingTicket, Ticket, deliver, giving_back, wakes_of
-from bide.lane.wakeups import Wakeups
+from bide.lane.wakeups import Wakeups, listen
 from bide.model.commands import Claim, Command
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
@@ -67,6 +66,7 @@ class Lane:
         self._parked = Parked()
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
+        self._deaf = False  # whether the last attempt to listen failed
         self._reads: Lane | None = None
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
 
@@ -299,9 +299,10 @@ class Lane:
     def _listen(self) -> None:
         """Begin to hear of other processes, before the claim that is going to wait looks."""
         # A store that cannot be opened is reported by the command itself; hints can be missed.
-        with self._reads_lock, suppress(Exception):
+        with self._reads_lock:
             if self._wakeups is None:
-                self._wakeups = Wakeups(self._executor.doorbell(), self.hint)
+                self._wakeups = listen(self._executor.doorbell, self.hint, self._deaf)
+                self._deaf = self._wakeups is None
 
     # Settling.
 

@@ -1,11 +1,38 @@
 """Hints from other processes: a thread that listens to the engine's doorbell."""
 
+import logging
 import threading
 from collections.abc import Callable
 
 from bide.engines.port import Doorbell
+from bide.lane.parked import LOOK_AGAIN
 
-__all__ = ["Wakeups"]
+__all__ = ["Wakeups", "listen"]
+
+_log = logging.getLogger("bide.lane")
+
+
+def listen(
+    open_bell: Callable[[], Doorbell | None], hint: Callable[[str, int], bool], deaf: bool
+) -> "Wakeups | None":
+    """Begin to listen; `None`, with a warning, where that cannot be done.
+
+    Args:
+        open_bell: opens the engine's doorbell.
+        hint: see `Wakeups`.
+        deaf: the last attempt failed, and the warning was given.
+    """
+    try:
+        return Wakeups(open_bell(), hint)
+    except Exception as error:  # noqa: BLE001  (whatever it is, claims work without hints)
+        _log.log(
+            logging.DEBUG if deaf else logging.WARNING,
+            "cannot listen for changes by other processes (%s); waiting claims look every %g s "
+            "instead, and each tries again to listen",
+            error,
+            LOOK_AGAIN,
+        )
+        return None
 
 
 class Wakeups:

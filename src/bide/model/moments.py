@@ -25,7 +25,7 @@ _WHOLE = re.compile(rf"\s*(?:{_PART.pattern})+")
 
 
 def milliseconds(duration: Duration, what: str = "delay") -> int:
-    """Return a duration in whole milliseconds.
+    """Return a duration in whole milliseconds, rounded up.
 
     Args:
         duration: seconds, a `timedelta`, or a string such as "1h30m" (units ms, s, m, h, d, w).
@@ -50,11 +50,12 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
             )
         ms = found
     elif isinstance(duration, timedelta):
-        ms = duration // timedelta(milliseconds=1)
+        parts, part = divmod(duration, timedelta(milliseconds=1))
+        ms = parts + bool(part)
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
         if not math.isfinite(duration * 1000):
             raise InvalidArgument(f"{what}={duration!r} is not a finite number of seconds")
-        ms = round(duration * 1000)
+        ms = _whole_ms(duration)
     else:
         raise InvalidArgument(
             f"{what} cannot be a {type(duration).__name__}; give seconds, a "
@@ -69,17 +70,27 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
 
 
+def _whole_ms(seconds: float) -> int:
+    """Return whole milliseconds, rounded up so that nothing is early.
+
+    To microseconds first: 1.1 seconds are 1,100.0000000000002 ms in floating point.
+    """
+    if abs(seconds) > _LONGEST:  # refused by the caller, and no number of microseconds
+        return round(seconds * 1000)
+    return -(-round(seconds * 1_000_000) // 1000)
+
+
 @lru_cache(maxsize=512)
 def _parse(text: str) -> int | None:
     unsigned = text.lstrip().removeprefix("-")
     if not _WHOLE.fullmatch(unsigned):
         return None
-    ms = round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(unsigned)))
+    ms = _whole_ms(sum(float(n) * _UNITS[unit] / 1000 for n, unit in _PART.findall(unsigned)))
     return ms if unsigned == text.lstrip() else -ms
 
 
 def unix(moment: Moment, what: str = "at") -> int:
-    """Return a moment in Unix milliseconds.
+    """Return a moment in Unix milliseconds, rounded up: a message is never early.
 
     Args:
         moment: an aware `datetime`, or Unix seconds.
@@ -98,11 +109,12 @@ def unix(moment: Moment, what: str = "at") -> int:
                 f"{what}={moment.isoformat(sep=' ')} has no time zone, so it names no moment; add "
                 "one: datetime(..., tzinfo=UTC), datetime.now(UTC), or .astimezone() for local time"
             )
-        ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+        parts, part = divmod(moment - _EPOCH, timedelta(milliseconds=1))
+        ms = parts + bool(part)
     elif isinstance(moment, (int, float)) and not isinstance(moment, bool):
         if not math.isfinite(moment * 1000):
             raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
-        ms = round(moment * 1000)
+        ms = _whole_ms(moment)
     else:
         hint = "; datetime.fromisoformat(...) reads one" if isinstance(moment, str) else ""
         raise InvalidArgument(

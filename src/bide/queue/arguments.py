@@ -124,7 +124,14 @@ class Arguments:
     def put_one(
         self, message: NewMessage, on_conflict: str, if_version: str | None, now: int
     ) -> cmd.Put:
-        """Return the command that puts one message."""
+        """Return the command that puts one message; its body may be a whole `NewMessage`."""
+        if isinstance(message.body, NewMessage):
+            if _all_but_body(message) != _all_but_body(NewMessage(None)) or message.id is not None:
+                raise InvalidArgument(
+                    "a NewMessage has its own id, due time and options: set them there, and call "
+                    "put(message) without others"
+                )
+            message = message.body
         id = message.id
         item = self.item(message, new_id() if id is None else check_name(id), now)
         policy = "keep" if on_conflict == "keep" else policy_of(on_conflict)

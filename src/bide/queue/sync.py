@@ -62,7 +62,7 @@ class Queue(Blocking):
         """Store a message until its moment. When this returns, the message is safe.
 
         Args:
-            body: any JSON value, or bytes.
+            body: any JSON value, or bytes; or a `NewMessage`, which has its own options.
             delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
             at: the moment at which it is due, instead: an aware `datetime`, or Unix seconds. A
                 moment in the past is due at once. With neither it is due at once.

@@ -24,13 +24,13 @@ def refuse_whole(body: msgspec.Struct) -> None:
     """Refuse what is no body but says all about a message: it would be lost in silence."""
     if isinstance(body, NewMessage):
         raise InvalidArgument(
-            "a NewMessage is no body: it has a body, an id and a moment of its own; "
-            "put_many([message]) puts it"
+            "a NewMessage cannot be the body of another one; put it alone: put(message) or "
+            "put_many([message])"
         )
     if callable(getattr(body, "message", None)) and callable(getattr(body, "due", None)):
         raise InvalidArgument(
             f"a {type(body).__name__} is a job, which says when it is due and what it is known by; "
-            "put_many([job.message()]) puts it"
+            "put(job.message()) puts it"
         )
 
 

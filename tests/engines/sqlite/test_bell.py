@@ -121,14 +121,29 @@ def test_a_bell_that_was_closed_stays_so(path: Path, listen: Open) -> None:
     assert bell.listen() == []
 
 
-def test_a_path_too_long_for_a_socket_has_no_bell(tmp_path: Path) -> None:
-    folder = tmp_path / ("x" * 100)
-    folder.mkdir()
+def test_a_path_too_long_for_a_socket_is_reached_through_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 90) / ("y" * 90)
+    folder.mkdir(parents=True)
     path = folder / "q.db"
-    engine = SqliteEngine(path)
-    assert engine.doorbell() is None
-    engine.ring("q", 1)
-    engine.close()
+    path.touch()
+    bell = SocketBell.open(path)
+    assert bell is not None
+    assert ring_all(path, "q", 123, None)
+    assert bell.listen() == [("q", 123)]
+    bell.close()
+    assert bell.listen() == []
+    assert sorted(folder.iterdir()) == [path]
+    assert not ring_all(path, "q", 123, None)
+
+
+def test_a_folder_without_sockets_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "q.db"
+    path.touch()
+    path.with_name("q.db-bell").touch()  # no folder: nothing can be bound there
+    assert SocketBell.open(path) is None
+    assert "noticed with a delay" in caplog.text
 
 
 def test_engines_on_one_file_hear_each_other(path: Path) -> None:

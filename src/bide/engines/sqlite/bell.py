@@ -6,11 +6,13 @@ hint that is lost (a full buffer, a file system without sockets) costs no messag
 looks again by itself now and then. A socket whose process is gone is removed by the next who rings.
 """
 
+import logging
 import os
 import secrets
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,12 +20,29 @@ import msgspec
 __all__ = ["SocketBell", "ring_all"]
 
 _LONGEST = 100  # what an address of a Unix socket can hold, on all systems
+_log = logging.getLogger("bide.sqlite")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
 
 
 def _folder(path: Path) -> str:
     return f"{path}-bell"
+
+
+@contextmanager
+def _short(folder: str) -> Iterator[str]:
+    """Give a name of the folder that is short enough for addresses of sockets in it.
+
+    A long path is reached through a descriptor of the open folder, where the system has `/proc`.
+    """
+    if len(os.fsencode(folder)) + 9 <= _LONGEST:
+        yield folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 class SocketBell:
@@ -108,7 +127,9 @@ class SocketBell:
         with suppress(OSError):  # wakes who listens, even if somebody has deleted the socket's file
             self._listener.shutdown(socket.SHUT_RD)
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
-            waker.sendto(b"", self.address)
+            folder, name = os.path.split(self.address)
+            with _short(folder) as short:
+                waker.sendto(b"", f"{short}/{name}")
         with suppress(OSError):
             os.unlink(self.address)  # noqa: PTH108
         with suppress(OSError):
@@ -121,17 +142,23 @@ def _bind(path: Path) -> tuple[socket.socket, str] | None:
         return None
     folder = _folder(path)
     # By chance, not by process: in two containers both may be process 1.
-    address = f"{folder}/{secrets.token_hex(4)}"
-    if len(os.fsencode(address)) > _LONGEST:
-        return None
+    name = secrets.token_hex(4)
+    address = f"{folder}/{name}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         with suppress(FileExistsError):
             os.mkdir(folder)  # noqa: PTH102
-        listener.bind(address)
+        with _short(folder) as short:
+            listener.bind(f"{short}/{name}")
         os.chmod(address, 0o666 & os.stat(path).st_mode)  # noqa: PTH101, PTH116
-    except OSError:
+    except OSError as error:
         listener.close()
+        _log.warning(
+            "no socket can be made in %s (%s): messages that other processes put are noticed with "
+            "a delay of up to a second; use a shorter path, or a file system that has sockets",
+            folder,
+            error,
+        )
         return None
     return listener, address
 
@@ -151,10 +178,14 @@ def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> bool:
     if not others:
         return False
     message = _encode((queue, wake))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    with (
+        suppress(FileNotFoundError),  # the last one who listened has gone, with the folder
+        _short(folder) as short,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+    ):
         sender.setblocking(False)
         for name in others:
-            address = f"{folder}/{name}"
+            address = f"{short}/{name}"
             try:
                 sender.sendto(message, address)
             except ConnectionRefusedError:  # its process is gone
