@@ -5,20 +5,17 @@ from pathlib import Path
 
 import click
 
-from bide.cli.options import debug_option, grace_option, log_options
+from bide.cli.options import debug_option, grace_option, log_options, rabbitmq_option
 
-__all__ = ["worker"]
-
-
-LOOPBACK = "127.0.0.1"
+__all__ = ["metrics_address", "worker"]
 
 
-def _address(text: str) -> tuple[str, int]:
-    """Read where to serve: "9464" (this machine alone), "0.0.0.0:9464", "[::1]:9464"."""
+def metrics_address(text: str) -> tuple[str, int]:
+    """Read where to serve: "9464", "127.0.0.1:9464", "[::1]:9464"."""
     host, _, port = text.rpartition(":")
     if port.isdigit() and 1 <= int(port) <= 65_535:
-        return host.strip("[]") or LOOPBACK, int(port)
-    raise click.BadParameter(f"{text!r} names no port; write 9464 or 0.0.0.0:9464")
+        return host.strip("[]"), int(port)
+    raise click.BadParameter(f"{text!r} names no port; write 9464 or 127.0.0.1:9464")
 
 
 def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -61,18 +58,17 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @click.option(
     "--health-port",
-    type=_address,
-    metavar="[HOST:]PORT",
-    help="Answer HTTP there: 200 while the worker is well, else 503 and why. Without a host, only "
-    "this machine reaches it; 0.0.0.0:8080 is for all addresses.",
+    type=click.IntRange(1, 65_535),
+    metavar="PORT",
+    help="Answer HTTP there: 200 while the worker is well, else 503 and why.",
 )
 @click.option(
     "--metrics",
-    type=_address,
+    type=metrics_address,
     metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics there. Without a host, only this machine reaches them; "
-    "0.0.0.0:9464 is for all addresses.",
+    help="Serve Prometheus metrics there; without a host at all addresses.",
 )
+@rabbitmq_option()
 @log_options("handled")
 @debug_option
 @click.pass_context
@@ -85,8 +81,9 @@ def worker(
     grace: float,
     reload: bool,
     health_file: Path | None,
-    health_port: tuple[str, int] | None,
+    health_port: int | None,
     metrics: tuple[str, int] | None,
+    rabbitmq: tuple[str, ...],
     log_json: bool,
     log_level: str,
 ) -> None:
@@ -111,6 +108,7 @@ def worker(
 
     from bide.engines.registry import opener
     from bide.observing.logs import configure
+    from bide.targets.rabbitmq.address import intakes
     from bide.worker.process.child import Orders
     from bide.worker.process.supervisor import Supervisor, command_of
 
@@ -118,6 +116,8 @@ def worker(
         opener(url)  # refuses what is no URL of a store
         # Not on the command line of the processes, where everybody could read a password.
         os.environ["BIDE_URL"] = url
+    intakes(rabbitmq)  # refuses what cannot be
+    os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)
     names = [name.strip() for name in (queues or "").split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 

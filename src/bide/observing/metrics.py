@@ -8,7 +8,7 @@ Lateness and duration are known to the worker alone, and are added up over its p
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
@@ -261,10 +261,10 @@ class MetricsServer:
     Args:
         registry: see `registry_of`.
         port: 0 for any; `port` tells which once it is open.
-        host: at which address; by default only this machine reaches it.
+        host: at which address; all of this machine's by default.
     """
 
-    def __init__(self, registry: "CollectorRegistry", port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, registry: "CollectorRegistry", port: int, host: str = "") -> None:
         self.port = port
         self._registry = registry
         self._host = host
@@ -279,11 +279,18 @@ class MetricsServer:
         from prometheus_client import start_http_server
 
         try:
-            self._running = start_http_server(self.port, self._host, self._registry)
+            self._running = start_http_server(self.port, self._host or "0.0.0.0", self._registry)
         except OSError as error:
-            where = f"{self._host}:{self.port}"
+            where = f"{self._host or '*'}:{self.port}"
             raise unlistenable(f"metrics cannot be served at {where}", error) from error
         self.port = self._running[0].server_port
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Answer no longer."""
