@@ -1,6 +1,7 @@
 """What the tests of the worker speak with: an app at work on a real file, by a clock of its own."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -156,6 +157,13 @@ async def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         await asyncio.sleep(0.001)
+
+
+def entered(one: bide.Handling) -> bool:
+    """Tell whether the task of a delivery has taken its first step."""
+    if one.task is None:
+        return True
+    return inspect.getcoroutinestate(one.task.get_coro()) != "CORO_CREATED"  # type: ignore[arg-type]
 
 
 def register(scene: Scene, is_async: bool, handle: Callable[[Any], None], **options: Any) -> None:

@@ -11,9 +11,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import bide
-from bide.worker.process.health import HealthFile
+from bide.cli.worker import port_address
+from bide.observing.metrics import MetricsServer
+from bide.worker.process.health import HealthFile, HealthPort
 from bide.worker.process.pipe import Report
 from bide.worker.process.supervisor import Supervisor
 from bide.worker.process.systemd import notify, watchdog_seconds
@@ -148,3 +151,21 @@ def test_a_health_file_that_cannot_be_kept(
     (tmp_path / "folder").rmdir()
     health.tell(None)
     assert "the health file cannot be kept" in caplog.text
+
+
+def test_health_and_metrics_listen_on_this_machine_alone_unless_told_otherwise() -> None:
+    async def story() -> None:
+        port = HealthPort(0, lambda: None)
+        await port.open()
+        assert port._server is not None
+        assert [one.getsockname()[0] for one in port._server.sockets] == ["127.0.0.1"]
+        port.close()
+
+    asyncio.run(story())
+    server = MetricsServer(CollectorRegistry(), 0)
+    server.open()
+    assert server._running is not None
+    assert server._running[0].server_address[0] == "127.0.0.1"
+    server.close()
+    assert port_address("9464") == ("127.0.0.1", 9464)
+    assert port_address("0.0.0.0:9464") == ("0.0.0.0", 9464)

@@ -8,7 +8,7 @@ import pytest
 
 import bide
 from bide.model.commands import Ack, Extend
-from tests.worker.scene import Scene, more, until
+from tests.worker.scene import Scene, entered, more, until
 
 HOUR = 3_600
 
@@ -85,7 +85,7 @@ def test_an_async_handler_whose_lease_was_lost_is_cancelled(
         async with scene.at_work() as runner:
             await until(lambda: runner.stations["q"].running)
             (one,) = runner.stations["q"].running
-            await until(lambda: one.entered)
+            await until(lambda: entered(one))
             take_away(scene)
             await until(lambda: ends)
             await scene.acked(1)

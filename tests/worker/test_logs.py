@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -117,3 +119,31 @@ def test_half_a_character_loses_no_record(
     entry = msgspec.json.decode(capsys.readouterr().err)
     assert entry["message"] == "no file \\udcff"
     assert (entry["reason"], entry["counts"]) == ("\\udcff", {"\\udcff": 1})
+
+
+def test_a_line_has_date_and_zone_whatever_the_process_is_set_to(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(as_json=False, level="info")
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        log.info("here")
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    written = datetime.fromisoformat(capsys.readouterr().err.partition(" ")[0])
+    assert written.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - written) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", False), ("debug", True)])
+def test_the_traceback_stands_below_a_failure(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str], level: str, shown: bool
+) -> None:
+    configure(as_json=False, level=level)
+    reason = "ValueError: no\nTraceback (most recent call last):\n  File x"
+    log.warning("m failed: ValueError: no", extra={"reason": reason})
+    assert ("\nTraceback" in capsys.readouterr().err) == shown
+    log.error("m is dead now: ValueError: no", extra={"reason": reason})
+    assert capsys.readouterr().err.endswith("no\nTraceback (most recent call last):\n  File x\n")

@@ -57,7 +57,7 @@ def test_no_more_threads_run_than_places(scene: Scene) -> None:
             await scene.acked(60)
         assert most <= 3
         assert len(seen) <= 3
-        assert all(name.startswith("bide-handler-") for name in seen)
+        assert all(name.startswith("bide-handler") for name in seen)
 
     scene.play(story())
 

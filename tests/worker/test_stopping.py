@@ -13,7 +13,7 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Retry
 from bide.model.replies import Claimed
 from bide.worker.process.runner import Runner
-from tests.worker.scene import Scene, until
+from tests.worker.scene import Scene, entered, until
 
 
 async def start(scene: Scene, **options: Any) -> tuple[Runner, "asyncio.Task[None]"]:
@@ -24,8 +24,8 @@ async def start(scene: Scene, **options: Any) -> tuple[Runner, "asyncio.Task[Non
     return runner, task
 
 
-def entered(runner: Runner) -> Callable[[], bool]:
-    return lambda: any(one.entered for one in runner.stations["q"].running)
+def any_entered(runner: Runner) -> Callable[[], bool]:
+    return lambda: any(entered(one) for one in runner.stations["q"].running)
 
 
 def test_an_idle_worker_leaves_at_once(scene: Scene) -> None:
@@ -50,7 +50,7 @@ def test_what_runs_may_finish_and_nothing_new_is_claimed(scene: Scene) -> None:
 
         await scene.put(1, id="first")
         runner, task = await start(scene)
-        await until(entered(runner))
+        await until(any_entered(runner))
         runner.stop()
         await asyncio.sleep(0.02)
         await scene.put(2, id="second")
@@ -103,7 +103,7 @@ def test_leases_are_extended_during_the_grace(scene: Scene) -> None:
 
         await scene.put(1)
         runner, task = await start(scene)
-        await until(entered(runner))
+        await until(any_entered(runner))
         runner.stop()
         for _ in range(20):
             await asyncio.sleep(0.005)
@@ -132,7 +132,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
         await scene.put(1)
         await scene.put(2, queue="plain")
         runner, task = await start(scene, grace=10)
-        await until(entered(runner))
+        await until(any_entered(runner))
         await until(lambda: runner.stations["plain"].running)
         runner.stop()
         await scene.pass_time(task.done)
@@ -154,7 +154,7 @@ def test_a_second_stop_hands_back_at_once(scene: Scene) -> None:
 
         await scene.put(1)
         runner, task = await start(scene)
-        await until(entered(runner))
+        await until(any_entered(runner))
         runner.stop()
         await asyncio.sleep(0.02)
         runner.stop()
@@ -178,7 +178,7 @@ def test_a_handler_that_refuses_to_end_is_left_behind(scene: Scene) -> None:
 
         await scene.put(1)
         runner, task = await start(scene)
-        await until(entered(runner))
+        await until(any_entered(runner))
         runner.stop()
         runner.stop()
         await asyncio.sleep(0.02)
@@ -230,7 +230,7 @@ def test_a_store_that_is_away_keeps_nobody_from_leaving(
 
         await scene.put(1)
         runner, task = await start(scene, grace=3)
-        await until(entered(runner))
+        await until(any_entered(runner))
         scene.engine.fail(bide.StoreUnavailable("gone"), times=None)
         gate.set()
         runner.stop()

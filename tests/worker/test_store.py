@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import bide
+from bide.lane import Lane
 from bide.model.commands import Ack, Claim, Extend, Queues
+from bide.testing import FlakyEngine
 from bide.worker.process.runner import Runner
 from tests.worker.processes import log, wait_for, worker
-from tests.worker.scene import Scene, more, until
+from tests.worker.scene import Scene, entered, more, until
 
 
 def away(*kinds: type) -> Any:
@@ -86,7 +88,7 @@ def test_leases_that_could_not_be_extended_in_time_are_given_up(scene: Scene) ->
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(one.entered for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
             scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Extend, Claim))
             for _ in range(35):
                 scene.clock.advance(1)
@@ -214,3 +216,79 @@ def test_a_store_that_is_busy_at_the_start_is_waited_for(
 
     scene.play(story())
     assert "locked" in caplog.text
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        handled: list[Any] = []
+
+        @scene.app.handler("q")
+        async def handle(body: Any) -> None:
+            handled.append(body)
+
+        tries = 0
+
+        def opened() -> FlakyEngine:
+            nonlocal tries
+            tries += 1
+            if tries <= 3:
+                raise bide.StoreUnavailable("refused")
+            return scene.engine
+
+        scene.lane = Lane(opened, scene.clock)
+        runner = Runner(scene.app, lane=scene.lane)
+        task = asyncio.create_task(runner.run())
+        await scene.pass_time(lambda: task.done() or runner.stations)
+        assert tries == 4
+        await scene.put(1)
+        await scene.acked(1)
+        runner.stop()
+        await task
+        assert handled == [1]
+
+    scene.play(story())
+    assert "the store is away, and is waited for: refused" in caplog.text
+    assert "the store is back after" in caplog.text
+
+
+def test_a_worker_within_a_program_says_why_it_ended(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program may never look at its task."""
+
+    async def story() -> None:
+        scene.app.handler("q")(lambda body: None)
+
+        def opened() -> FlakyEngine:
+            raise bide.StoreCorrupt("not a database")
+
+        scene.lane = Lane(opened, scene.clock)
+        with pytest.raises(bide.StoreCorrupt):
+            await Runner(scene.app, lane=scene.lane).run()
+
+    scene.play(story())
+    assert "the worker has ended: not a database" in caplog.text
+
+
+def test_the_log_names_the_file_and_that_it_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that was started in another folder waits in an empty store of its own."""
+
+    async def work() -> None:
+        app = bide.App("sqlite:///bide.db?durability=normal")
+        app.handler("q")(lambda body: None)
+        runner = Runner(app, ready=lambda: runner.stop())
+        await runner.run()
+
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO", "bide.worker")
+    where = f"at work on q, at sqlite:///{tmp_path}/bide.db?durability=normal"
+    asyncio.run(work())
+    assert f"{where} (a new store)" in caplog.text
+    caplog.clear()
+    asyncio.run(work())
+    assert where in caplog.text
+    assert "new store" not in caplog.text

@@ -11,7 +11,7 @@ import pytest
 import bide
 from bide.consuming.stuck_handlers import STUCK
 from tests.worker.processes import children, log, wait_for, worker
-from tests.worker.scene import Scene, until
+from tests.worker.scene import Scene, entered, until
 
 
 def test_an_async_handler_that_takes_too_long_is_cancelled_and_tried_again(scene: Scene) -> None:
@@ -22,7 +22,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled_and_tried_again(scene
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(one.entered for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
             scene.clock.advance(4.9)
             await asyncio.sleep(0.01)
             assert runner.stations["q"].running
@@ -46,7 +46,7 @@ def test_a_handler_that_ends_well_though_it_was_cancelled_is_acked(scene: Scene)
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(one.entered for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
             scene.clock.advance(5)
             await scene.acked(1)
 
@@ -69,7 +69,7 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(one.entered for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
             await scene.pass_time(lambda: scene._flow("q").flow.retried == 1, 0.5)
             assert len(runner.stations["q"].running) == 1  # it keeps its place
             await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 0.5)

@@ -4,7 +4,7 @@ import click
 
 from bide.cli.options import debug_option, grace_option, log_options, networks_option
 from bide.cli.store import refuse_lone
-from bide.cli.worker import metrics_address
+from bide.cli.worker import port_address
 from bide.engines.registry import DEFAULT_URL
 from bide.model.errors import InvalidArgument
 
@@ -31,7 +31,7 @@ __all__ = ["rabbitmq"]
 @grace_option("messages under way")
 @click.option(
     "--metrics",
-    type=metrics_address,
+    type=port_address,
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics there.",
 )

@@ -7,15 +7,18 @@ import click
 
 from bide.cli.options import debug_option, grace_option, log_options, rabbitmq_option
 
-__all__ = ["metrics_address", "worker"]
+__all__ = ["port_address", "worker"]
 
 
-def metrics_address(text: str) -> tuple[str, int]:
-    """Read where to serve: "9464", "127.0.0.1:9464", "[::1]:9464"."""
+LOOPBACK = "127.0.0.1"
+
+
+def port_address(text: str) -> tuple[str, int]:
+    """Read where to serve: "9464" (this machine alone), "0.0.0.0:9464", "[::1]:9464"."""
     host, _, port = text.rpartition(":")
     if port.isdigit() and 1 <= int(port) <= 65_535:
-        return host.strip("[]"), int(port)
-    raise click.BadParameter(f"{text!r} names no port; write 9464 or 127.0.0.1:9464")
+        return host.strip("[]") or LOOPBACK, int(port)
+    raise click.BadParameter(f"{text!r} names no port; write 9464 or 0.0.0.0:9464")
 
 
 def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -58,15 +61,17 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @click.option(
     "--health-port",
-    type=click.IntRange(1, 65_535),
-    metavar="PORT",
-    help="Answer HTTP there: 200 while the worker is well, else 503 and why.",
+    type=port_address,
+    metavar="[HOST:]PORT",
+    help="Answer HTTP there: 200 while the worker is well, else 503 and why. Without a host, only "
+    "this machine reaches it; 0.0.0.0:8080 is for all addresses.",
 )
 @click.option(
     "--metrics",
-    type=metrics_address,
+    type=port_address,
     metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics there; without a host at all addresses.",
+    help="Serve Prometheus metrics there. Without a host, only this machine reaches them; "
+    "0.0.0.0:9464 is for all addresses.",
 )
 @rabbitmq_option()
 @log_options("handled")
@@ -81,7 +86,7 @@ def worker(
     grace: float,
     reload: bool,
     health_file: Path | None,
-    health_port: int | None,
+    health_port: tuple[str, int] | None,
     metrics: tuple[str, int] | None,
     rabbitmq: tuple[str, ...],
     log_json: bool,

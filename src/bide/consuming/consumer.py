@@ -16,7 +16,7 @@ from bide.consuming.policy import Verdict
 from bide.consuming.prefetch import Prefetch
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.routes import any_handler, no_such_job, route
-from bide.consuming.run import Course
+from bide.consuming.run import Run
 from bide.consuming.settling import Pairs, Settling
 from bide.consuming.store_client import StoreClient
 from bide.consuming.stuck_handlers import StuckHandlers
@@ -77,7 +77,7 @@ class Consumer:
         self._started = started
         self._judged = judge
         self._loop = asyncio.get_running_loop()
-        self._course = Course(around, duty.concurrency, self._ended)
+        self._run = Run(around, duty.concurrency, self._ended)
         self._lease = duty.lease / 1000
         self._ahead = Prefetch(duty.concurrency, self._lease)
         self._settling = Settling(
@@ -206,7 +206,7 @@ class Consumer:
         if self._timer is not None:
             self._timer.cancel()
         self._runaways.close()
-        self._course.close()
+        self._run.close()
 
     def _give_up(self, one: Handling) -> None:
         one.lose()
@@ -270,7 +270,7 @@ class Consumer:
         if handler.timeout is not None:
             late = partial(self._out_of_time, one)
             one.timer = self._clock.call_later(self._loop, handler.timeout, late)
-        self._course.start(one)
+        self._run.start(one)
 
     def _wait(self, seconds: float) -> None:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)

@@ -31,7 +31,7 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "began", "entered", "expires", "given", "gone", "handler", "refused",
+        "_event", "arrived", "began", "expires", "given", "gone", "handler",
         "state", "task", "timed_out", "timer", "took",
     )  # fmt: skip
 
@@ -59,10 +59,6 @@ class Handling(Delivery):
         self.gone = False
         """Whether what comes of the handler no longer counts."""
         self.timed_out = False
-        self.entered = False
-        """Whether it has taken its first step on the loop."""
-        self.refused = False
-        """Whether it is not to be begun any more."""
         self.task: asyncio.Task[None] | None = None
         """What runs it on the loop."""
         self.timer: Timer | None = None
@@ -101,11 +97,7 @@ class Handling(Delivery):
 
     def cancel(self) -> None:
         """Interrupt an async handler; a plain one goes on."""
-        if not self.handler.is_async:
-            return
-        if not self.entered:  # cancelled before its first step, a task would end without a word
-            self.refused = True
-        elif self.task is not None:
+        if self.handler.is_async and self.task is not None:
             self.task.cancel()
 
     def ack(self) -> NoReturn:

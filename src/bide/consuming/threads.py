@@ -1,29 +1,24 @@
-"""Threads for plain handlers, and one wake-up of the event loop for all that end meanwhile."""
+"""Run plain handlers in the threads of an executor."""
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["Threads"]
 
 PATIENCE = 0.001
-"""Seconds for which work waits for one of the threads there are, before another is started.
+"""Seconds for which a call waits for a thread that is at work before another one is used: handlers
+that end at once need few, and more would only compete for the interpreter's lock."""
 
-Handlers that end at once need few threads, and each more only fights for the interpreter's lock.
-"""
-
-Ended = Callable[[Any, BaseException | None], None]
-Work = tuple[Callable[[Any], Any], Ended, Any]
+Ended = Callable[[BaseException | None], None]
 
 
 class Threads:
-    """Runs functions in threads that are started when they are needed, and tells the loop.
+    """Calls functions in threads and tells the event loop, once for all that ended meanwhile.
 
-    Not an executor of the standard library: that costs a future with a lock and a wake-up of the
-    loop for each function, and at exit it waits for a handler that never returns.
+    A job of the executor makes calls until none waits, so that quick calls cost neither a future
+    nor a switch of threads each.
 
     Args:
         limit: how many threads there are at most.
@@ -32,66 +27,69 @@ class Threads:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
-        self._work: SimpleQueue[Work | None] = SimpleQueue()
-        self._count = 0
-        self._busy = 0  # handed in and not collected: known to the loop's thread alone
-        self._results: deque[tuple[Ended, Any, BaseException | None]] = deque()
-        self._told = False
-        self._growing = False
-        self._closed = False
+        self._executor = ThreadPoolExecutor(limit, "bide-handler")
+        self._jobs = 0
+        self._waiting: deque[tuple[Callable[[], object], Ended]] = deque()
+        self._results: deque[tuple[Ended, BaseException | None]] = deque()
+        self._growing = self._told = self._closed = False
 
-    def submit(self, function: Callable[[Any], Any], ended: Ended, subject: Any) -> None:
-        """Call `function(subject)` in a thread, then `ended(subject, error)` on the loop."""
-        self._busy += 1
-        self._work.put((function, ended, subject))
-        if self._count == 0:
-            self._start(1)
-        elif not self._growing and self._count < min(self._busy, self._limit):
+    def call(self, function: Callable[[], object], ended: Ended) -> None:
+        """Call a function in a thread; then call `ended` on the loop with what it raised."""
+        self._waiting.append((function, ended))
+        if not self._jobs:
+            self._use(1)
+        elif not self._growing and self._jobs < self._limit:
             self._growing = True
             self._loop.call_later(PATIENCE, self._grow)
 
-    def _grow(self) -> None:
-        """Start a thread for each that still waits for one."""
-        self._growing = False
-        waiting = self._work.qsize()
-        if waiting and not self._closed:
-            self._start(min(waiting, self._busy - self._count, self._limit - self._count))
-
-    def _start(self, count: int) -> None:
-        for _ in range(count):
-            self._count += 1
-            name = f"bide-handler-{self._count}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
-
     def close(self) -> None:
-        """Let the threads end that have nothing to do; the others are left alone."""
+        """End the threads that are idle; the others end with their handlers."""
         self._closed = True
-        for _ in range(self._count):
-            self._work.put(None)
+        self._executor.shutdown(wait=False)
 
-    def _run(self) -> None:
-        while True:
-            work = self._work.get()
-            if work is None:
-                return
-            function, ended, subject = work
+    def _grow(self) -> None:
+        self._growing = False
+        if not self._closed:
+            self._use(min(len(self._waiting), self._limit - self._jobs))
+
+    def _use(self, threads: int) -> None:
+        for _ in range(threads):
+            self._jobs += 1
+            self._executor.submit(self._work)
+
+    def _work(self) -> None:
+        """Make calls until none waits. Runs in a thread."""
+        while self._waiting:
+            try:
+                function, ended = self._waiting.popleft()
+            except IndexError:  # another thread was faster
+                break
             error: BaseException | None = None
             try:
-                function(subject)
+                function()
             except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
                 error = raised
-            self._results.append((ended, subject, error))
-            del work, function, subject, error
-            if not self._told:
-                self._told = True
-                try:
-                    self._loop.call_soon_threadsafe(self._collect)
-                except RuntimeError:  # the loop was closed: the worker has left without us
-                    return
+            self._tell(ended, error)
+            del function, ended, error
+        self._tell(self._free, None)
+
+    def _tell(self, ended: Ended, error: BaseException | None) -> None:
+        self._results.append((ended, error))
+        if not self._told:
+            self._told = True
+            try:
+                self._loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:  # the loop is closed: the worker has left without this thread
+                return
 
     def _collect(self) -> None:
-        self._told = False  # first: who ends from now on tells anew
+        self._told = False  # first: who ends from now on tells again
         while self._results:
-            ended, subject, error = self._results.popleft()
-            self._busy -= 1
-            ended(subject, error)
+            ended, error = self._results.popleft()
+            ended(error)
+
+    def _free(self, _: BaseException | None) -> None:
+        """A job has ended. What came after its last look needs another one."""
+        self._jobs -= 1
+        if self._waiting and not self._jobs and not self._closed:
+            self._use(1)

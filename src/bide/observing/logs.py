@@ -80,11 +80,24 @@ def _second(seconds: int) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """Makes a line for people; what an error says cannot steer the terminal they read it on."""
+    """Makes a line for people; what an error says cannot steer the terminal they read it on.
+
+    The time is in UTC, with date and zone: a program may change the zone of its process. What
+    failed for good has the traceback below its line; at level debug every failure has.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text, control characters made visible."""
-        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", super().format(record))
+        text = super().format(record)
+        detailed = record.levelno >= logging.ERROR or logging.getLogger().level <= logging.DEBUG
+        _, _, trace = str(record.__dict__.get("reason", "")).partition("\n")
+        if detailed and trace and not record.exc_info:
+            text = f"{text}\n{trace}"
+        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return when the record was made, in UTC."""
+        return moment(record.created)
 
 
 def _whole(value: Any) -> Any:
@@ -143,8 +156,8 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
     if as_json:
         handler.setFormatter(JsonFormatter())
     else:
-        plain = "%(asctime)s.%(msecs)03d %(levelname)-7s [%(process)d] %(message)s"
-        handler.setFormatter(PlainFormatter(plain, "%H:%M:%S"))
+        plain = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
+        handler.setFormatter(PlainFormatter(plain))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # What it tells of lost connections, with tracebacks, bide's own lines tell.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)

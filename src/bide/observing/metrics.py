@@ -261,10 +261,10 @@ class MetricsServer:
     Args:
         registry: see `registry_of`.
         port: 0 for any; `port` tells which once it is open.
-        host: at which address; all of this machine's by default.
+        host: at which address; by default only this machine reaches it.
     """
 
-    def __init__(self, registry: "CollectorRegistry", port: int, host: str = "") -> None:
+    def __init__(self, registry: "CollectorRegistry", port: int, host: str = "127.0.0.1") -> None:
         self.port = port
         self._registry = registry
         self._host = host
@@ -279,9 +279,9 @@ class MetricsServer:
         from prometheus_client import start_http_server
 
         try:
-            self._running = start_http_server(self.port, self._host or "0.0.0.0", self._registry)
+            self._running = start_http_server(self.port, self._host, self._registry)
         except OSError as error:
-            where = f"{self._host or '*'}:{self.port}"
+            where = f"{self._host}:{self.port}"
             raise unlistenable(f"metrics cannot be served at {where}", error) from error
         self.port = self._running[0].server_port
 

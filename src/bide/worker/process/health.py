@@ -45,13 +45,15 @@ class HealthPort:
     Args:
         port: 0 for any; `port` tells which then.
         trouble: tells what is wrong, if anything.
-        host: at which address; all of this machine's by default, as probes come from outside.
+        host: at which address; by default only this machine reaches it.
     """
 
-    def __init__(self, port: int, trouble: Callable[[], str | None], host: str = "") -> None:
+    def __init__(
+        self, port: int, trouble: Callable[[], str | None], host: str = "127.0.0.1"
+    ) -> None:
         self.port = port
         self._trouble = trouble
-        self._host = host or None
+        self._host = host
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -63,7 +65,7 @@ class HealthPort:
         try:
             self._server = await asyncio.start_server(self._answer, self._host, self.port)
         except OSError as error:
-            what = f"health_port={self.port} cannot be listened on"
+            what = f"health_port={self._host}:{self.port} cannot be listened on"
             raise unlistenable(what, error) from error
         self.port = self._server.sockets[0].getsockname()[1]
 

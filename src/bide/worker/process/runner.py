@@ -5,7 +5,9 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from bide.clock import sleep
 from bide.consuming.consumer import Consumer
@@ -13,10 +15,12 @@ from bide.consuming.crash_isolation import CrashIsolation
 from bide.consuming.queue_handlers import chained
 from bide.consuming.store_client import StoreClient
 from bide.consuming.tracing import traced
+from bide.engines.registry import mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
-from bide.model.errors import InvalidArgument, StoreBusy
+from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
+from bide.model.replies import Names
 from bide.observing.heartbeat import Heartbeat, may_be_listed
 from bide.observing.tally import Tally
 from bide.worker.app.app import App
@@ -70,6 +74,7 @@ class Runner:
         self._present = present
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
+        self._new = False
         self.stations: dict[str, Consumer] = {}
 
     @property
@@ -95,16 +100,35 @@ class Runner:
         """Work until `stop` is called.
 
         Raises:
-            StoreError: the store cannot be opened. Once it was open, it is waited for instead.
+            StoreError: the store cannot be opened, and waiting does not help. One that does not
+                answer is waited for.
         """
+        path = file_of(self._app._url)
+        self._new = path is not None and not path.exists()
         lane = self._lane or open_lane(self._app._url, self._app.clock)
+        client = StoreClient(lane, self._app.clock)
         try:
-            await _first_contact(lane)
+            await self._first_contact(client)
             async with lifespan(self._app):
-                await self._work(StoreClient(lane, self._app.clock))
+                await self._work(client)
+        except Exception as error:
+            if not self._present:  # within a program that may not look at its task
+                _log.error("the worker has ended: %s", error)
+            raise
         finally:
             if self._lane is None:
                 await asyncio.to_thread(close_lane, lane)
+
+    async def _first_contact(self, client: StoreClient) -> None:
+        """Open the store, so that what is wrong with it from the start is said at the start."""
+        try:
+            await client.lane.acall(Queues("-"))
+        except StoreBusy as error:  # it is there, and commands wait for it
+            _log.warning("%s", error)
+        except StoreUnavailable:
+            if file_of(self._app._url) is not None:  # a wrong path or a missing right
+                raise
+            await client.patiently(Names, Queues("-"))
 
     async def _work(self, access: StoreClient) -> None:
         holder = f"{socket.gethostname()}:{os.getpid()}"
@@ -131,7 +155,9 @@ class Runner:
         if self._present and may_be_listed(access.lane):
             chores.append(asyncio.create_task(attendance.keep()))
         try:
-            _log.info("at work on %s, at %s", ", ".join(self._queues), self._app.url)
+            new = " (a new store)" if self._new else ""
+            where = mask(absolute(self._app._url))
+            _log.info("at work on %s, at %s%s", ", ".join(self._queues), where, new)
             self._ready()
             await _first_of(asyncio.create_task(self._stopping.wait()), *claims, *chores)
             await _cancel(claims)  # what they bring goes back by itself
@@ -201,12 +227,22 @@ def chosen(app: App, queues: list[str]) -> list[str]:
     ]
 
 
-async def _first_contact(lane: Lane) -> None:
-    """Open the store, so that what is wrong with it from the start is said at the start."""
-    try:
-        await lane.acall(Queues("-"))
-    except StoreBusy as error:  # it is there, and it is going to be waited for
-        _log.warning("%s", error)
+def file_of(url: str) -> Path | None:
+    """Return the absolute path of the file that a store is in; `None` if it is in none.
+
+    Example:
+        >>> file_of("sqlite:////srv/bide.db"), file_of("redis://cache")
+        (PosixPath('/srv/bide.db'), None)
+    """
+    parts = urlsplit(url)
+    return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None
+
+
+def absolute(url: str) -> str:
+    """Return the URL of a store with the absolute path of its file, if it has one."""
+    path = file_of(url)
+    query = urlsplit(url).query
+    return url if path is None else f"sqlite:///{path}{query and '?'}{query}"
 
 
 async def _first_of(*tasks: "asyncio.Future[Any]") -> None:

@@ -52,7 +52,7 @@ class Supervisor:
         grace: seconds that they get to finish their work when they are stopped.
         reload: a folder; when Python files in it change, the processes are replaced.
         health_file: there while all is well.
-        health_port: answers HTTP: 200 while all is well.
+        health_port: at which address and port to answer HTTP: 200 while all is well.
         metrics: at which address and port to serve Prometheus metrics.
         pass_fds: descriptors that the processes are to have as well.
 
@@ -68,7 +68,7 @@ class Supervisor:
         grace: float = 30.0,
         reload: Path | None = None,
         health_file: Path | None = None,
-        health_port: int | None = None,
+        health_port: tuple[str, int] | None = None,
         metrics: tuple[str, int] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
@@ -77,7 +77,9 @@ class Supervisor:
         self._grace = grace
         self._folder = reload
         self._file = HealthFile(health_file) if health_file is not None else None
-        self.port = HealthPort(health_port, self.trouble) if health_port is not None else None
+        self.port: HealthPort | None = None
+        if health_port is not None:
+            self.port = HealthPort(health_port[1], self.trouble, health_port[0])
         self.places = [Slot(number + 1, self._start, self._end) for number in range(processes)]
         self._code = 0
         self.gathered = Totals()

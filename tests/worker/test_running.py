@@ -1,4 +1,4 @@
-"""How async handlers begin: many in one task, each as if it were alone."""
+"""How handlers run: each in a context and a task of its own."""
 
 import asyncio
 import sys
@@ -12,10 +12,10 @@ import pytest
 
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
-from bide.consuming.run import TURN, Course
+from bide.consuming.run import Run
 from bide.model.backoff import Backoff
 from bide.model.message import Message
-from tests.worker.scene import until
+from tests.worker.scene import entered, until
 
 FACTORIES = [None]
 if sys.version_info >= (3, 12):
@@ -25,13 +25,13 @@ user: ContextVar[str] = ContextVar("user", default="nobody")
 
 
 class Stage:
-    """A course by itself, and what has come of the deliveries that went it."""
+    """Deliveries without a consumer, and what their handlers raised."""
 
     def __init__(self, function: Callable[[Handling], Any]) -> None:
         is_async = iscoroutinefunction(function)
         self.handler = Handler("q", "handle", function, is_async, None, "d", None, Backoff(), None)
         self.ended: dict[int, BaseException | None] = {}
-        self.course = Course((), 1, self._end)
+        self.run = Run((), 1, self._end)
         self._changed = asyncio.Event()
         self._count = 0
 
@@ -40,7 +40,7 @@ class Stage:
         for number in range(self._count, self._count + count):
             message = Message(str(number), "q", b"1", True, 0, 0, 1, 10, "leased")
             ones.append(Handling(message, number, 0, self.handler, SimpleNamespace()))
-            self.course.start(ones[-1])
+            self.run.start(ones[-1])
         self._count += count
         return ones
 
@@ -121,7 +121,7 @@ def test_a_plain_handler_keeps_its_context_to_itself_too() -> None:
         stage = Stage(handle)
         stage.start(10)
         assert await stage.until(10) == [None] * 10
-        stage.course.close()
+        stage.run.close()
 
     asyncio.run(story())
     assert seen == ["worker"] * 10
@@ -148,26 +148,6 @@ def test_one_that_waits_holds_up_nobody(play: Play) -> None:
     play(story())
 
 
-def test_only_handlers_that_do_not_wait_share_a_task(play: Play) -> None:
-    tasks: list[object] = []
-
-    async def handle(one: Handling) -> None:
-        tasks.append(asyncio.current_task())
-        if one.token < 200:
-            await asyncio.sleep(0)
-            assert asyncio.current_task() is one.task
-
-    async def story() -> None:
-        stage = Stage(handle)
-        for total in (100, 200, 300, 400):
-            stage.start(100)
-            assert await stage.until(total) == [None] * total
-
-    play(story())
-    assert len(set(tasks[:200])) == 200
-    assert len(set(tasks[300:])) == 2  # a turn is not longer than that
-
-
 def test_handlers_that_wait_are_interrupted_one_by_one(play: Play) -> None:
     async def story() -> None:
         async def handle(one: Handling) -> None:
@@ -177,7 +157,7 @@ def test_handlers_that_wait_are_interrupted_one_by_one(play: Play) -> None:
         stage = Stage(handle)
         ones = stage.start(4)
         await stage.until(1)
-        await until(lambda: all(one.entered for one in ones))
+        await until(lambda: all(entered(one) for one in ones))
         ones[2].cancel()
         assert isinstance((await stage.until(2))[1], asyncio.CancelledError)
         assert sorted(stage.ended) == [0, 2]
@@ -278,22 +258,6 @@ def test_what_one_raises_is_its_own(play: Play, error: BaseException) -> None:
     play(story())
 
 
-def test_others_get_a_turn_between_handlers_that_never_wait() -> None:
-    async def handle(_: Handling) -> None:
-        """Do nothing."""
-
-    async def story() -> None:
-        stage = Stage(handle)
-        stage.start(10 * TURN)
-        before = 0
-        while len(stage.ended) < 10 * TURN:
-            await asyncio.sleep(0)
-            assert len(stage.ended) - before <= TURN
-            before = len(stage.ended)
-
-    asyncio.run(story())
-
-
 def test_a_loop_that_is_closed_ends_what_waits() -> None:
     ended: list[str] = []
 
@@ -306,7 +270,7 @@ def test_a_loop_that_is_closed_ends_what_waits() -> None:
     async def story() -> None:
         stage = Stage(handle)
         ones = stage.start(3)
-        await until(lambda: all(one.entered for one in ones))
+        await until(lambda: all(entered(one) for one in ones))
 
     asyncio.run(story())
     assert sorted(ended) == ["0", "1", "2"]
