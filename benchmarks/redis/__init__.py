@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.figure import Figure
-from benchmarks.redis import batches, compared, scale, waiting, worker
+from benchmarks.redis import batches, compared, scale, server_time, waiting, worker
 
 __all__ = ["run"]
 
@@ -11,6 +11,7 @@ MEASUREMENTS = (
     *batches.MEASUREMENTS,
     *worker.MEASUREMENTS,
     *scale.MEASUREMENTS,
+    *server_time.MEASUREMENTS,
     *waiting.MEASUREMENTS,
     *compared.MEASUREMENTS,
 )

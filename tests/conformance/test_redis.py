@@ -1,14 +1,11 @@
 import itertools
 from collections.abc import Callable, Iterator
-from functools import cache
 from urllib.parse import urlsplit
 
 import pytest
 
 from bide.engines.port import Engine
-from bide.engines.redis import bell, engine, from_url, link, sender
-from bide.engines.redis.scripts import Script, as_script, load_all
-from bide.engines.redis.verbs import claim, put
+from bide.engines.redis import from_url
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
@@ -37,36 +34,6 @@ class TestRedis(EngineConformance):
     @pytest.fixture
     def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
         return lambda engine: from_url(urlsplit(urls[engine]))()
-
-
-@cache
-def _for_lots() -> dict[str, Script]:
-    """Return the scripts, of which those that put and lease have other limits for what is many."""
-    changed = {
-        "put": ("local LONG, SEALED = 64,", "local LONG, SEALED = 1,"),
-        "claim": ("local LOTS = 256", "local LOTS = 2"),
-        "take": ("local LOTS = 256", "local LOTS = 2"),
-    }
-    scripts = dict(load_all())
-    for name, (usual, lots) in changed.items():
-        text = scripts[name].text.replace(usual, lots)
-        assert text != scripts[name].text
-        scripts[name] = as_script(name, text)
-    return scripts
-
-
-class TestRedisLots(TestRedis):
-    """The suite again, where each put is one of many, and each claim of two: their records are
-    whole, and have tags; their leases are whole, and their records asked for.
-    """
-
-    @pytest.fixture(autouse=True)
-    def lots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (bell, link, sender):
-            monkeypatch.setattr(module, "load_all", _for_lots)
-        monkeypatch.setattr(put, "LONG", 1)
-        monkeypatch.setattr(claim, "LOTS", 2)
-        monkeypatch.setattr(engine, "call_of", lambda command: None)
 
 
 class TestRedisShards(ShardedConformance):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.redis.cluster.slots import slot_of
-from bide.engines.redis.keys import meta_key
+from bide.engines.redis.keys import meta_key, slot_of
 from tests.cluster import RedisCluster, ask, eventually
 from tests.conformance.sharded import conforms
 from tests.faults.crew import Crew

@@ -8,15 +8,14 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.moments import milliseconds
 from bide.server.wire import Span, span
-from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS, usual_concurrency
+from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS
 
 __all__ = ["PauseRequest", "PingOut", "RotateRequest", "SubscriptionChange", "SubscriptionIn"]
 
 Receiver = Annotated[
     str,
     Meta(
-        description="Where messages are sent: https:// (or http://), without a user; or a broker: "
-        "amqp:// (or amqps://), with exchange= and key= in the query.",
+        description="Where messages are sent: https:// (or http://), without a user.",
         max_length=2_048,
         examples=["https://shop.example/hooks/bide"],
     ),
@@ -32,8 +31,7 @@ Headers = Annotated[
 Concurrency = Annotated[
     int,
     Meta(
-        description="How many requests may be under way, on all servers together; by default 10, "
-        "or 500 messages for RabbitMQ.",
+        description="How many requests may be under way, on all servers together.",
         ge=1, le=MOST_CONCURRENCY,
     ),
 ]  # fmt: skip
@@ -82,7 +80,7 @@ class SubscriptionIn(_In):
     """Whose messages are sent."""
     url: Receiver
     headers: Headers = {}
-    concurrency: Concurrency | UnsetType = UNSET
+    concurrency: Concurrency = 10
     rate: Rate | None = None
     timeout: Span = 15
     """How long the receiver may take to answer; up to 5 minutes."""
@@ -102,7 +100,7 @@ class SubscriptionIn(_In):
         Raises:
             InvalidArgument: a length of time is none.
         """
-        return {"concurrency": usual_concurrency(self.url)} | _fields(self)
+        return _fields(self)
 
 
 class SubscriptionChange(_In):

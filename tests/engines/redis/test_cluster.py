@@ -16,9 +16,8 @@ import pytest
 import bide
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, from_url
-from bide.engines.redis.cluster.slots import copies, slot_of
-from bide.engines.redis.keys import QUEUES, VERSION, shard_of
-from bide.engines.redis.link import LAYOUT
+from bide.engines.redis.keys import LAYOUT, QUEUES, VERSION, copies, slot_of
+from bide.engines.redis.shards import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues

@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bide.engines.redis import from_url
-from bide.engines.redis.cluster import bell
-from bide.engines.redis.keys import shard_of
+from bide.engines.redis import from_url, notifier
+from bide.engines.redis.shards import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Configure, Queues
@@ -56,8 +55,8 @@ def test_a_shard_that_is_silent_does_not_stop_the_others(
 def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
     own_cluster: Callable[..., RedisCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell, "HEARTBEAT", 0.2)
-    monkeypatch.setattr(bell, "CHECK", 0.2)
+    monkeypatch.setattr(notifier, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(notifier, "CHECK", 0.2)
     cluster = own_cluster()
     silent = cluster.owner(slot("q", 0))
     there = {n for n in range(SHARDS) if cluster.owner(slot("q", n)) is not silent}

@@ -183,10 +183,10 @@ def test_sentinels_that_are_all_gone_are_missed(
 def test_nobody_asks_for_those_who_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "CHECK", 0.001)
     heard = threading.Event()
-    watching = Watch(lambda kept: frozenset(("here",)))
+    watching = Watch(lambda kept: frozenset({("here", 1)}))
 
-    def hear(masters: frozenset[str]) -> None:
-        assert masters == {"here"}
+    def hear(masters: frozenset[tuple[str, int]]) -> None:
+        assert masters == {("here", 1)}
         heard.set()
 
     def is_told() -> bool:

@@ -147,7 +147,7 @@ def test_a_server_that_tells_no_run_is_not_told_to_end_anything(
     proxy.rewrite = lambda data: re.sub(rb"run_id:\w{40}", b"run_ix:" + b"0" * 40, data)
     engine = open_engine(f"{proxy.url}?timeout=2s&reconnect=10s")
     ask(engine, put("a"))
-    number = engine._sender._link._number  # type: ignore[union-attr]
+    number = engine._sender.nodes.direct._number  # type: ignore[union-attr]
     assert number is not None
     server.stop()
     server.start()  # which counts its connections anew
@@ -170,6 +170,7 @@ def test_who_may_not_ask_for_the_number_of_a_connection_gets_one(
 
 def test_a_server_that_is_gone_is_said_to_be_gone(proxy: Proxy, open_engine: Open) -> None:
     engine = open_engine(f"{proxy.url}?timeout=200ms")
+    ask(engine, put("before"))
     proxy.close()
     with pytest.raises(OutcomeUnknown):
         ask(engine, put("a"))

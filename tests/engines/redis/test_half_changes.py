@@ -12,8 +12,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Count, Extend, Find, Put, Retry, Scan
-from bide.model.message import Item
+from bide.model.commands import Ack, Count, Extend, Find, Retry, Scan
 from bide.model.replies import Outcomes
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put
 from tests.engines.redis.conftest import Open
@@ -54,13 +53,6 @@ def _acking_one(engine: RedisEngine) -> Change:
     put(engine, MANY)
     claimed = claim(engine)
     return lambda: engine.execute([Ack("q", of(claimed)[:1])], NOW + 1)
-
-
-def _asking(engine: RedisEngine) -> Change:
-    put(engine, 2 * MANY)
-    claim(engine)
-    claim(engine, now=NOW + 1)
-    return lambda: engine.execute([Put("q", [Item("m0000", b"2")])], NOW + 2)
 
 
 def _retrying(engine: RedisEngine) -> Change:
@@ -105,7 +97,7 @@ def writes(server: RedisServer) -> list[list[bytes]]:
 @pytest.mark.parametrize(
     "begin",
     [
-        _claiming, _claiming_few, _acking, _acking_one, _asking, _retrying, _extending, _lapsing,
+        _claiming, _claiming_few, _acking, _acking_one, _retrying, _extending, _lapsing,
     ],
     ids=lambda begin: begin.__name__[1:],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.engines.redis import RedisEngine, bell, link, scripts, sender
+from bide.engines.redis import RedisEngine, connection, notifier, scripts, sender
 from bide.engines.redis.scripts import Script, load_all
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put
 from bide.model.message import Item
@@ -29,7 +29,7 @@ def open_other(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
 
     def open_other(*url: str) -> RedisEngine:
         with monkeypatch.context() as patched:
-            for module in (bell, link, sender):
+            for module in (notifier, connection, sender):
                 patched.setattr(module, "load_all", other_scripts)
             return open_engine(*url)
 

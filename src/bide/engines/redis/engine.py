@@ -1,39 +1,58 @@
 """The Redis engine: one queue for many machines, on a Redis or Valkey server."""
 
 import secrets
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
 from bide.engines.port import Capabilities, Doorbell, PartlyDone
-from bide.engines.redis.batch import Batch, MadeOtherwise
-from bide.engines.redis.bell import ChannelBell
-from bide.engines.redis.cluster.bell import ClusterBell
-from bide.engines.redis.cluster.sender import ClusterSender
-from bide.engines.redis.cluster.slots import copies
-from bide.engines.redis.faults import translate
-from bide.engines.redis.keys import QUEUES, SLOTS
-from bide.engines.redis.link import pack
-from bide.engines.redis.register import Register
-from bide.engines.redis.sender import Answer, Sender
+from bide.engines.redis import look
+from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Plan
+from bide.engines.redis.change import change
+from bide.engines.redis.claim import claim, claim_many
+from bide.engines.redis.claim_shards import claim_shards
+from bide.engines.redis.notifier import Notifier
+from bide.engines.redis.put import put
+from bide.engines.redis.queue_names import QueueNames
+from bide.engines.redis.rules import sweep
+from bide.engines.redis.scan import check_cursor, scan
+from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
-from bide.engines.redis.shards.known import Known
-from bide.engines.redis.verbs import Call, check
-from bide.engines.redis.verbs.one import answered, call_of
-from bide.model.commands import Command, Queues
+from bide.engines.redis.shards import ShardedQueue, ShardMap, ShardMismatch
+from bide.model import commands as cmd
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Names, Reply
 
 __all__ = ["RedisEngine"]
 
+_TOGETHER: dict[type, Callable[[Any], object]] = {
+    cmd.Put: attrgetter("queue", "on_conflict", "if_version"),
+    cmd.Cancel: lambda c: object() if c.where else (c.queue, c.if_due, c.if_version),
+    cmd.Reschedule: attrgetter("queue", "at", "delay", "if_due", "if_version"),
+    cmd.Revive: attrgetter("queue", "delay"),
+    cmd.Ack: attrgetter("queue"),
+    cmd.Extend: attrgetter("queue", "lease"),
+    cmd.Retry: attrgetter("queue", "delay", "reason", "release"),
+    cmd.Bury: attrgetter("queue", "reason"),
+    cmd.Release: attrgetter("queue", "reason"),
+}
+"""Consecutive commands that agree in this are carried out as one."""
+
+
+def _alike(command: cmd.Command) -> object:
+    key = _TOGETHER.get(type(command))
+    return object() if key is None else (type(command), key(command))
+
 
 class RedisEngine:
-    """Executes each batch of commands as pipelines of scripts.
+    """Executes each batch of commands in as few pipelines of scripts as it allows.
 
     Args:
-        settings: where the server is; `from_url` reads them from a URL.
+        settings: where the servers are; `from_url` reads them from a URL.
 
     Raises:
-        StoreError: the server cannot be reached, or is not what bide needs.
+        StoreError: the store cannot be reached, or is not what bide needs.
     """
 
     capabilities = Capabilities(resends=True, overlaps=True)
@@ -42,156 +61,159 @@ class RedisEngine:
         self._settings = settings
         self._lane = secrets.token_hex(6)
         self._named: set[str] = set()
-        self._known = Known(settings.shards)
-        self._bell: ChannelBell | ClusterBell | None = None
+        self._shards = ShardMap(settings.shards)
+        self._notifier: Notifier | None = None
         self._closed = False
-        if settings.cluster is None:
-            self._sender: Sender | ClusterSender = Sender(settings, self._lane)
-            self._register = Register(self._sender.plain, (QUEUES,))
-        else:
-            self._sender = sender = ClusterSender(settings, self._lane)
-            quick = partial(sender.plain, hurried=True)
-            self._register = Register(sender.plain, copies(QUEUES), quick)
+        self._sender = Sender(settings, self._lane)
+        self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
-    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands in order, as few pipelines as they allow."""
+    def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
+        """Carry out the commands in order."""
         if self._closed:
             raise Closed("this engine was closed")
-        if len(commands) == 1 and (reply := self._one(commands[0], now)) is not None:
-            return [reply]
-        check(commands)
-        outcomes = self._carry_out(commands, now)
-        if not _has_errors(outcomes):
-            return outcomes  # type: ignore[return-value]
+        for command in commands:
+            if isinstance(command, cmd.Scan):
+                check_cursor(command)
+        outcomes: list[Outcome] = []
+        for lists, group in groupby(commands, lambda command: isinstance(command, cmd.Queues)):
+            run = list(group)
+            outcomes += map(self._list, run) if lists else self._run(run, now)
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+        if not errors:
+            return outcomes  # type: ignore[return-value]
         if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)
 
     def reader(self) -> "RedisEngine":
-        """Return an engine with a connection of its own, whose reads wait for no batch."""
+        """Return an engine with connections of its own, whose reads wait for no batch."""
         return RedisEngine(self._settings)
 
     def doorbell(self) -> Doorbell | None:
         """Start to listen for what other processes put."""
-        if self._bell is None:
-            if self._settings.cluster is None:
-                self._bell = ChannelBell(self._settings, self._lane)
-            else:
-                self._bell = ClusterBell(self._settings, self._lane)
-            self._sender.listen(self._bell.renew)
-        return self._bell
+        if self._notifier is None:
+            self._notifier = Notifier(self._settings, self._lane)
+            self._sender.listen(self._notifier.doubt)
+        return self._notifier
 
     def ring(self, queue: str, wake: int) -> None:
-        """Do nothing: the script that changed the queue has told who is to know."""
+        """Do nothing: the script that changed the queue has woken a lane."""
 
     def close(self) -> None:
         """Close the connections."""
         self._closed = True
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
+        if self._notifier is not None:
+            self._notifier.close()
+            self._notifier = None
         self._sender.close()
 
     # Carrying out.
 
-    def _one(self, command: Command, now: int | None) -> Reply | None:
-        """Carry out a command at less cost; return `None` if that cannot be: nothing was done."""
-        call = call_of(command)
-        if call is None or not self._known.is_single(call.queue):
-            return None
-        (answer,) = self._sender.send((call,), now)
-        if isinstance(answer, Exception):
-            raise self._translated(answer)
-        return None if answer is None else answered(command, answer)
+    def _run(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
+        """Carry out commands; return what came of each."""
 
-    def _carry_out(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
-        """Carry out commands in order; return what came of each."""
-        if Queues not in set(map(type, commands)):
-            return self._run(commands, now)
-        outcomes: list[Reply | StoreError] = []
-        gathered: list[Command] = []
-        for command in commands:
-            if isinstance(command, Queues):
-                outcomes += self._run(gathered, now)
-                gathered = []
-                outcomes.append(Names(self._register.names(command.queue)))
-            else:
-                gathered.append(command)
-        return outcomes + self._run(gathered, now)
+        def send(calls: Sequence[Call]) -> list[Any]:
+            return self._sender.send(calls, now)
 
-    def _run(self, commands: Sequence[Command], now: int | None) -> list[Reply | StoreError]:
-        def send(calls: Sequence[Call]) -> list[Answer]:
-            return self._send(calls, now)
-
-        self._known.meet(commands, send)
-        outcomes = Batch(send, self._translated, self._known.made).run(commands)
-        if not _has_errors(outcomes):
-            return outcomes
-        otherwise = {i: o.shards for i, o in enumerate(outcomes) if isinstance(o, MadeOtherwise)}
-        if otherwise:  # nothing was done for these, and now it is known how
-            for i, shards in otherwise.items():
-                self._known.learn(commands[i].queue, shards, send)
-            told = self._run([commands[i] for i in otherwise], now)
-            for i, outcome in zip(otherwise, told, strict=True):
+        self._meet(commands, send)
+        outcomes: list[Outcome] = []
+        gathered: list[Plan] = []
+        for step in self._steps(commands):
+            if isinstance(step, Plan):
+                gathered.append(step)
+                continue
+            outcomes += self._carry_out(gathered, send)
+            gathered = []
+            outcomes.append(step(send))
+        outcomes += self._carry_out(gathered, send)
+        mismatched = [i for i, o in enumerate(outcomes) if isinstance(o, ShardMismatch)]
+        if (
+            mismatched
+        ):  # nothing was done for these, and now it is known of how many shards they are
+            for i in mismatched:
+                self._shards.learn(commands[i].queue, outcomes[i].shards, send)  # type: ignore[union-attr]
+            told = self._run([commands[i] for i in mismatched], now)
+            for i, outcome in zip(mismatched, told, strict=True):
                 outcomes[i] = outcome
         return outcomes
 
-    def _send(self, calls: Sequence[Call], now: int | None) -> list[Answer]:
-        """Send calls of scripts in pipelines and return what they answered, errors as values."""
-        answers: list[Answer] = []
-        for first in range(0, len(calls), SLOTS):
-            answers += self._pipeline(calls[first : first + SLOTS], now)
-        return answers
+    def _meet(self, commands: Sequence[cmd.Command], send: Callable[..., list[Any]]) -> None:
+        """Find out how the queues of commands are made, and name those that are made now."""
+        self._shards.meet(commands, send)
+        fresh = set()
+        for command in commands:
+            if isinstance(command, (cmd.Put, cmd.Configure)) and command.queue not in self._named:
+                fresh.add(command.queue)
+            if self._notifier is not None and isinstance(command, cmd.Claim):
+                self._notifier.watch(command.queue)
+        if fresh:
+            self._names.add(fresh)
+            self._named |= fresh
 
-    def _pipeline(self, calls: Sequence[Call], now: int | None) -> list[Answer]:
-        making = [call for call in calls if _makes(call)]
-        fresh = {call.queue for call in making} - self._named
-        if self._bell is not None:
-            for call in calls:
-                if call.script == "claim":
-                    self._bell.watch(call.queue)
-        before: list[bytes] = []
-        if fresh and self._settings.cluster is None:
-            before = [pack("ZADD", QUEUES, 0, queue) for queue in fresh]
-        elif fresh:
-            self._register.add(fresh)
-        answers = self._sender.send(calls, now, before)
-        self._named |= fresh
-        if making:
-            self._name_again(calls, answers, now)
-        return answers
-
-    def _name_again(
-        self, calls: Sequence[Call], answers: Sequence[Answer], now: int | None
-    ) -> None:
-        """Name queues that were made though they were known: somebody has wiped the store."""
-        again = {
+    def _carry_out(self, plans: Sequence[Plan], send: Callable[..., list[Any]]) -> list[Outcome]:
+        """Carry out plans in one pipeline."""
+        if not plans:
+            return []
+        calls = [call for plan in plans for call in plan.calls]
+        answers = send(calls)
+        outcomes: list[Outcome] = []
+        first = 0
+        for plan in plans:
+            mine = answers[first : first + len(plan.calls)]
+            first += len(mine)
+            outcomes += plan.read(mine, send)
+        wiped = {
             call.queue: call
-            for call, answer in zip(calls, answers, strict=False)
-            if _makes(call) and isinstance(answer, bytes) and answer.split(b",", 2)[1] == b"1"
-        }
-        if again:
-            self._register.add(again)
-        for queue, call in again.items():
-            if call.shards > 1:
-                self._known.make(queue, call.shards, lambda calls: self._send(calls, now))
+            for call, answer in zip(calls, answers, strict=True)
+            if call.script in ("put", "configure")
+            and type(answer) is bytes and answer.split(b",", 2)[1] == b"1"
+        }  # fmt: skip
+        for queue, call in wiped.items():  # they were known: the store may have been wiped
+            self._names.add([queue])
+            if isinstance(call.shards, int) and call.shards > 1:
+                self._shards.make(queue, call.shards, send)
+        return outcomes
 
-    def _translated(self, error: Exception) -> StoreError:
-        """Return an answer that is an error as one of bide's."""
-        if isinstance(error, StoreError):
+    def _steps(self, commands: Sequence[cmd.Command]) -> Iterator[Plan | Job]:
+        """Return what commands become, in their order."""
+        if len(commands) == 1:
+            yield self._step(commands)
+            return
+        for _, run in groupby(commands, _alike):
+            yield self._step(list(run))
+
+    def _step(self, run: Sequence[Any]) -> Plan | Job:
+        command = run[0]
+        sharded: ShardedQueue | None = self._shards.of(command.queue)
+        shards = 1 if sharded is None else sharded.count
+        match command:
+            case cmd.Put():
+                return put(run, sharded)
+            case cmd.Claim():
+                if sharded is not None:
+                    return claim_shards(command, sharded)
+                return claim(run) if command.count <= SLICE else claim_many(command)
+            case cmd.Cancel(where=where) if where is not None:
+                return sweep(command, shards)
+            case cmd.Purge(ids=None):
+                return sweep(command, shards)
+            case cmd.Find():
+                return look.find(run, sharded)
+            case cmd.Scan():
+                return scan(command, shards)
+            case cmd.Count():
+                return (
+                    look.recount(command, shards) if command.recount else look.count(run, sharded)
+                )
+            case cmd.Forecast():
+                return look.forecast(command, shards)
+            case cmd.Configure():
+                return look.configure(run, sharded)
+            case _:
+                return change(run, sharded)
+
+    def _list(self, command: cmd.Command) -> Outcome:
+        try:
+            return Names(self._names.names(command.queue))
+        except StoreError as error:
             return error
-        found = translate(error, self._settings.shown)
-        found.__cause__ = error
-        return found
-
-
-def _has_errors(outcomes: Sequence[Reply | StoreError]) -> bool:
-    return any(issubclass(kind, StoreError) for kind in set(map(type, outcomes)))
-
-
-def _makes(call: Call) -> bool:
-    """Tell whether a call may make a queue."""
-    if call.script == "shards":
-        return call.args[0] != ""
-    return call.script in ("put", "replace", "configure")

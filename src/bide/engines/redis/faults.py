@@ -1,4 +1,4 @@
-"""What a server's errors mean to the users of bide: the cause, and the mend."""
+"""What a server's errors mean to the users of bide: the cause, and the fix."""
 
 import ssl
 
@@ -13,7 +13,17 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["mend_of", "no_connection", "origin", "passes", "translate"]
+__all__ = ["Refusal", "fix_of", "no_connection", "origin", "passes", "translate"]
+
+
+class Refusal(Exception):
+    """What a server answered instead of doing what it was asked."""
+
+    @property
+    def word(self) -> str:
+        """The first word, which names the kind of error."""
+        return str(self).partition(" ")[0]
+
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
     ("OOM", StoreFull,
@@ -56,16 +66,16 @@ _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (
 
 
 def translate(error: Exception, shown: str) -> StoreError:
-    """Return a server's error as one of bide's, with cause and mend.
+    """Return a server's error as one of bide's, with cause and fix.
 
     Args:
         error: what redis-py raised.
         shown: the URL without its password.
     """
     text = str(error)
-    for word, kind, mend in _KNOWN:
+    for word, kind, fix in _KNOWN:
         if word in text.split(" ")[:1] or _is(error, word):
-            return kind(f"{shown}: {mend} ({text})")
+            return kind(f"{shown}: {fix} ({text})")
     if isinstance(error, raised.AuthenticationError):
         return StoreUnavailable(f"{shown}: the user or the password is wrong or missing ({text})")
     if "unknown command" in text:
@@ -73,44 +83,27 @@ def translate(error: Exception, shown: str) -> StoreError:
     return StoreError(f"{shown}: {text}")
 
 
-_PASSING = ("BUSY", "MASTERDOWN", "NOREPLICAS")
-
-
 def passes(answer: object) -> bool:
     """Tell whether an answer means that nothing was done, for a reason that may soon be over."""
-    return isinstance(answer, raised.ResponseError) and (
-        isinstance(answer, raised.MasterDownError) or str(answer).partition(" ")[0] in _PASSING
-    )
-
-
-_KINDS = {
-    "OOM": raised.OutOfMemoryError,
-    "READONLY": raised.ReadOnlyError,
-    "LOADING": raised.BusyLoadingError,
-    "NOPERM": raised.NoPermissionError,
-    "CLUSTERDOWN": raised.ClusterDownError,
-    "TRYAGAIN": raised.TryAgainError,
-    "MOVED": raised.MovedError,
-    "ASK": raised.AskError,
-    "CROSSSLOT": raised.ClusterCrossSlotError,
-}
+    return isinstance(answer, Refusal) and answer.word in ("BUSY", "MASTERDOWN", "NOREPLICAS")
 
 
 def _is(error: Exception, word: str) -> bool:
-    """Whether redis-py has made a kind of its own of this error, and left out the word."""
-    kind = _KINDS.get(word)
-    if kind is not None and isinstance(error, kind):
-        return True
+    """Tell whether redis-py, which leaves out the word, raised this kind of error on connecting."""
     text = str(error)
-    if word == "NOPERM" and "The user executing the script" in text:
-        return True
+    if word == "LOADING":
+        return isinstance(error, raised.BusyLoadingError)
+    if word == "NOPERM":
+        return (
+            isinstance(error, raised.NoPermissionError) or "The user executing the script" in text
+        )
     return (word == "NOAUTH" and "Authentication required" in text) or (
         word == "WRONGPASS" and "invalid username-password" in text
     )
 
 
 def no_connection(error: Exception, shown: str, place: str) -> StoreError:
-    """Return why there is no connection, with the mend.
+    """Return why there is no connection, with the fix.
 
     Args:
         error: what redis-py or the system raised.
@@ -120,17 +113,17 @@ def no_connection(error: Exception, shown: str, place: str) -> StoreError:
     first = origin(error)
     if isinstance(error, raised.BusyLoadingError):
         return translate(error, shown)
-    if isinstance(first, (raised.ResponseError, raised.AuthenticationError)):
+    if isinstance(first, (Refusal, raised.ResponseError, raised.AuthenticationError)):
         return translate(first, shown)
     text = str(error).rstrip(".")
-    mend = mend_of(error, encrypted=shown.startswith("rediss")) or (
+    fix = fix_of(error, encrypted=shown.startswith("rediss")) or (
         "is the server running, is the address right, does a firewall stand between?"
     )
-    return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {mend}")
+    return StoreUnavailable(f"{shown}: no connection to {place} ({text}); {fix}")
 
 
-def mend_of(error: Exception, *, encrypted: bool) -> str | None:
-    """Return what helps against an error of connecting that waiting does not mend, if it is one.
+def fix_of(error: Exception, *, encrypted: bool) -> str | None:
+    """Return what helps against an error of connecting that waiting does not fix, if it is one.
 
     Args:
         error: what redis-py or the system raised.

@@ -1,62 +1,43 @@
-"""All keys in Redis: how a queue's messages, and what belongs to no queue, are named there.
+"""All keys in Redis: those of a shard, which share a hash tag, and those of the whole store."""
 
-The keys of one shard share a hash tag, the part in braces, so that a cluster keeps them together
-and one script may touch them all.
-"""
-
+from functools import cache
 from typing import Final
-from zlib import crc32
+
+from redis.crc import key_slot
 
 __all__ = [
-    "CHANNEL", "LONE", "QUEUES", "SHARDS", "SLOTS", "VERSION", "meta_key", "probe_key",
-    "script_keys", "shard_of",
+    "CHANNEL", "LAYOUT", "QUEUES", "SHARDS", "SLOTS", "VERSION", "copies", "meta_key", "probe_key",
+    "script_keys", "slot_of",
 ]  # fmt: skip
 
 VERSION: Final = b"bide:version"
 """A string: the version of the layout of all other keys."""
 
+LAYOUT: Final = 2
+"""The version of the layout that this engine reads and writes."""
+
 QUEUES: Final = b"bide:queues"
-"""A sorted set, all of score 0: the names of the queues."""
+"""A sorted set, every score is 0: the names of the queues."""
 
 CHANNEL: Final = "bide:wake:"
-"""What the channels begin with by which waiting lanes are told; behind it stands the lane."""
-
-SLOTS: Final = 64
-"""So many calls travel at once, at most, and of each its lane can be told the answer again."""
+"""In front of the name of a lane: the channel over which its waiting claims are woken."""
 
 SHARDS: Final = 64
-"""Of so many shards a queue can be made at most."""
+"""A queue has at most so many shards."""
+
+SLOTS: Final = 16384
+"""How many slots a cluster has."""
+
+_COPIES = 6
+"""In so many parts of the slots of a cluster there is a copy of what belongs to no queue."""
 
 _PARTS = (
-    "meta", "records", "delayed", "ready", "leased", "dead", "acked", "expired", "held", "leases",
-    "groups", "waiters", "order", "alive", "tail",
+    "meta", "records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups", "waiters",
 )  # fmt: skip
-
-
-_FEW: Final[dict[str, tuple[str, ...]]] = {
-    "records": ("records",),
-    "lease": ("leases",),
-    "put_one": ("meta", "records", "delayed", "tail"),
-    "cancel_one": ("meta", "records", "delayed", "order", "alive"),
-}
-"""What is given to who is to cost as little as can be; all others are given all keys."""
-
-LONE: Final = frozenset({"put_one", "cancel_one"})
-"""The scripts that do one small thing alone in their pipeline."""
 
 
 def _prefix(queue: str, shard: int) -> str:
     return f"bide:{{{queue}#{shard}}}:"
-
-
-def shard_of(id: str, shards: int) -> int:
-    """Return in which shard a message is.
-
-    Example:
-        >>> shard_of("order-42", 8)
-        6
-    """
-    return crc32(id.encode()) % shards
 
 
 def meta_key(queue: str, shard: int = 0) -> bytes:
@@ -65,16 +46,44 @@ def meta_key(queue: str, shard: int = 0) -> bytes:
 
 
 def probe_key(queue: str, shard: int = 0) -> bytes:
-    """Return a key that is written to find out whether replicas follow; it is gone in a second."""
+    """Return a key that is written, for a second, to find out whether replicas follow."""
     return f"{_prefix(queue, shard)}probe".encode()
 
 
-def script_keys(script: str, queue: str, lane: str, shard: int = 0) -> list[bytes]:
-    """Return the KEYS of a script: the last is that under which the lane finds its answers again.
+def script_keys(queue: str, lane: str, shard: int = 0) -> list[bytes]:
+    """Return the KEYS of a script; the last one holds the replies that a lane may ask for again.
 
     Example:
-        >>> script_keys("put_one", "orders", "4f")[0], script_keys("put_one", "orders", "4f")[-1]
-        (b'bide:{orders#0}:meta', b'bide:{orders#0}:try:4f')
+        >>> script_keys("orders", "4f")[-1]
+        b'bide:{orders#0}:try:4f'
     """
     prefix = _prefix(queue, shard)
-    return [f"{prefix}{part}".encode() for part in (*_FEW.get(script, _PARTS), f"try:{lane}")]
+    return [f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}")]
+
+
+def slot_of(key: bytes) -> int:
+    """Return the slot of a key in a cluster.
+
+    Example:
+        >>> slot_of(b"bide:{orders#0}:meta") == slot_of(b"bide:{orders#0}:dead")
+        True
+    """
+    slot: int = key_slot(key)
+    return slot
+
+
+@cache
+def copies(key: bytes) -> tuple[bytes, ...]:
+    """Return the names of the copies of a key in a cluster, spread so that no node has all of them.
+
+    Example:
+        >>> copies(b"bide:queues")[:2]
+        (b'bide:queues', b'bide:queues:2')
+    """
+    found: dict[int, bytes] = {}
+    number = 0
+    while len(found) < _COPIES:
+        name = b"%s:%d" % (key, number) if number else key
+        found.setdefault(slot_of(name) * _COPIES // SLOTS, name)
+        number += 1
+    return tuple(found.values())

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, unquote
 from redis import exceptions as raised
 from redis.connection import SSLConnection
 
-from bide.engines.redis.faults import mend_of
+from bide.engines.redis.faults import fix_of
 from bide.engines.redis.watch import Kept, Watch
 from bide.engines.registry import mask
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
@@ -74,10 +74,10 @@ class Sentinels:
             try:
                 facts = self._ask(address)
             except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
-                mend = mend_of(error, encrypted=issubclass(self._kind, SSLConnection))
-                if mend is not None:
+                fix = fix_of(error, encrypted=issubclass(self._kind, SSLConnection))
+                if fix is not None:
                     refusal = refusal or StoreUnavailable(
-                        f"{self._shown}: {shown}: {mend} ({error})"
+                        f"{self._shown}: {shown}: {fix} ({error})"
                     )
                 elif isinstance(error, raised.AuthenticationError) or _refused(error):
                     refusal = refusal or self._refusal(shown, error)
@@ -114,7 +114,7 @@ class Sentinels:
         first, *others = self._addresses
         self._addresses = (*others, first)
 
-    def _look(self, kept: Kept) -> frozenset[str]:
+    def _look(self, kept: Kept) -> frozenset[Address]:
         """Ask all of them; return where the master is by those who know of the last fail-over.
 
         One that is cut off together with an old master believes in it, so the first is not enough.
@@ -137,7 +137,7 @@ class Sentinels:
         self._epoch = epoch
         newest = [facts for facts in told if _epoch(facts) == epoch]
         sound = [facts for facts in newest if not _is_down(facts)]
-        return frozenset(map(_place, sound or newest))
+        return frozenset((facts["ip"], int(facts["port"])) for facts in sound or newest)
 
     def _ask(self, address: Address, kept: Kept | None = None) -> dict[str, str]:
         """Ask one of them; keep the connection if it is said where."""
@@ -158,25 +158,25 @@ class Sentinels:
     def _refusal(self, shown: str, error: Exception) -> StoreError:
         text = str(error)
         if "No such master" in text:
-            mend = f"the sentinels watch nothing by the name of {self._name!r}"
+            fix = f"the sentinels watch nothing by the name of {self._name!r}"
         elif "unknown command" in text:
-            mend = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
+            fix = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
         elif isinstance(error, raised.InvalidResponse):
-            mend = "nobody speaks the protocol of Redis there: is it the right port?"
+            fix = "nobody speaks the protocol of Redis there: is it the right port?"
         elif "Authentication required" in text or "NOAUTH" in text:
-            mend = (
+            fix = (
                 "the sentinels want a password of their own: ?sentinel_password=... (and "
                 "sentinel_user=...); what stands before the @ is for the servers"
             )
         elif isinstance(error, raised.AuthenticationError):
-            mend = "sentinel_user or sentinel_password is wrong"
+            fix = "sentinel_user or sentinel_password is wrong"
         elif isinstance(error, raised.NoPermissionError) or "NOPERM" in text:
-            mend = "this user may not ask the sentinels: its ACL there needs +sentinel|master"
+            fix = "this user may not ask the sentinels: its ACL there needs +sentinel|master"
         elif "protected mode" in text:
-            mend = "this sentinel is in protected mode: give it a password or a bind address"
+            fix = "this sentinel is in protected mode: give it a password or a bind address"
         else:
-            mend = "this sentinel refuses to answer"
-        refusal = StoreUnavailable(f"{self._shown}: {shown}: {mend} ({text})")
+            fix = "this sentinel refuses to answer"
+        refusal = StoreUnavailable(f"{self._shown}: {shown}: {fix} ({text})")
         refusal.__cause__ = error if isinstance(error, raised.ResponseError) else None
         return refusal
 

@@ -18,7 +18,7 @@ from bide.engines.redis.sentinel import (
 from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Address", "Settings", "read_url"]
+__all__ = ["Address", "Settings", "read_url", "shown_address"]
 
 _OPTIONS = (
     "timeout", "reconnect", "wait_replicas", "shards", "db", "ca", "cert", "cert_key", "verify",
@@ -44,22 +44,23 @@ class Settings(msgspec.Struct, frozen=True):
     cluster: tuple[Address, ...] | None = None
     """Nodes of a cluster, if it is one."""
 
-    def connection(self) -> Any:
-        """Return a connection that is not open yet.
+    @property
+    def address(self) -> Address:
+        """Where the server is that the URL names; of a socket, its path."""
+        if "path" in self.arguments:
+            return self.arguments["path"], 0
+        return self.arguments["host"], self.arguments["port"]
 
-        Raises:
-            StoreUnavailable: the sentinels do not say where the server is.
-        """
-        if self.sentinels is None:
+    def connection(self, address: Address) -> Any:
+        """Return a connection to an address that is not open yet."""
+        if "path" in self.arguments:
             return self.kind(**self.arguments)
-        host, port = self.sentinels.master()
-        return self.kind(host=host, port=port, **self.arguments)
-
-    def of_node(self, address: Address) -> "Settings":
-        """Return how to connect to one node of a cluster."""
         arguments = {**self.arguments, "host": address[0], "port": address[1]}
-        shown = f"{self.shown} ({address[0]}:{address[1]})"
-        return msgspec.structs.replace(self, arguments=arguments, shown=shown)
+        return self.kind(**arguments)
+
+    def shown_at(self, address: Address) -> str:
+        """Return the URL without its password, and in a cluster which node is meant."""
+        return self.shown if self.cluster is None else f"{self.shown} ({shown_address(address)})"
 
     def hurried(self, seconds: float) -> "Settings":
         """Return how to connect to somebody who is not waited for."""
@@ -68,6 +69,11 @@ class Settings(msgspec.Struct, frozen=True):
             self,
             arguments={**self.arguments, "socket_timeout": soon, "socket_connect_timeout": soon},
         )
+
+
+def shown_address(address: Address) -> str:
+    """Return an address as errors and logs show it."""
+    return f"{address[0]}:{address[1]}" if address[1] else address[0]
 
 
 def read_url(parts: SplitResult) -> Settings:

@@ -10,8 +10,7 @@ from redis import exceptions as raised
 from redis.connection import ConnectionPool
 
 from bide.engines.redis.faults import no_connection, translate
-from bide.engines.redis.link import place
-from bide.engines.redis.settings import read_url
+from bide.engines.redis.settings import read_url, shown_address
 from bide.model.errors import NotAStore, StoreError
 
 __all__ = ["Entry", "SortedSet"]
@@ -52,11 +51,11 @@ class SortedSet:
         settings = read_url(urlsplit(url))
         self.shown = settings.shown
         self._key = key
-        connection = settings.connection()
-        self._place = place(connection)
+        address = settings.address if settings.sentinels is None else settings.sentinels.master()
+        self._place = shown_address(address)
         arguments = dict(settings.arguments)
-        if settings.sentinels is not None:
-            arguments |= {"host": connection.host, "port": connection.port}
+        if "path" not in arguments:
+            arguments |= {"host": address[0], "port": address[1]}
         self._pool = ConnectionPool(connection_class=settings.kind, **arguments)
         self._client: Any = Redis(connection_pool=self._pool)
         kind = self._ask("TYPE", key)

@@ -17,8 +17,8 @@ CHECK = 1.0
 Kept = dict[tuple[str, int], Any]
 """By host and port of a sentinel: the connection to it, kept from round to round."""
 
-Told = Callable[[frozenset[str]], None]
-"""Told in each round where the master is: `host:port`, mostly one."""
+Told = Callable[[frozenset[tuple[str, int]]], None]
+"""Told in each round where the master is: host and port, mostly one."""
 
 
 class Watch:
@@ -29,7 +29,7 @@ class Watch:
             is known. It raises nothing.
     """
 
-    def __init__(self, look: Callable[[Kept], frozenset[str]]) -> None:
+    def __init__(self, look: Callable[[Kept], frozenset[tuple[str, int]]]) -> None:
         self._look = look
         self._fresh()
 

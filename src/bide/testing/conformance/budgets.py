@@ -52,7 +52,7 @@ class BudgetCases:
                 break
             assert page.messages
             cursor = page.cursor
-        assert found == IDS
+        assert (found if state else sorted(found)) == IDS  # without a state there is no order
 
     def test_a_page_over_ready_and_delayed_has_one_budget(self, desk: Desk) -> None:
         desk.put("a", "b", data=b"x" * KIB, json=False)

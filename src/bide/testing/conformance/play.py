@@ -60,7 +60,7 @@ def plain(command: cmd.Command, reply: Reply) -> Reply:
         return msgspec.structs.replace(reply, token=0)
     if isinstance(reply, Page) and isinstance(command, cmd.Scan):
         messages = reply.messages
-        if command.state is None and (command.where is None or command.where.group is None):
+        if command.state is None:
             messages = sorted(messages, key=lambda message: message.id)
         return Page(messages, None)
     return reply
@@ -73,9 +73,8 @@ def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     for state in states:
         seen[state] = _walk(engine, cmd.Scan(queue, state, limit=2), now)
     for group in GROUPS:
-        seen[f"group {group}"] = _walk(
-            engine, cmd.Scan(queue, where=cmd.Where(group=group), limit=2), now
-        )
+        members = _walk(engine, cmd.Scan(queue, where=cmd.Where(group=group), limit=2), now)
+        seen[f"group {group}"] = sorted(members, key=lambda message: message.id)
     by_page = _walk(engine, cmd.Scan(queue, limit=2), now)
     assert {message.id: message for message in by_page} == seen["all"]
     assert len(by_page) == len(seen["all"])

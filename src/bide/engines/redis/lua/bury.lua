@@ -1,15 +1,21 @@
--- bury: set messages aside as dead letters.
--- ARGV 5 reason; from 6 on, two for each: id, token
--- Reply: [now, 0, [outcome of each]]
-forget()
+-- include: records
+-- flags: allow-oom
+-- bury: make messages dead letters.
+-- ARGV 9 reason; from 10 on, two for each: id; token of the lease, or empty: one that nobody holds, which
+--      counts no attempt
+-- Reply: [now, [outcome of each]]
 local outcomes = {}
-for i = 6, #ARGV, 2 do
-  local r = R().locate(ARGV[i])
-  local done = r ~= nil and r.token == ARGV[i + 1]
-  if done then
-    R().failed(r, r.holder, ARGV[5], now, true)
-    R().let_go(r)
+for i = 10, #ARGV, 2 do
+  local id, token = ARGV[i], ARGV[i + 1]
+  local r = locate(id)
+  local done = r ~= nil and not r.state and (r.token or '') == token
+  if done and token ~= '' then
+    failed(r, ARGV[9], now, true)
+  elseif done then
+    add_failure(r, '', ARGV[9], now)
+    count('died')
+    set_aside(r, 'dead')
   end
-  outcomes[#outcomes + 1] = R().outcome(r, done)
+  outcomes[#outcomes + 1] = outcome(r, done)
 end
 return answer(outcomes)

@@ -1,123 +1,188 @@
--- claim: lease the next due messages; on the way take back what lapsed, expire what is too late.
--- A claim of very many comes in slices, so that no slice holds the server for long.
--- ARGV 5 count: how many are still wanted; 6 lease: milliseconds; 7 holder; 8 token: of the slice
---      before, or empty; how many may still be 9 taken back, 10 weighed, 11 examined; 12 how many
---      bytes the records may have
--- Reply: [head, ids, records, tags]; ids and tags are texts of lines, see tags_told; of many the
---   records are left to be fetched; head is JSON:
---   [now, token, next or null, weighted, taken back, weighed, examined, more slices to come]
---   Sent again after it had leased something: JSON [token, until], to be given to `recover`.
-local SLICE, LAPSES, WEIGHED, PROMOTE = 500, 200, 1000, 1024
-local wanted, holder = tonumber(ARGV[5]), ARGV[7]
-local lapses, weigh, examine = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-room = tonumber(ARGV[12] or math.huge)
-token = ARGV[8]
-forget()
-
-local lapsed, weighed, examined = 0, 0, 0
+-- include: records waking leasing
+-- flags: allow-oom
+-- claim: lease the next due messages. Collects lapsed leases, and expires what is too late.
+-- A claim of many comes in slices, so that no slice holds the server for long.
+-- ARGV 9 count: how many are still wanted; 10 lease: milliseconds; 11 holder
+--     12 token: of the slice before, or empty; how many may still be 13 taken back, 14 promoted,
+--     15 examined; 16 bytes: how large the reply may become
+--     17 source: empty; over several shards ready or delayed: where to take from, and nothing else
+--     18 floor: over several shards, the highest token that is known
+-- Reply: [head, ids, records]; head is JSON:
+--   [now, token, until, next or null, weighted, taken back, promoted, examined, more slices to come]
+local SLICE, READ, PROMOTE = 500, 64, 1024
+local wanted, holder, token = tonumber(ARGV[9]), ARGV[11], ARGV[12]
+local lapses, weigh, examine = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
+local left, source = tonumber(ARGV[16]), ARGV[17]
+local until_ = now + ARGV[10]
+local ids, texts = {}, {}
+local lapsed, promoted, examined = 0, 0, 0
 
 local function reply(next, more)
-  tell_counts()
-  remember_lease()
-  local following = next and string.format('%.3f', math.max(0, next - part)) or 'null'
-  local head = '[' .. concat({number(now), token == '' and '0' or token, following,
-    has('w') and '1' or '0', lapsed, weighed, examined, more and 'true' or 'false'}, ',') .. ']'
-  return {head, concat(ids, '\n'), texts, tags_told()}
+  write_counts()
+  if #ids > 0 then remember('lease ' .. token .. ' ' .. int(until_)) end
+  local following = next and string.format('%.3f', max(0, next - part)) or 'null'
+  local head = {int(now), token == '' and '0' or token, int(until_), following, tostring(has('w')),
+    lapsed, promoted, examined, tostring(more == true)}
+  return {'[' .. concat(head, ',') .. ']', ids, texts}
 end
 
-local function enroll()
-  call('ZADD', WAITERS, 'NX', number(now), LANE)
-  flag('l', true)
+if replayed then
+  token, until_ = match(replayed, '^lease (%d+) (%d+)$')
+  local mark = ' ' .. token .. ' ' .. until_ .. ' '
+  for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, until_, until_)) do
+    local id = sub(member, ORDER + 1)
+    local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
+    if text and lease and find(lease, mark, ORDER + 1, true) == ORDER + 1 then
+      ids[#ids + 1], texts[#texts + 1] = id, text
+    end
+  end
+  flags = flags .. 'w'  -- in the order of their ranks, as the client sorts them
+  return reply(nil, false)
+end
+
+local function give_token()
+  local known = tonumber(meta[1])
+  if token == '' and SHARDS == 1 then
+    token = int(call('HINCRBY', META, 'token', 1))
+    return
+  end
+  if token == '' then  -- each shard gives numbers of its own, above all that it has met (Lamport)
+    token = int((floor(max(known, tonumber(ARGV[18])) / SHARDS) + 1) * SHARDS + SHARD)
+  end
+  if tonumber(token) > known then call('HSET', META, 'token', token) end
+end
+
+-- Leases the first members of a set; returns whether there is room for more in the reply.
+local function lease(set, members)
+  local held, lapse, looked = {}, {}, 0
+  local mark
+  for first = 1, #members, READ do
+    local found = {}
+    for i = first, min(first + READ - 1, #members) do
+      found[#found + 1] = sub(members[i], ORDER + 1)
+    end
+    for i, text in ipairs(call('HMGET', RECORDS, unpack(found))) do
+      local id, member = found[i], members[first + i - 1]
+      local r = text and has('e') and parse(id, text)
+      if r and is_late(r) then
+        r.state, r.ended = 'expired', now
+        flag('k', true)
+        call('ZADD', KEPT, int(BASE.expired + now), member)
+        save(r)
+        count('expired')
+      elseif text then  -- else it is half a change, left by a server that died
+        left = left - #text - #id
+        if left < 0 and #ids > 0 then break end
+        if not mark then
+          give_token()
+          mark = ' ' .. token .. ' ' .. int(until_) .. ' ' .. holder
+        end
+        local n = #held
+        held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
+        lapse[n + 1], lapse[n + 2] = until_, member
+        ids[#ids + 1], texts[#texts + 1] = id, text
+      end
+      looked = looked + 1
+    end
+    if left < 0 and looked < first + #found - 1 then break end
+  end
+  examined = examined + looked
+  if #held > 0 then
+    for i = 1, #lapse, 2 do lapse[i] = int(until_) end
+    call('HSET', LEASES, unpack(held))
+    call('ZADD', LEASED, unpack(lapse))
+  end
+  if looked > 0 then call('ZREMRANGEBYRANK', set, 0, looked - 1) end
+  return looked == #members
+end
+
+local function due_of(set, most)
+  if set == READY then return call('ZRANGE', READY, 0, most - 1) end
+  return call('ZRANGEBYSCORE', DELAYED, '-inf', REACH, 'LIMIT', 0, most)
+end
+
+if source ~= '' then
+  local stale = token ~= '' and tonumber(call('HGET', META, 'returned') or 0) >= tonumber(token)
+  if exists and not has('p') and not stale then
+    local set = source == 'ready' and READY or DELAYED
+    lease(set, due_of(set, wanted))
+  end
 end
 
 local function wait()
   if LANE == '' then return end
-  if has('l') and W().leader == LANE then W().nobody_leads() end
+  if leader == LANE then lead_no_more() end
   enroll()
 end
 
-if not exists or has('p') then
-  wait()
+-- Returns from when on there is something to claim or to take back.
+local function next_moment()
+  if call('EXISTS', READY) == 1 then return now end
+  local due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]
+  local lapse = tonumber(call('ZRANGE', LEASED, 0, 0, 'WITHSCORES')[2])
+  due = due and floor(due / 256)
+  local moment = due and lapse and min(due, lapse) or due or lapse
+  return moment and max(now, moment)
+end
+
+if source == '' then
+  if not exists or has('p') then
+    wait()
+    return reply()
+  end
+  lapsed = take_back(lapses)
+  if lapsed == 200 then return reply(nil, true) end
+  local limit, full = min(wanted, SLICE), false
+  while #ids < limit and examined < examine and not full do
+    local set = DELAYED
+    if has('w') or call('EXISTS', READY) == 1 then
+      set = READY
+      while weigh > promoted do
+        local moved = promote(weigh - promoted)
+        promoted = promoted + moved
+        if moved < 1000 then break end
+        if weigh - promoted > 100 then return reply(nil, true) end
+      end
+    end
+    local members = due_of(set, limit - #ids)
+    if #members == 0 then break end
+    full = not lease(set, members)
+    if #ids < limit then weigh, promoted = max(PROMOTE, wanted), 0 end  -- some expired: look further
+  end
+  if #ids == SLICE and wanted > SLICE and not full then
+    return reply(nil, true)
+  end
+end
+
+if #ids > 0 or source ~= '' then
+  if #ids > 0 and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
+    call('ZREM', WAITERS, LANE)
+    if leader == LANE then lead_no_more() end
+    if first_waiter() then wake(next_moment()) end
+  end
   return reply()
 end
 
--- What lapsed.
-
-if lapses > 0 then
-  lapsed = take_back(math.min(lapses, LAPSES))
-  if lapsed == LAPSES then return reply(nil, true) end
-end
-
--- What is due. It goes straight from delayed to leased; by way of ready where weights or a backlog
--- matter.
-
-local ready = call('EXISTS', READY) == 1
-
-local function by_way_of_ready(left)
-  return ready or has('w') and call('ZCOUNT', DELAYED, '-inf', reach) > left
-end
-
-local function next_token() return call('HINCRBY', META, 'token', '1') end
-
-local limit = math.min(wanted, SLICE)
-while #ids < limit and examined < examine and not (full and #ids > 0) do
-  local set, members = DELAYED, nil
-  local left = math.min(limit - #ids, 1000)
-  if by_way_of_ready(wanted - #ids) then
-    while weigh > weighed do
-      local moved = promote(math.min(weigh - weighed, WEIGHED))
-      weighed = weighed + moved
-      if moved < WEIGHED then break end
-      if weigh - weighed > 100 then return reply(nil, true) end
-    end
-    set = READY
-    members = call('ZRANGE', READY, '0', left - 1)
-  else
-    members = call('ZRANGEBYSCORE', DELAYED, '-inf', reach, 'LIMIT', '0', left)
-  end
-  if #members == 0 then break end
-  local before = room
-  members = cut(members)
-  if full and set == DELAYED and has('w') then  -- the weightiest go first
-    room, full = before, false
-    weighed = weighed + promote(PROMOTE)
-    members = cut(call('ZRANGE', READY, '0', left - 1))
-    set = READY
-  end
-  examined = examined + #members
-  lease(set, members, holder, next_token)
-  if #ids < limit then  -- some were too late, so that it looks again, and may look further
-    ready = call('EXISTS', READY) == 1
-    weigh, weighed = math.max(PROMOTE, wanted), 0
-  end
-end
-
-if #ids > 0 then
-  wait_no_more()
-  return reply(nil, #ids == SLICE and wanted > SLICE and not full)
-end
-
 local moment = next_moment()
-if LANE == '' or not moment or token ~= '' then
-  if token == '' then wait() end
+if token ~= '' then return reply(moment and moment - now) end
+if LANE == '' or not moment then
+  wait()
   return reply(moment and moment - now)
 end
-local w = W()
-local at = w.at
-if w.leader and w.leader ~= LANE and at + BEAT > now then
+local at = lead_at
+if leader and leader ~= LANE and at + BEAT > now then
   if moment < at then
-    w.wake(moment)
+    wake(moment)
     at = moment
   end
   enroll()
-  if w.leader ~= LANE then
-    local second = w.first_waiter() == LANE
-    return reply(second and math.max(at + BEAT - now, 0) or nil)
+  if leader ~= LANE then
+    return reply(first_waiter() == LANE and max(at + BEAT - now, 0) or nil)
   end
 end
 call('ZREM', WAITERS, LANE)
-if w.leader ~= LANE or at ~= moment then
-  w.lead(LANE, moment)
-  w.deputize(moment)
+if leader ~= LANE or at ~= moment then
+  lead(LANE, moment)
+  deputize(moment)
 end
 return reply(moment - now)

@@ -1,5 +1,7 @@
--- decline: a lane was told of something, and nobody waits there any more: tell another one.
+-- include: waking
+-- flags: allow-oom
+-- decline: a lane was told of something and does not wait there any more: tell another one.
 -- Reply: nothing
 call('ZREM', WAITERS, LANE)
-if has('l') and W().leader == LANE then W().elect(W().at) end
+if has('l') and leader == LANE then elect(lead_at) end
 return false

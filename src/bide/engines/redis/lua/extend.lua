@@ -1,25 +1,17 @@
+-- include: records
+-- flags: allow-oom
 -- extend: let leases lapse at another moment.
--- ARGV 5 lease: milliseconds from now; from 6 on, two for each: id, token
--- Reply: [now, 0, [outcome of each]]
-forget()
-local outcomes = {}
-local moment = now + ARGV[5]
-local before, after = {}, {}  -- how many of each lease, and the ids of each that they change to
-local held = {}
-for i = 6, #ARGV, 2 do
-  local r = R().locate(ARGV[i])
+-- ARGV 9 lease: milliseconds from now; from 10 on, two for each: id, token
+-- Reply: [now, [outcome of each]]
+local outcomes, moment = {}, now + ARGV[9]
+for i = 10, #ARGV, 2 do
+  local r = locate(ARGV[i])
   local done = r ~= nil and r.token == ARGV[i + 1]
-  if done and r.until_ ~= moment then
-    before[r.lease] = (before[r.lease] or 0) + 1
-    r.lease, r.until_ = r.token .. ' ' .. number(moment), moment
-    after[r.lease] = after[r.lease] or {}
-    after[r.lease][#after[r.lease] + 1] = r.id
-    held[#held + 1] = r.id
-    held[#held + 1] = sub(r.seq, 1, NAME) .. r.lease .. ' ' .. r.holder
+  if done then
+    r.until_ = moment
+    call('HSET', LEASES, r.id, concat({r.order, r.token, int(moment), r.holder}, ' '))
+    call('ZADD', LEASED, int(moment), r.member)
   end
-  outcomes[#outcomes + 1] = R().outcome(r, done)
+  outcomes[#outcomes + 1] = outcome(r, done)
 end
-for lease, ids in pairs(after) do L().hold(lease, number(moment), ids) end
-many('HSET', HELD, held)
-for lease, total in pairs(before) do L().let_go(lease, total) end
 return answer(outcomes)

@@ -1,15 +1,19 @@
+-- flags: no-writes
 -- find: look at messages by id.
--- ARGV 5 how many bytes the records may have, the first one in any case; from 6 on: ids
--- Reply: [now, records, what `held` says of each, or false]; of the first ids, if all are too large
-local ids, texts, room = {}, {}, tonumber(ARGV[5])
-local empty = true
-for i = 6, #ARGV do
-  local text = call('HGET', RECORDS, ARGV[i])
-  if text then
-    room = room - #text
-    if room < 0 and not empty then break end
-    empty = false
+-- ARGV 9 bytes: how large the reply may become; from 10 on: ids
+-- Reply: [now, records, leases]: of the first ids, for which there is room; false where there is none
+local READ = 64
+local texts, ids, left, some = {}, {}, tonumber(ARGV[9]), false
+for first = 10, #ARGV, READ do
+  local last = min(first + READ - 1, #ARGV)
+  for i, text in ipairs(call('HMGET', RECORDS, unpack(ARGV, first, last))) do
+    if text then
+      left = left - #text
+      if left < 0 and some then break end
+      some = true
+    end
+    texts[#texts + 1], ids[#ids + 1] = text, ARGV[first + i - 1]
   end
-  ids[i - 5], texts[i - 5] = ARGV[i], without_tag(text, ALIVE)
+  if left < 0 and some then break end
 end
-return {number(now), texts, L().marks_of(ids)}
+return {int(now), texts, #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}}

@@ -1,173 +1,100 @@
--- put: store messages whose ids are not there yet.
--- ARGV 5 flags: of all messages, w: one has a priority, g: a group, e: an expiry; f: all ids were
---        made up for them
---      6 when: of all: a moment, or + and a delay; empty: each has its own
---      7 priority: of all; empty: each has its own
---      8 lines: the ids as the order of puts tells them when all of them are new
---      9 tag: with it records are whole, see _tags.lua; empty: they are told from the kind on
---      from 10 on, no id twice: all ids; all records; and where each has its own,
---      of all the moment or the delay, and of all the priority, or priority, moment of death
---      or -, and group; of several shards also the number of each among those of all shards, of
---      which all are in one chunk
--- Reply: [now, made, [[index, outcome...] of each that was there], the next number or nothing]
+-- include: records waking
+-- put: store messages. No id is named twice.
+-- ARGV 9 conflict: what becomes of a message that is there: keep, replace, or revive (dead ones only)
+--     10 version: replace only messages that still are of it, and store nothing new; or empty
+--     11 flags: w some have a priority, g a group, e an expiry
+--     12 numbers: in a queue of several shards, the place of each among those of all shards
+--     13 when: of all messages, a moment, or + and a delay; empty: each has its own
+--     14 mark: of all messages, "priority", or "priority died group" with - for no death; or empty
+--     from 15 on, for each: id; record from `kind` on; when 13 or 14 is empty also when and mark
+-- Reply: [now, made, next number, [index, outcome] of each message that was there or is not stored]
+local conflict, version = ARGV[9], ARGV[10]
+local all_when, all_mark = ARGV[13], ARGV[14]
+local width = (all_when == '' or all_mark == '') and 4 or 2
+local total = (#ARGV - 14) / width
 make()
-forget()
-local own = (ARGV[6] == '' and 1 or 0) + (ARGV[7] == '' and 1 or 0)
-local several = SHARDS ~= 1
-local total = (#ARGV - 9) / (2 + own + (several and 1 or 0))
-local first_text, first_when, first_mark = 9 + total, 9 + total * 2, 9 + total * (1 + own)
-local first_number = 9 + total * (2 + own)
 
--- Whether all ids are new for sure. Those that were made up can be there only if this very call came
--- before; then its tag is known. And nothing speaks against the tag, see is_tagged.
-local function is_fresh()
-  if several or ARGV[9] == '' or not find(ARGV[5], 'f', 1, true) then return false end
-  local chunk = floor(seq / PLACES) + (open > 0 and 1 or 0)
-  local found = call('HMGET', ALIVE, ARGV[9], '@' .. string.format('%010x', chunk))
-  return not found[1] and not found[2]
-end
+local numbers = {}
+for number in string.gmatch(ARGV[12], '%d+') do numbers[#numbers + 1] = tonumber(number) end
 
-local known = {}
-if total > 0 and not is_fresh() then known = call('HMGET', RECORDS, unpack(ARGV, 10, 9 + total)) end
-local new, kept = total, {}
-for i = 1, total do
-  if known[i] then new = new - 1 end
-end
-local name, place, lines = '', 0, ARGV[8]
-local base, span = 0, new  -- the number of the first new one, and to behind the last one
-if several and new > 0 then
-  local ids, places = {}, {}
-  for i = 1, total do
-    if not known[i] then
-      local at = tonumber(ARGV[first_number + i])
-      if #ids == 0 then base = at end
-      ids[#ids + 1], places[#places + 1] = ARGV[9 + i], at - base
-      span = at - base + 1
-    end
-  end
-  name, place = room(new, span, base)
-  lines = O().lines_for(ids, new >= LONG, places)
-elseif new > 0 then
-  name, place = room(new, new)
-  if new < total then
-    local ids = {}
-    for i = 1, total do
-      if not known[i] then ids[#ids + 1] = ARGV[9 + i] end
-    end
-    lines = O().lines_for(ids, new >= LONG)
-  end
-end
+local ids, known = {}, {}
+for i = 1, total do ids[i] = ARGV[15 + (i - 1) * width] end
+if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
 
--- What is to be stored, for variadic commands.
+local ranks, texts, groups, told = {}, {}, {}, {}
+local earliest, new = nil, 0
+local last_when, due, due_text, last_mark, priority, died, group
 
-local start = place
-local ranks, texts, groups = {}, {}, {}
-local r, t = 0, 0
-local earliest, due, due_text, rank, row
-local when_before, priority_before, priority, died
-local digits = {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'}
-
-local function resolve(when)
-  due = tonumber(when)
-  if byte(when) == 43 then due = now + due end
+local function read_when(when)
+  last_when, due = when, tonumber(when)
+  if sub(when, 1, 1) == '+' then due = now + due end
   due_text = string.format(' %013d ', due)
-  when_before, rank = when, nil
 end
 
-local function row_of(place, low)
-  return name .. string.format('%02x', (place - low) / 16)
+local function read_mark(mark)
+  last_mark = mark
+  priority, died, group = match(mark, '^(%d+) ?(%S*) ?(.*)$')
+  died = tonumber(died)
 end
 
-local function place_dead(mark, member)
-  local group
-  priority, died, group = string.match(mark, '^(%d+) (%S+) (.*)$')
+-- Stores a message in the order `order`. Returns the set where it now stands.
+local function store(order, id, text)
+  local member = order .. id
+  texts[#texts + 1], texts[#texts + 2] = id, order .. due_text .. text
   if group ~= '' then
-    groups[#groups + 1] = '0'
-    groups[#groups + 1] = group .. '\1' .. member
+    groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
   end
-  if died == '-' then return false end
-  call('ZADD', ENDED.dead, died, member)
-  count('died')
-  return true
+  if died then
+    call('ZADD', DEAD, int(died), member)
+    count('died')
+    return DEAD
+  end
+  ranks[#ranks + 1], ranks[#ranks + 2] = int(due * 256 + 255 - priority), member
+  if not earliest or due < earliest then earliest = due end
+  return DELAYED
 end
 
--- As most messages are that are put together: all new, and alike but for id and body. With a tag
--- the records are whole.
-local function place_alike(tagged)
-  resolve(ARGV[6])
-  rank, earliest = number(due * 256 + 255 - ARGV[7]), due
-  for i = 1, total do
-    local low, id = place % 16, ARGV[9 + i]
-    if low == 0 or i == 1 then row = row_of(place, low) end
-    local digit, text = digits[low + 1], ARGV[first_text + i]
-    texts[t + 1], texts[t + 2] = id, tagged and text or row .. digit .. due_text .. text
-    ranks[t + 1], ranks[t + 2] = rank, row .. digit .. id
-    t, place = t + 2, place + 1
-  end
+local function is_replaced(r)
+  if r.token or conflict == 'keep' then return false end
+  if conflict == 'revive' then return r.state == 'dead' end
+  return (not r.state or r.state == 'dead') and (version == '' or is_still(r, 'v' .. version))
 end
 
-local function place_one(i, id)
-  local when = own > 0 and ARGV[6] == '' and ARGV[first_when + i] or ARGV[6]
-  if when ~= when_before then resolve(when) end
-  if several then place, row = start + ARGV[first_number + i] - base, nil end
-  local low = place % 16
-  if low == 0 or not row then row = row_of(place, low) end
-  local seq_text = row .. digits[low + 1]
-  local member = seq_text .. id
-  local text = ARGV[first_text + i]
-  if ARGV[9] ~= '' then text = sub(text, 29) end
-  texts[t + 1], texts[t + 2] = id, seq_text .. due_text .. text
-  t, place = t + 2, place + 1
-  local mark = ARGV[7]
-  local dead = false
-  if mark == '' then
-    mark = ARGV[first_mark + i]
-    if find(mark, ' ', 1, true) then
-      dead = place_dead(mark, member)
-      mark = priority
-    end
-  end
-  if not dead then
-    if not rank or mark ~= priority_before then
-      priority_before, rank = mark, number(due * 256 + 255 - mark)
-    end
-    ranks[r + 1], ranks[r + 2] = rank, member
-    r = r + 2
-    if not earliest or due < earliest then earliest = due end
-  end
-end
-
--- Whether a tag can be taken at its word: the messages stand as it was reckoned with.
-local function is_tagged()
-  local tag = ARGV[9]
-  if tag == '' or new < total or place > 0 then return false end
-  if call('HSETNX', ALIVE, tag, name .. ' ' .. number(now)) == 0 then return false end
-  if call('HSETNX', ALIVE, '@' .. name, tag) == 1 then return true end
-  call('HDEL', ALIVE, tag)
-  return false
-end
-
-if is_tagged() then
-  flag('t', true)
-  place_alike(true)
-elseif new == total and own == 0 and not several and ARGV[9] == '' then
-  place_alike(false)
-else
-  for i = 1, total do
-    local id = ARGV[9 + i]
-    if known[i] then
-      kept[#kept + 1] = '[' .. (i - 1) .. ',' .. R().outcome(R().locate(id, known[i]), false) .. ']'
+local left = {}
+for i = 1, total do
+  local id, at = ids[i], 15 + (i - 1) * width
+  local when = width == 4 and ARGV[at + 2] or all_when
+  local mark = width == 4 and ARGV[at + 3] or all_mark
+  if when ~= last_when then read_when(when) end
+  if mark ~= last_mark then read_mark(mark) end
+  if known[i] then
+    local r = locate(id, known[i])
+    local replaced = is_replaced(r)
+    if replaced then
+      if r.state == 'dead' then count('revived') end
+      if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
+      left[#left + 1] = {r, store(r.order, id, ARGV[at + 1])}
+      local stands = died and 'dead' or due <= now and 'ready' or 'delayed'
+      told[#told + 1] = cjson.encode({i - 1, true, stands, due, died or null})
     else
-      place_one(i, id)
+      told[#told + 1] = '[' .. (i - 1) .. ',' .. sub(outcome(r, false), 2)
     end
+  elseif conflict == 'revive' or version ~= '' then
+    told[#told + 1] = '[' .. (i - 1) .. ',false]'
+  else
+    if numbers[i] and numbers[i] > seq then seq = numbers[i] end
+    store(string.format('%012x', seq), id, ARGV[at + 1])
+    seq, new = seq + 1, new + 1
   end
 end
+for letter in string.gmatch(ARGV[11], '%a') do flag(letter, true) end
 if new > 0 then
-  list(new, span, name, start, lines)
-  add('ZADD', DELAYED, ranks)
-  many('HSET', RECORDS, texts)
-  many('ZADD', GROUPS, groups)
-  for letter in string.gmatch(ARGV[5], '[wge]') do flag(letter, true) end
-  wake(earliest)
+  call('HSET', META, 'seq', int(seq))
+  count('put', new)
 end
-return answer(kept, several and seq)
+if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
+if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
+if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
+for _, each in ipairs(left) do leave(each[1], each[2]) end
+wake(earliest)
+return finish('[' .. int(now) .. ',' .. made .. ',' .. int(seq) .. ',[' .. concat(told, ',') .. ']]')

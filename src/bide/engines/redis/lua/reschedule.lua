@@ -1,22 +1,20 @@
+-- include: records waking
 -- reschedule: move messages that nobody holds to another moment.
--- ARGV 5 when: a moment, or + and a delay; 6 still: what the caller saw (see is_still), or
---      empty; from 7 on: ids
--- Reply: [now, 0, [outcome of each]]
-forget()
-local due, still = tonumber(ARGV[5]), ARGV[6]
-if byte(ARGV[5]) == 43 then due = now + due end
+-- ARGV 9 when: a moment, or + and a delay; 10 still: what the caller saw (see is_still), or empty
+--     from 11 on: ids
+-- Reply: [now, [outcome of each]]
+local due, still = tonumber(ARGV[9]), ARGV[10]
+if sub(ARGV[9], 1, 1) == '+' then due = now + due end
 local outcomes, moved = {}, false
-for i = 7, #ARGV do
-  local r = R().locate(ARGV[i])
-  local done = false
-  if r and not r.token and not r.aside and (still == '' or R().is_still(r, still)) then
-    R().leave(r)
+for i = 11, #ARGV do
+  local r, found = locate_pending(ARGV[i])
+  local done = r ~= nil and (still == '' or is_still(r, still))
+  if done then
     r.due = due
-    R().to_delayed(r)
-    R().save(r)
-    done, moved = true, true
+    to_delayed(r)
+    moved = true
   end
-  outcomes[#outcomes + 1] = R().outcome(r, done)
+  outcomes[#outcomes + 1] = outcome(found, done)
 end
 if moved then wake(due) end
 return answer(outcomes)

@@ -1,21 +1,18 @@
--- revive: let dead letters be handed out again, with all their attempts before them.
--- ARGV 5 delay; from 6 on: ids
--- Reply: [now, 0, [outcome of each]]
-forget()
-local due = now + ARGV[5]
+-- include: records waking
+-- revive: let dead letters be delivered again, with all their attempts.
+-- ARGV 9 delay; from 10 on: ids
+-- Reply: [now, [outcome of each]]
 local outcomes, moved = {}, false
-for i = 6, #ARGV do
-  local r = R().locate(ARGV[i])
-  local done = false
-  if r and r.aside == 'dead' then
-    R().leave(r)
-    r.due, r.attempt = due, 0
-    R().to_delayed(r)
-    R().save(r)
+for i = 10, #ARGV do
+  local r = locate(ARGV[i])
+  local done = r ~= nil and r.state == 'dead'
+  if done then
+    r.due, r.attempt = now + ARGV[9], 0
+    to_delayed(r)
     count('revived')
-    done, moved = true, true
+    moved = true
   end
-  outcomes[#outcomes + 1] = R().outcome(r, done)
+  outcomes[#outcomes + 1] = outcome(r, done)
 end
-if moved then wake(due) end
+if moved then wake(now + ARGV[9]) end
 return answer(outcomes)

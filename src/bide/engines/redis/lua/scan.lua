@@ -1,157 +1,158 @@
+-- include: records ranges
+-- flags: no-writes
 -- scan: look at messages, a slice at a time.
--- ARGV 5 which: all, group, ready, delayed, leased, dead, acked, expired
---      6 of delayed ones: due or waiting, or empty for both
---      7 after, 8 before, 9 group: what all must have in common, or empty
---      10 limit; 11 and 12 the place behind which to go on: rank and seq, or empty
---      13 how many bytes the records may have; 14: 1 if the first one may in any case
--- Reply: [head, ids, records, what `held` says of each, or false]
---   head is JSON: [now, place or null, full], place as two texts; full: there was no room for more
-local which, due = ARGV[5], ARGV[6]
-local after, before, group = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
-local limit = math.min(tonumber(ARGV[10]), 500)
-local rank, seq = ARGV[11], ARGV[12]
-local ids, texts, marks = {}, {}, {}
-local place
-local room, first_fits, full = tonumber(ARGV[13]), ARGV[14] == '1', false
+-- ARGV 9 which: delayed, ready, leased, dead, acked, expired, group or all
+--     10 due: of delayed ones: due, waiting, or empty for both
+--     11 after, 12 before, 13 group: what all must have in common, or empty
+--     14 limit; 15 bytes: how large the reply may become; - in front: it may be empty
+--     16, 17 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
+--            were told of its first bucket. Empty at the beginning
+-- Reply: [now, place or empty, 1 if there was no room for more, ids, records, leases]; place is two texts
+local which, due, group = ARGV[9], ARGV[10], ARGV[13]
+local after, before = tonumber(ARGV[11]), tonumber(ARGV[12])
+local limit, left = min(tonumber(ARGV[14]), 500), math.abs(tonumber(ARGV[15]))
+local may_be_empty = sub(ARGV[15], 1, 1) == '-'
+local rank, order = tonumber(ARGV[16]), ARGV[17]
+local READ, VISITS = 32, 2000
+local ids, texts, visits, full = {}, {}, 0, '0'
+local place = {ARGV[16], ARGV[17]}
 
-local function fits(id, text)
-  if not after and not before and group == '' then return true end
-  local r = R().parse(id, text)
-  return (not after or r.due >= after) and (not before or r.due < before)
-    and (group == '' or r.group == group)
-end
-
--- Returns whether there was room for it.
+-- Adds a message if it is wanted; returns false if there is no room for it.
 local function add(id, text)
-  if not fits(id, text) then return true end
-  if #text > room and not (first_fits and #ids == 0) then
-    full = true
+  visits = visits + 1
+  if after or before or group ~= '' then
+    local r = parse(id, text)
+    if (after and r.due < after) or (before and r.due >= before)
+      or (group ~= '' and r.group ~= group) then return true end
+  end
+  if #ids >= limit or ((#ids > 0 or may_be_empty) and #text + #id > left) then
+    full = '1'
     return false
   end
-  room = room - #text
-  ids[#ids + 1], texts[#texts + 1] = id, without_tag(text, ALIVE)
-  marks[#marks + 1] = call('HGET', HELD, id) or L().mark_in_whole(id)
+  left = left - #text - #id
+  ids[#ids + 1], texts[#texts + 1] = id, text
   return true
 end
 
--- Adds those of a chunk that stand behind the place; returns whether there was room for all.
-local function add_listed(found, seqs)
-  local first = 1
-  while first <= #found and seqs[first] <= seq do first = first + 1 end
-  while first <= #found do
-    local last = math.min(#found, first + math.max(math.min(limit - #ids, 16), 1) - 1)
-    local records = call('HMGET', RECORDS, unpack(found, first, last))
-    for i = first, last do
-      local record = records[i - first + 1]
-      if record and place_of(record, ALIVE) == seqs[i] then
-        if #ids == limit or not add(found[i], record) then return false end
-      end
-      place = {'0', seqs[i]}
-    end
-    first = last + 1
+-- Adds members, and sets the place behind each; returns false if there is no room for one.
+local function add_members(members, ranks)
+  local found = {}
+  for i, member in ipairs(members) do found[i] = sub(member, ORDER + 1) end
+  for i, text in ipairs(#found > 0 and call('HMGET', RECORDS, unpack(found)) or {}) do
+    if text and not add(found[i], text) then return false end
+    place = {ranks and int(ranks[i]) or '0', sub(members[i], 1, ORDER)}
   end
   return true
 end
 
-local function all()
-  local at = tonumber(sub(seq, 1, 10), 16) or 0
-  for _ = 1, 40 do
-    local text = call('ZRANGEBYSCORE', ORDER, at, '+inf', 'LIMIT', '0', '1')[1]
-    if not text then break end
-    if not add_listed(O().told_by_chunk(text)) then return end
-    at = tonumber(sub(text, 1, 10), 16) + 1
-    if #ids == limit then return end
-  end
-  if call('ZCOUNT', ORDER, at, '+inf') > 0 then return end
-  local name = string.format('%010x', floor((meta[4] or 0) / PLACES))
-  if add_listed(O().told_by(name, '', call('GET', TAIL) or '')) then place = nil end
-end
-
-local function of_group()
-  local prefix = group .. '\1'
-  local low = seq == '' and '[' .. prefix or '(' .. prefix .. seq .. '\255'
-  local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, limit)
-  for _, entry in ipairs(entries) do
-    local member = sub(entry, #prefix + 1)
-    local id = sub(member, SEQ + 1)
-    if not add(id, call('HGET', RECORDS, id)) then return end
-    place = {'0', sub(member, 1, SEQ)}
-  end
-  if #entries < limit then place = nil end
-end
-
--- Returns at which index of a set the first one stands behind a rank and a seq.
+-- Returns the index of the first member of a set behind the place.
 local function behind(set)
-  local low = call('ZCOUNT', set, '-inf', '(' .. rank)
-  local high = call('ZCOUNT', set, '-inf', rank)
+  local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
+  local high = call('ZCOUNT', set, '-inf', int(rank))
   while low < high do
     local middle = floor((low + high) / 2)
-    local member = call('ZRANGE', set, middle, middle)[1]
-    if sub(member, 1, SEQ) > seq then high = middle else low = middle + 1 end
+    if sub(call('ZRANGE', set, middle, middle)[1], 1, ORDER) > order then
+      high = middle
+    else
+      low = middle + 1
+    end
   end
   return low
 end
 
-local function of_set(set)
-  local first, reach = 0, math.huge
-  if seq ~= '' then first = behind(set) end
-  if which == 'delayed' then
-    local low = 0
-    if due == 'waiting' then low = now * 256 + 256 end
-    if after then low = math.max(low, after * 256) end
-    first = math.max(first, call('ZCOUNT', set, '-inf', '(' .. number(low)))
-    if due == 'due' then reach = now * 256 + 255 end
-    if before then reach = math.min(reach, before * 256 - 1) end
+-- Scans one range of a set; returns false if it is not over.
+local function scan_range(set, low, high)
+  if rank and rank > high then return true end
+  local first
+  if rank and rank >= low then
+    first = behind(set)
+  else
+    first = call('ZCOUNT', set, '-inf', '(' .. int(low))
   end
-  local found = call('ZRANGE', set, first, first + limit - 1, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    local at = tonumber(found[i + 1])
-    if at > reach then
-      place = nil
-      return
+  while true do
+    if visits >= VISITS then return false end
+    local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
+    local members, ranks = {}, {}
+    for i = 1, #found, 2 do
+      local at = tonumber(found[i + 1])
+      if at > high then break end
+      members[#members + 1], ranks[#ranks + 1] = found[i], at
     end
-    local id = sub(found[i], SEQ + 1)
-    if not add(id, call('HGET', RECORDS, id)) then return end
-    place = {number(at), sub(found[i], 1, SEQ)}
+    if not add_members(members, ranks) then return false end
+    if #members < READ then return true end
+    first = first + READ
   end
-  if #found < limit * 2 then place = nil end
 end
 
--- Those who lapse at the same moment stand by seq, whatever leases they are of.
-local function of_leases()
-  local looked = 0
-  while #ids < limit and looked < 500 do
-    local low = rank == '' and '-inf' or seq == '' and '(' .. rank or rank
-    local moment = call('ZRANGEBYSCORE', LEASED, low, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
-    if not moment then
+local function scan_state()
+  local low, high = after, before
+  if which == 'delayed' or which == 'ready' then
+    after, before = nil, nil  -- the range says it
+  else
+    low, high = nil, nil
+  end
+  if due == 'due' then high = min(high or now + 1, now + 1) end
+  if due == 'waiting' then low = max(low or 0, now + 1) end
+  for _, range in ipairs(ranges(which, low, high)) do
+    if not scan_range(unpack(range)) then return end
+  end
+  place = nil
+end
+
+local function scan_group()
+  local prefix = group .. '\1'
+  while visits < VISITS do
+    local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
+    local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, READ)
+    local members = {}
+    for i, entry in ipairs(entries) do members[i] = sub(entry, #prefix + 1) end
+    if not add_members(members) then return end
+    if #members < READ then
       place = nil
       return
     end
-    if moment ~= rank then rank, seq = moment, '' end
-    local members = {}
-    for _, lease in ipairs(call('ZRANGEBYSCORE', LEASED, moment, moment)) do
-      local held, _, read = L().held_by(lease)
-      looked = looked + floor(read / 8)
-      for i, text in ipairs(each('HMGET', RECORDS, held)) do
-        local at = text and place_of(text, ALIVE)
-        if at and at > seq then members[#members + 1] = at .. held[i] end
+    order = sub(members[#members], 1, ORDER)
+    place = {'0', order}
+  end
+end
+
+local function fits(pairs)
+  local bytes = 0
+  for _, text in ipairs(pairs) do bytes = bytes + #text end
+  return #ids + #pairs / 2 <= limit and bytes <= left
+end
+
+-- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
+-- been told of this bucket.
+local function scan_all()
+  local cursor, told = ARGV[16] == '' and '0' or ARGV[16], {}
+  for each in string.gmatch(order, '%x+') do told[each] = true end
+  repeat
+    local size = min(READ, floor((limit - #ids) / 2))
+    if next(told) or size < 1 then size = 1 end
+    local reply = call('HSCAN', RECORDS, cursor, 'COUNT', size)
+    if size > 1 and not fits(reply[2]) then reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1) end
+    local mine = {}
+    for each in pairs(told) do mine[#mine + 1] = each end
+    for i = 1, #reply[2], 2 do
+      local id, text = reply[2][i], reply[2][i + 1]
+      local at = sub(text, 1, ORDER)
+      if not told[at] then
+        if not add(id, text) then
+          place = {cursor, concat(mine, '-')}
+          return
+        end
+        mine[#mine + 1] = at
       end
     end
-    table.sort(members)
-    for _, member in ipairs(members) do
-      if #ids == limit then return end
-      looked = looked + 1
-      local id = sub(member, SEQ + 1)
-      if not add(id, call('HGET', RECORDS, id)) then return end
-      place = {moment, sub(member, 1, SEQ)}
-    end
-    place = {moment, 'fffffffffffff'}
-    seq = ''
-  end
+    cursor, told = reply[1], {}
+    place = {cursor, ''}
+  until cursor == '0' or visits >= VISITS
+  if cursor == '0' then place = nil end
 end
 
-if which == 'all' then all()
-elseif which == 'group' then of_group()
-elseif which == 'leased' then of_leases()
-else of_set(ENDED[which] or ({delayed = DELAYED, ready = READY})[which]) end
-return {cjson.encode({now, place or null, full}), ids, texts, marks}
+if which == 'all' then scan_all()
+elseif which == 'group' then scan_group()
+else scan_state() end
+local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
+return {int(now), place or '', full, ids, texts, leases}

@@ -1,10 +1,9 @@
--- shards: of how many shards a queue is made.
--- ARGV 5: of how many to make it if it is not there, or empty: only look
--- Reply: JSON [now, made, how many or 0, the next number of a message here]
-local wanted = tonumber(ARGV[5])
-local found = exists and tonumber(meta[7] or 1) or 0
-if not exists and wanted then
-  SHARDS, found = wanted, wanted
+-- shards: tell of how many shards a queue is made.
+-- ARGV 9 wanted: of how many to make it if it is not there; empty: only look
+-- Reply: [now, made, how many or 0, next number of a message here]
+if not exists and ARGV[9] ~= '' then
+  SHARDS = tonumber(ARGV[9])
+  meta[5] = SHARDS
   make()
 end
-return finish('[' .. concat({number(now), made, found, number(seq)}, ',') .. ']')
+return finish('[' .. concat({int(now), made, exists and meta[5] or '0', int(seq)}, ',') .. ']')

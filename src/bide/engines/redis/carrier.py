@@ -1,0 +1,351 @@
+"""Commands on their way: to the server that has their slot, and again if they were lost."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import exceptions as raised
+
+from bide.engines.redis.connection import Connection, Lost, is_away, pack
+from bide.engines.redis.faults import Refusal, passes, translate
+from bide.engines.redis.nodes import Nodes
+from bide.engines.redis.settings import Address, Settings, shown_address
+from bide.engines.redis.shards import ShardMismatch
+from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUnavailable
+
+__all__ = ["Carrier", "Sent"]
+
+PROBE_MS = 300
+"""Milliseconds in which replicas that were missing have to show that they are back."""
+
+_log = logging.getLogger("bide.redis")
+
+
+@dataclass(slots=True)
+class Sent:
+    """One command on its way."""
+
+    slot: int
+    packed: Callable[[bool], bytes]
+    """The command as it goes to the server, for the first time or again."""
+    writes: bool
+    hurried: bool
+    """It does not wait for a server that is away."""
+    probe: bytes
+    answer: Any = None
+    again: bool = False
+    """It may have arrived before, so that it is not to be carried out twice."""
+    asking: Address | None = None
+    """Which server to ask once, though the slot is not its own yet."""
+    away: bool = False
+    """There is no connection to the server that has it."""
+    done: bool = False
+    tries: int = 0
+
+
+class Carrier:
+    """Carries commands to the servers of a store, until they are done or given up.
+
+    Args:
+        settings: what the URL says.
+        nodes: the servers, and connections to them.
+    """
+
+    def __init__(self, settings: Settings, nodes: Nodes) -> None:
+        self._settings = settings
+        self._nodes = nodes
+        self._short: set[Address] = set()
+        self._given_up: set[int] = set()
+        self.wrote = False
+        """Whether a change was carried out: the server was the master then."""
+        self.on_loss: Callable[[], None] | None = None
+        """Called when a connection was lost, or another server has a slot."""
+
+    def carry(self, sent: Sequence[Sent]) -> None:
+        """Send to all servers at once, and again what was lost or sent to the wrong one."""
+        deadline: float | None = None
+        pause = 0.005
+        while True:
+            groups: dict[Address, list[Sent]] = {}
+            for each in sent:
+                if not each.done and (address := self._place(each)) is not None:
+                    groups.setdefault(address, []).append(each)
+            posted = []
+            for address, group in groups.items():
+                connection = self._ready(address, group)
+                if connection is not None and (count := self._post(connection, group)):
+                    posted.append((connection, group, count))
+            reached = [self._receive(*posting) for posting in posted]
+            for (connection, group, _), replicas in zip(posted, reached, strict=True):
+                if replicas is not None:  # all has been read: connections can be used
+                    self._confirm(connection.address, group, replicas)
+            _keep_order(sent)
+            left = [each for each in sent if not each.done]
+            if not left:
+                break
+            now = time.monotonic()
+            deadline = deadline or now + self._settings.reconnect
+            moved = self._refresh()
+            for each in left:
+                each.tries += 1
+                if now > deadline:
+                    self._given_up.add(each.slot)
+                    each.done = True
+                elif self._is_hopeless(each) and (each.tries > 2 or (each.away and not moved)):
+                    each.done = True
+            if all(each.done for each in left):
+                break
+            if not moved and not all(each.asking for each in left if not each.done):
+                time.sleep(pause)
+                pause = min(2 * pause, 0.2)
+        for each in sent:
+            if not _is_answer(each.answer):
+                self._give_up(each)
+
+    def _place(self, each: Sent) -> Address | None:
+        """Return which server to ask, or note why there is none."""
+        if each.asking is not None:
+            return each.asking
+        try:
+            address = self._nodes.topology.owner(each.slot)
+        except StoreError as error:
+            each.answer, each.away, each.done = error, True, not is_away(error)
+            self._nodes.topology.doubt()
+            return None
+        if address is None:
+            each.answer = StoreUnavailable(
+                f"{self._settings.shown}: no node of the cluster has slot {each.slot}: see "
+                "`redis-cli --cluster check`"
+            )
+        return address
+
+    def _is_hopeless(self, each: Sent) -> bool:
+        """Tell whether no server is there to do it, and it is not to wait for one."""
+        word = each.answer.word if isinstance(each.answer, Refusal) else ""
+        away = isinstance(each.answer, StoreError) or word == "CLUSTERDOWN"
+        if each.hurried:
+            return away or passes(each.answer) or word == "TRYAGAIN"
+        loading = isinstance(getattr(each.answer, "__cause__", None), raised.BusyLoadingError)
+        return away and each.slot in self._given_up and not loading
+
+    def _give_up(self, each: Sent) -> None:
+        """Make an error of what was not done, or is not known to be done."""
+        if isinstance(each.answer, Refusal):
+            refusal = each.answer
+            if refusal.word == "SHARDS":
+                each.answer = ShardMismatch(int(str(refusal).split(" ")[1]))
+            else:
+                each.answer = translate(refusal, self._settings.shown)
+            each.answer.__cause__ = refusal
+        if each.again and each.writes and not isinstance(each.answer, OutcomeUnknown):
+            cause = each.answer
+            each.answer = OutcomeUnknown(
+                f"{self._settings.shown}: the connection was lost after the command was sent, and "
+                f"it may have been carried out or not ({cause})"
+            )
+            each.answer.__cause__ = cause
+
+    def _ready(self, address: Address, group: Sequence[Sent]) -> Connection | None:
+        """Return a connection, or note why there is none."""
+        try:
+            connection = self._nodes.connection(address)
+        except StoreError as error:
+            for each in group:
+                each.answer, each.asking, each.away = error, None, True
+                each.done = not is_away(error)
+            return None
+        if address in self._short and any(each.writes for each in group):
+            missing = self._missing(connection, group)
+            if missing is not None:
+                for each in group:
+                    if each.writes and not each.again:
+                        each.answer, each.done = missing, True
+            if not connection.open:  # it was lost meanwhile
+                self._nodes.lose(address)
+                return self._ready(address, group)
+        return connection
+
+    def _post(self, connection: Connection, group: list[Sent]) -> int:
+        """Send what a server is asked; return how many commands that are."""
+        group[:] = [each for each in group if not each.done]
+        packed = []
+        for each in group:
+            if each.asking is not None:
+                packed.append(pack("ASKING"))
+            packed.append(each.packed(each.again))
+        if self._waits(group):
+            timeout = self._settings.timeout * 1000
+            longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
+            packed.append(pack("WAIT", self._settings.wait_replicas, max(1, int(longest))))
+        try:
+            if packed:
+                connection.post(b"".join(packed))
+        except Lost as lost:
+            self._lose(connection, group, lost)
+            return 0
+        return len(packed)
+
+    def _waits(self, group: Sequence[Sent]) -> bool:
+        return self._settings.wait_replicas > 0 and any(each.writes for each in group)
+
+    def _receive(self, connection: Connection, group: list[Sent], count: int) -> Any:
+        """Read what a server answers; return how many replicas have it, if that was asked."""
+        waits = self._waits(group)
+        lost: Lost | None = None
+        try:
+            told = connection.receive(count)
+        except Lost as error:
+            # What a server has said that has died since, and no replica has, is not so.
+            lost, told = error, [] if waits else error.answers
+        reached = told.pop() if waits and lost is None else None
+        answers = iter(told)
+        heard = []
+        for each in group:
+            if each.asking is not None:
+                next(answers, None)
+            answer = next(answers, answers)
+            if answer is answers:
+                break
+            heard.append(answer)
+        self.hear(connection, group, heard, lost)
+        return reached
+
+    def hear(
+        self,
+        connection: Connection,
+        group: Sequence[Sent],
+        heard: Sequence[Any],
+        lost: Lost | None,
+    ) -> None:
+        """Take in the answers to the first of a group; the others were lost with the connection."""
+        forgotten = False
+        for each, answer in zip(group, heard, strict=False):
+            each.asking = None
+            self._judge(each, connection, answer)
+            forgotten = forgotten or (isinstance(answer, Refusal) and answer.word == "NOSCRIPT")
+        if lost is not None:
+            self._lose(connection, group[len(heard) :], lost)
+        elif forgotten and connection.open:
+            try:
+                connection.reload()
+            except Lost:
+                self._nodes.lose(connection.address)
+
+    def _judge(self, each: Sent, connection: Connection, answer: Any) -> None:
+        """See whether an answer is one, or says where or when to ask again."""
+        each.answer = answer
+        if _is_answer(answer):
+            each.done = True
+            self.wrote = self.wrote or each.writes
+            self._given_up.discard(each.slot)
+            return
+        word = answer.word
+        if word in ("MOVED", "ASK") and self._settings.cluster is not None:
+            _, _, place = str(answer).split(" ")[:3]
+            host, _, port = place.rpartition(":")
+            to = (host or connection.address[0], int(port))
+            if word == "MOVED":
+                _log.debug("slot %d has moved to %s:%d (MOVED)", each.slot, *to)
+                self._nodes.topology.moved(each.slot, to)
+            else:
+                _log.debug("slot %d is moving to %s:%d (ASK)", each.slot, *to)
+                each.asking = to
+        elif word == "TRYAGAIN":
+            _log.debug("slot %d is on its way to another node (TRYAGAIN)", each.slot)
+        elif word == "CLUSTERDOWN" or word == "NOSCRIPT" or passes(answer):
+            _log.debug("slot %d: %s", each.slot, answer)
+        elif word == "READONLY" and self._may_be_replaced():
+            self._nodes.lose(connection.address)
+        else:
+            each.done, each.again = True, False  # it would have told of the first time
+            self._given_up.discard(each.slot)
+
+    def _may_be_replaced(self) -> bool:
+        """Tell whether a server that is a replica was the master, or another one is it now."""
+        settings = self._settings
+        return self.wrote or settings.sentinels is not None or settings.cluster is not None
+
+    def _lose(self, connection: Connection, group: Sequence[Sent], lost: Lost) -> None:
+        address = connection.address
+        self._nodes.lose(address)
+        error = StoreUnavailable(
+            f"{self._settings.shown}: the connection to {shown_address(address)} was lost "
+            f"({lost.cause}); is the server running, and has it a replica to take its place?"
+        )
+        error.__cause__ = lost.cause
+        for each in group:
+            each.answer, each.again, each.asking, each.away = error, True, None, False
+        if self.on_loss is not None:
+            self.on_loss()
+
+    def _refresh(self) -> bool:
+        """Find out which server has what; return whether that has changed."""
+        try:
+            changed = self._nodes.refresh()
+        except StoreError as error:
+            _log.debug("no server tells which one has which slot (%s)", error)
+            return False
+        if changed and self.on_loss is not None:
+            self.on_loss()
+        return changed
+
+    # Replicas.
+
+    def _confirm(self, address: Address, group: Sequence[Sent], reached: Any) -> None:
+        """See that enough replicas have what was changed."""
+        wanted = self._settings.wait_replicas
+        if isinstance(reached, int) and reached >= wanted:
+            return
+        changed = [
+            each for each in group
+            if each.writes and each.done and not isinstance(each.answer, Exception)
+        ]  # fmt: skip
+        if not changed:
+            return
+        self._refresh()
+        for each in changed:
+            if self._place(each) != address:  # another server has taken its place meanwhile
+                each.done, each.again = False, True
+                continue
+            self._short.add(address)
+            each.answer = OutcomeUnknown(
+                f"{self._settings.shown}: the server has it, but only {reached} of the {wanted} "
+                f"replicas that wait_replicas asks for confirmed it in time "
+                f"({shown_address(address)}); a fail-over now may lose it"
+            )
+
+    def _missing(self, connection: Connection, group: Sequence[Sent]) -> StoreError | None:
+        """Return what to say if replicas that were missing are not back; nothing is done then."""
+        wanted, address = self._settings.wait_replicas, connection.address
+        probe = next(each.probe for each in group if each.writes)
+        try:
+            connection.post(pack("SET", probe, "", "PX", 1000) + pack("WAIT", wanted, PROBE_MS))
+            reached = connection.receive(2)[1]
+        except Lost:
+            return None  # the calls themselves find out
+        if not isinstance(reached, int) or reached >= wanted:
+            self._short.discard(address)
+            return None
+        if self._refresh():  # another server is the master: the calls find out
+            return None
+        return StoreReadOnly(
+            f"{self._settings.shown}: only {reached} of the {wanted} replicas that wait_replicas "
+            f"asks for keep up with {shown_address(address)}, so nothing was changed; bring them "
+            "back, or ask for fewer"
+        )
+
+
+def _is_answer(answer: Any) -> bool:
+    return not isinstance(answer, (Refusal, StoreError))
+
+
+def _keep_order(sent: Sequence[Sent]) -> None:
+    """Give up what was refused for a while if what came behind it in its shard has been done."""
+    done_behind: set[int] = set()
+    for each in reversed(sent):
+        if each.done:
+            done_behind.add(each.slot)
+        elif each.slot in done_behind and passes(each.answer):
+            each.done = True

@@ -1,0 +1,268 @@
+"""One connection to a server: opening it, pipelines, and what happens when it breaks."""
+
+import logging
+import ssl
+from typing import Any
+
+import hiredis
+from redis import exceptions as raised
+
+from bide.engines.redis.faults import Refusal, no_connection, origin
+from bide.engines.redis.keys import CHANNEL, LAYOUT, VERSION
+from bide.engines.redis.records import Arg
+from bide.engines.redis.scripts import load_all
+from bide.engines.redis.settings import Address, Settings, shown_address
+from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
+
+__all__ = ["Connection", "Lost", "check_layout", "is_away", "pack"]
+
+OLDEST = (7, 0)
+
+_BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
+"""What ends a connection; the third: what came was not said by Redis."""
+
+_log = logging.getLogger("bide.redis")
+_warned: set[str] = set()
+
+
+def pack(*command: Arg) -> bytes:
+    """Return a command as it goes to the server."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
+def is_away(error: StoreError) -> bool:
+    """Tell whether no server answered, so that it may help to try again soon."""
+    cause = error.__cause__
+    kinds = (raised.ConnectionError, raised.TimeoutError, OSError)
+    refused = (raised.AuthenticationError, raised.ResponseError)
+    if cause is None or isinstance(origin(cause), ssl.SSLCertVerificationError):
+        return False
+    return isinstance(cause, kinds) and not isinstance(cause, refused)
+
+
+def check_layout(version: bytes | None, shown: str) -> None:
+    """Check that this engine can read a store by the version of its layout, if it has one.
+
+    Raises:
+        SchemaTooNew: another version of bide wrote it.
+    """
+    if version is None or version == b"%d" % LAYOUT:
+        return
+    if version.isdigit() and int(version) < LAYOUT:
+        raise SchemaTooNew(
+            f"{shown}: an older bide stores its messages there (layout {version.decode()}; this "
+            f"one reads layout {LAYOUT}): export each queue with the older version (bide export), "
+            "delete the keys that begin with bide:, and import the files with this one (bide "
+            "import)"
+        )
+    raise SchemaTooNew(
+        f"{shown}: a newer bide stores its messages there (layout "
+        f"{version.decode(errors='replace')}, this one reads {LAYOUT}): upgrade bide here"
+    )
+
+
+class Lost(Exception):
+    """The connection broke; `answers` are what had come until then."""
+
+    def __init__(self, cause: Exception, answers: list[Any]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.answers = answers
+
+
+class Connection:
+    """A connection to a server that has the scripts and was found fit for bide.
+
+    Args:
+        settings: how to connect.
+        address: where to.
+        lost: the connection that it replaces. The server is told to end that one: what the network
+            still holds back of it would be carried out after it was sent again here.
+
+    Raises:
+        StoreError: the server cannot be reached, or is not what bide needs.
+    """
+
+    def __init__(
+        self, settings: Settings, address: Address, lost: "Connection | None" = None
+    ) -> None:
+        self._settings = settings
+        self.address = address
+        self.open = True
+        self._run = ""
+        self._number: int | None = None
+        self._client = settings.connection(address)
+        self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
+        shown = settings.shown_at(address)
+        try:
+            self._client.connect()
+            self._socket: Any = self._client._sock
+            self._examine(shown)
+            if lost is not None:
+                self._end(lost)
+        except (raised.RedisError, Refusal, OSError) as error:
+            self.close()
+            raise no_connection(error, shown, shown_address(address)) from error
+        except Lost as broken:
+            self.close()
+            raise no_connection(broken.cause, shown, shown_address(address)) from broken.cause
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, *command: Arg) -> Any:
+        """Send one command and return what comes back, a refusal as a value.
+
+        Raises:
+            Lost: the connection broke, or the server was silent for too long.
+        """
+        self.post(pack(*command))
+        return self.receive(1)[0]
+
+    def post(self, packed: bytes) -> None:
+        """Send commands. What comes back is to be received before anything else is sent.
+
+        Raises:
+            Lost: the connection broke.
+        """
+        try:
+            self._socket.sendall(packed)
+        except _BROKEN as error:
+            self.close()
+            raise Lost(error, []) from error
+        except BaseException:  # an interrupt: half a command may be on its way
+            self.close()
+            raise
+
+    def receive(self, count: int) -> list[Any]:
+        """Return what comes back of so many commands, refusals as values.
+
+        Raises:
+            Lost: the connection broke, or the server was silent for too long.
+        """
+        answers: list[Any] = []
+        try:
+            while len(answers) < count:
+                answer = self._reader.gets()
+                if answer is False:
+                    data = self._socket.recv(65536)
+                    if not data:
+                        raise raised.ConnectionError("Connection closed by server.")
+                    self._reader.feed(data)
+                    continue
+                if type(answer) is Refusal and answer.word == "LOADING":
+                    raise raised.BusyLoadingError(str(answer))
+                answers.append(answer)
+        except _BROKEN as error:
+            self.close()
+            raise Lost(error, answers) from error
+        except BaseException:  # what is still on its way must not be taken for the next answer
+            self.close()
+            raise
+        return answers
+
+    def reload(self) -> None:
+        """Load the scripts again, after the server was told to forget them.
+
+        Raises:
+            Lost: the connection broke.
+        """
+        scripts = load_all().values()
+        self.post(b"".join(pack("SCRIPT", "LOAD", script.text) for script in scripts))
+        self.receive(len(scripts))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        self._client.disconnect()
+
+    def _examine(self, shown: str) -> None:
+        """Check that the server can be what bide needs, and prepare it."""
+        alone = self._settings.cluster is None
+        scripts = load_all().values()
+        packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
+        # Whether waiting lanes may be woken is to show here, not in the middle of a change.
+        packed += [pack("PUBLISH", CHANNEL, ""), pack("CLIENT", "ID")]
+        packed += [pack("SCRIPT", "LOAD", script.text) for script in scripts]
+        try:
+            self.post(b"".join(packed))
+            answers = self.receive(len(packed))
+        except Lost as lost:
+            raise lost.cause from None
+        info, version, told, number, *shas = answers
+        if isinstance(info, Refusal):
+            raise info
+        facts = dict(
+            line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
+        )
+        self._check_kind(facts, shown, alone=alone)
+        if isinstance(version, Refusal):
+            raise version
+        if alone:
+            check_layout(version, shown)
+            if version is None:
+                self.ask("SET", VERSION, LAYOUT, "NX")
+        for answer in (told, *shas):
+            if isinstance(answer, Refusal):
+                raise answer
+        self._run = facts.get("run_id", "")
+        self._number = number if isinstance(number, int) else None
+        self._warn(facts)
+
+    def _check_kind(self, facts: dict[str, str], shown: str, *, alone: bool) -> None:
+        if facts.get("redis_mode") == "sentinel":
+            raise StoreUnavailable(
+                f"{shown}: this is a sentinel: write redis+sentinel:// (or rediss+sentinel://), "
+                "and behind the address the name of the master, as in "
+                "redis+sentinel://host:26379/mymaster"
+            )
+        found = facts.get("redis_version", "0")
+        if tuple(int(part) for part in found.split(".")[:2] if part.isdigit()) < OLDEST:
+            raise StoreUnavailable(
+                f"{shown}: this is Redis {found}; bide needs 7.0 or newer, or Valkey"
+            )
+        role = facts.get("role", "master")
+        if self._settings.sentinels is not None and role != "master":
+            raise raised.ConnectionError(
+                f"{shown_address(self.address)} is named as the master by a sentinel, and says "
+                f"that it is a {role}"
+            )
+        if alone and facts.get("cluster_enabled") == "1":
+            raise StoreUnavailable(
+                f"{shown}: this server is a node of a cluster: write redis+cluster:// (or "
+                "rediss+cluster://) and some nodes, host:port,host:port"
+            )
+        if not alone and facts.get("cluster_enabled") != "1":
+            raise StoreUnavailable(
+                f"{shown}: this server is part of no cluster: write redis:// (or rediss://) and "
+                "this server alone"
+            )
+
+    def _end(self, lost: "Connection") -> None:
+        """Have the server end a connection that was to this very run of it."""
+        if not lost._run or lost._number is None or lost._run != self._run:
+            return
+        answer = self.ask("CLIENT", "KILL", "ID", lost._number)
+        if isinstance(answer, Refusal):
+            _log.debug("%s: the lost connection was not ended (%s)", self._settings.shown, answer)
+
+    def _warn(self, facts: dict[str, str]) -> None:
+        """Log once what makes this server a bad place for messages."""
+        shown = self._settings.shown_at(self.address)
+        if shown in _warned:
+            return
+        _warned.add(shown)
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if policy.startswith("allkeys"):
+            _log.warning(
+                "%s: maxmemory-policy is %s, so that the server deletes messages when its memory "
+                "is full; set it to noeviction", shown, policy,
+            )  # fmt: skip
+        if facts.get("aof_enabled") == "0":
+            save = self.ask("CONFIG", "GET", "save")
+            if isinstance(save, list) and save[1:] == [b""]:
+                _log.warning(
+                    "%s: the server writes nothing to disk: a restart loses every message; set "
+                    "appendonly yes", shown,
+                )  # fmt: skip

@@ -1,0 +1,24 @@
+-- Where the messages of a state stand: ranges of the ordered sets, in rank order.
+
+local LAST = 9007199254740992 / 256 - 1
+
+-- Returns a list of {set, lowest rank, highest rank}.
+--   which          delayed (due or not), ready (as it was promoted), leased, dead, acked or expired
+--   after, before  bounds of due; of dead, acked and expired messages: of the moment of their end
+local function ranges(which, after, before)
+  local low, high = max(after or 0, 0), min(before or LAST, LAST) - 1
+  if high < low then return {} end
+  if which == 'delayed' then return {{DELAYED, low * 256, high * 256 + 255}} end
+  if which == 'leased' then return {{LEASED, low, high}} end
+  if ENDED[which] then
+    return {{ENDED[which], BASE[which] + min(low, STRIPE), BASE[which] + min(high, STRIPE - 1)}}
+  end
+  local found, rank = {}, 0
+  while true do  -- a stripe for each priority: in it, messages stand by due
+    local first = call('ZRANGEBYSCORE', READY, int(rank), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    if not first then return found end
+    local stripe = floor(first / STRIPE) * STRIPE
+    found[#found + 1] = {READY, stripe + min(low, STRIPE), stripe + min(high, STRIPE - 1)}
+    rank = stripe + STRIPE
+  end
+end

@@ -1,0 +1,197 @@
+"""Connections to the servers of a store, one to each, and those servers that are away."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from bide.engines.redis.connection import Connection, Lost, is_away
+from bide.engines.redis.faults import Refusal, translate
+from bide.engines.redis.settings import Address, Settings, shown_address
+from bide.engines.redis.topology import topology_of
+from bide.model.errors import StoreError, StoreUnavailable
+
+__all__ = ["QUICK", "Nodes"]
+
+QUICK = 1.0
+"""Seconds that a node of a cluster has to answer after its connection was lost."""
+
+REST = 1.0
+"""Seconds for which a node of a cluster that does not answer is left alone."""
+
+PAUSE = 0.1
+"""Seconds within which the map is asked for once."""
+
+
+class _Seeker:
+    """Waits for a silent node in a thread of its own, so that no caller has to."""
+
+    def __init__(self, connect: Callable[[], Connection], error: StoreError) -> None:
+        self.error = error
+        self._connect = connect
+        self._found: Connection | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._seek, name="bide-seeker", daemon=True).start()
+
+    def take(self) -> Connection:
+        """Return the connection, if it has come about.
+
+        Raises:
+            StoreError: it has not.
+        """
+        with self._lock:
+            if self._found is None:
+                raise self.error
+            found, self._found = self._found, None
+            return found
+
+    def end(self) -> None:
+        """Look no further."""
+        self._ended.set()
+        with self._lock:
+            if self._found is not None:
+                self._found.close()
+                self._found = None
+
+    def _seek(self) -> None:
+        while not self._ended.wait(REST):
+            try:
+                found = self._connect()
+            except StoreError as error:
+                self.error = error
+                continue
+            with self._lock:
+                self._found = found
+            if self._ended.is_set():
+                self.end()
+            return
+
+
+class Nodes:
+    """Connections to the servers of a store, made when they are needed.
+
+    Args:
+        settings: what the URL says.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._many = settings.cluster is not None
+        self._open: dict[Address, Connection] = {}
+        self._lost: dict[Address, Connection] = {}
+        self._away: dict[Address, tuple[StoreError, float]] = {}
+        self._sought: dict[Address, _Seeker] = {}
+        self._asked = 0.0
+        self.direct: Connection | None = None
+        """The connection for every slot, where there is one server and all is well."""
+        self.topology = topology_of(settings, self._leave)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.topology.close()
+        self.direct = None
+        for seeker in self._sought.values():
+            seeker.end()
+        self._sought.clear()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    def connection(self, address: Address) -> Connection:
+        """Return a connection to a server.
+
+        Raises:
+            StoreError: there is none. A node of a cluster that did not answer a moment ago is not
+                asked again, and one that was silent is waited for in a thread.
+        """
+        found = self._open.get(address)
+        if found is None or not found.open:
+            seeker = self._sought.get(address)
+            if seeker is not None:
+                found = seeker.take()
+                del self._sought[address]
+            else:
+                found = self._connect(address)
+            self._away.pop(address, None)
+            self._lost.pop(address, None)
+            self._open[address] = found
+        if not self._many:
+            self.direct = found
+        return found
+
+    def _connect(self, address: Address) -> Connection:
+        lost, settings = self._lost.get(address), self._settings
+        if not self._many:
+            try:
+                return Connection(settings, address, lost)
+            except StoreError:
+                self.topology.doubt()
+                raise
+        error, until = self._away.get(address, (None, 0.0))
+        if error is not None and time.monotonic() < until:
+            raise error
+        doubtful = error is not None or lost is not None
+        begin = time.monotonic()
+        try:
+            found = Connection(settings.hurried(QUICK) if doubtful else settings, address, lost)
+        except StoreError as error:
+            now = time.monotonic()
+            self._away[address] = error, now + REST
+            if is_away(error) and now - begin > REST / 10:  # each try would cost callers their time
+                self._sought[address] = _Seeker(lambda: Connection(settings, address, lost), error)
+            raise
+        if doubtful:  # it answers: from now on it may take its time
+            found.close()
+            found = Connection(settings, address)
+        return found
+
+    def lose(self, address: Address) -> None:
+        """Note that a connection broke; whether the server is away shows at the next one."""
+        found = self._open.pop(address, None)
+        self.direct = None
+        if found is not None:
+            found.close()
+            self._lost[address] = found
+
+    def refresh(self) -> bool:
+        """Find out which server has which slot, not too often; return whether that has changed.
+
+        Raises:
+            StoreError: none tells it.
+        """
+        now = time.monotonic()
+        if now < self._asked + PAUSE:
+            return False
+        self._asked = now
+        changed = self.topology.refresh(self._ask, self._sorted)
+        if changed:
+            self.direct = None
+            masters = self.topology.masters
+            for address in set(self._open) - masters:
+                self.lose(address)
+            for address in set(self._lost) - masters:
+                del self._lost[address]
+            for address in set(self._sought) - masters:
+                self._sought.pop(address).end()
+        return changed
+
+    def _ask(self, address: Address) -> object:
+        shown = self._settings.shown
+        try:
+            answer = self.connection(address).ask("CLUSTER", "SLOTS")
+        except Lost as lost:
+            self.lose(address)
+            error = StoreUnavailable(f"{shown} ({shown_address(address)}): {lost.cause}")
+            raise error from lost.cause
+        if isinstance(answer, Refusal):
+            raise translate(answer, shown)
+        return answer
+
+    def _sorted(self, addresses: Iterable[Address]) -> list[Address]:
+        """Return addresses, those first to which there is a connection, and last what is away."""
+        open_ = {address for address, found in self._open.items() if found.open}
+        return sorted(addresses, key=lambda address: (address in self._away, address not in open_))
+
+    def _leave(self) -> None:
+        """Have the next call look for the master; called by the thread that asks the sentinels."""
+        self.direct = None

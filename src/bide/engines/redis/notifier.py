@@ -1,0 +1,282 @@
+"""How a process hears of what others put: connections that listen at every server with slots.
+
+A script that changes a queue picks one lane that waits for it, and publishes to its channel. The
+server tells it whether any client heard, which counts the clients of this server only. So a lane
+listens at every master of a cluster. What is published at one goes to all nodes, and is heard
+several times: all but the first are dropped.
+"""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+from redis import exceptions as raised
+
+from bide.engines.redis.connection import Lost, pack
+from bide.engines.redis.faults import Refusal
+from bide.engines.redis.keys import CHANNEL, meta_key, script_keys, slot_of
+from bide.engines.redis.nodes import QUICK, Nodes
+from bide.engines.redis.records import Arg
+from bide.engines.redis.scripts import load_all
+from bide.engines.redis.settings import Address, Settings
+from bide.model.errors import StoreError, StoreUnavailable
+
+__all__ = ["Notifier"]
+
+LOOK = 1.0
+"""Seconds after which the listener sees whether it was closed, or the master is another server."""
+
+CHECK = 5.0
+"""Seconds after which the listener asks a cluster for its masters."""
+
+HEARTBEAT = 10.0
+"""Seconds of silence after which the listener asks whether a server is still there."""
+
+ECHO = 1.0
+"""Seconds for which the same hint from another node is taken for its echo."""
+
+Where = tuple[int, int]
+"""Which shard a hint is about, and of how many."""
+
+_log = logging.getLogger("bide.redis")
+_deaf: set[str] = set()
+
+
+class _Listener:
+    """A connection that has subscribed."""
+
+    def __init__(self, connection: Any, alive: float) -> None:
+        self.connection = connection
+        self.socket: Any = connection._sock
+        self.reader = hiredis.Reader()
+        self.alive = alive
+        """When something was last heard of the server."""
+
+
+class Notifier:
+    """The listening end in one process.
+
+    Args:
+        settings: what the URL says.
+        lane: the name of the lane that listens, and of its channel.
+
+    Raises:
+        StoreError: no server can be reached.
+    """
+
+    def __init__(self, settings: Settings, lane: str) -> None:
+        # While one server is waited for, nothing is heard of the others.
+        self._settings = settings if settings.cluster is None else settings.hurried(QUICK)
+        self._lane = lane
+        self._watched: set[str] = set()
+        self._told: dict[str, set[Where]] = {}
+        self._heard: dict[bytes, tuple[Address, float]] = {}
+        self._hints: deque[tuple[str, int]] = deque()
+        self._at: dict[Address, _Listener] = {}
+        self._checked = 0.0
+        self._doubtful = self._closed = self._hung_up = False
+        self._lock = threading.Lock()
+        self._hearing = threading.Lock()
+        self._nodes = Nodes(settings.hurried(QUICK))
+        self._wake_out, self._wake_in = os.pipe()
+        try:
+            if self._settings.cluster is not None:
+                self._nodes.refresh()
+            self._check()
+            if not self._at and self._settings.cluster is None:
+                self._subscribe(self._master())
+        except BaseException:
+            self.close()
+            raise
+
+    def listen(self) -> list[tuple[str, int]]:
+        """Block until a hint comes, and return it; an empty list once this was closed."""
+        with self._hearing:
+            pause = 0.05
+            while not self._closed:
+                if hints := self._hear(LOOK if self._at else pause):
+                    return hints
+                pause = 0.05 if self._at else min(2 * pause, LOOK)
+            self._hang_up()
+            return []
+
+    def decline(self, queue: str, wake: int) -> None:
+        """Pass on a hint, since no claim waits for this queue here any more."""
+        script = load_all()["decline"]
+        for shard, shards in self._told.pop(queue, {(0, 1)}):
+            keys = script_keys(queue, self._lane, shard)
+            command: tuple[Arg, ...] = (
+                "EVALSHA", script.sha, len(keys), *keys, "", "", 0, 0, self._lane, queue, shards,
+                shard,
+            )  # fmt: skip
+            with self._lock, suppress(StoreError, Lost):  # time makes up for it
+                address = self._nodes.topology.owner(slot_of(meta_key(queue, shard)))
+                if address is None:
+                    continue
+                connection = self._nodes.connection(address)
+                answer = connection.ask(*command)
+                if isinstance(answer, Refusal) and answer.word == "NOSCRIPT":
+                    connection.reload()
+                    connection.ask(*command)
+
+    def watch(self, queue: str) -> None:
+        """Note that a claim may wait for this queue: hints for it count."""
+        self._watched.add(queue)
+
+    def doubt(self) -> None:
+        """Note that a connection was lost: see soon whether those here still answer."""
+        self._doubtful = True
+
+    def close(self) -> None:
+        """Stop listening: `listen` returns."""
+        if self._closed:
+            return
+        self._closed = True
+        os.write(self._wake_in, b"!")
+        if self._hearing.acquire(blocking=False):  # else the thread that listens hangs up
+            self._hang_up()
+            self._hearing.release()
+
+    def _hang_up(self) -> None:
+        if self._hung_up:
+            return
+        self._hung_up = True
+        for address in list(self._at):
+            self._leave(address)
+        with self._lock:
+            self._nodes.close()
+        with suppress(OSError):
+            os.close(self._wake_out)
+            os.close(self._wake_in)
+
+    def _hear(self, seconds: float) -> list[tuple[str, int]]:
+        """Return what is heard in so many seconds."""
+        if self._check():  # what was published meanwhile was lost: look into each queue
+            now = time.time_ns() // 1_000_000
+            return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
+        if not self._hints:
+            sockets = {listener.socket: address for address, listener in self._at.items()}
+            readable: list[Any] = []
+            with suppress(OSError, ValueError):  # one was closed: it shows in the next round
+                readable, _, _ = select.select([*sockets, self._wake_out], [], [], seconds)
+            for each in readable:
+                if each in sockets:
+                    self._read(sockets[each])
+        return [self._hints.popleft()] if self._hints else []
+
+    def _read(self, address: Address) -> None:
+        """Read what a server has published."""
+        listener = self._at[address]
+        try:
+            data = listener.socket.recv(65536)
+            if not data:
+                raise raised.ConnectionError("Connection closed by server.")
+            listener.reader.feed(data)
+            while (answer := listener.reader.gets()) is not False:
+                if hint := self._take(address, answer):
+                    self._hints.append(hint)
+        except (raised.RedisError, OSError):
+            self._leave(address)
+
+    def _take(self, address: Address, answer: Any) -> tuple[str, int] | None:
+        now = time.monotonic()
+        self._at[address].alive = now
+        if not isinstance(answer, list) or answer[0] != b"message":
+            return None
+        hint: bytes = answer[2]
+        first, heard = self._heard.get(hint, (address, 0.0))
+        if first != address and now < heard + ECHO:
+            return None
+        if len(self._heard) > 1000:
+            self._heard.clear()
+        self._heard[hint] = address, now
+        label, kind, moment = hint.decode().split(" ")
+        queue, _, place = label.partition("#")
+        shard, _, shards = place.partition("/")
+        self._told.setdefault(queue, set()).add((int(shard), int(shards)) if place else (0, 1))
+        return queue, int(moment) if kind == "at" else time.time_ns() // 1_000_000 + int(moment)
+
+    def _check(self) -> bool:
+        """Listen at all masters and nowhere else; return whether one of them is new."""
+        now = time.monotonic()
+        with self._lock:
+            masters = self._masters(now)
+        if masters is None:
+            return False
+        for address in set(self._at) - masters:
+            self._leave(address)
+        new = False
+        for address in masters - set(self._at):
+            try:
+                if self._settings.cluster is not None and not self._answers(address):
+                    continue
+                self._subscribe(address)
+                new = True
+            except StoreError:
+                with self._lock, suppress(StoreError):
+                    self._nodes.refresh()
+        for address, listener in list(self._at.items()):
+            if self._doubtful:
+                listener.alive = min(listener.alive, now - HEARTBEAT)
+            silent = now - listener.alive
+            if silent > HEARTBEAT + self._settings.timeout:
+                self._leave(address)
+            elif silent >= HEARTBEAT:
+                with suppress(OSError):
+                    listener.socket.sendall(pack("PING"))
+        self._doubtful = False
+        return new
+
+    def _answers(self, address: Address) -> bool:
+        """Tell whether a node answers; one that is silent is waited for in another thread."""
+        with self._lock, suppress(StoreError):
+            try:
+                self._nodes.connection(address).ask("PING")
+                return True
+            except Lost:
+                self._nodes.lose(address)
+        return False
+
+    def _masters(self, now: float) -> frozenset[Address] | None:
+        """Return the servers to listen at; `None` while that is not known."""
+        with suppress(StoreError):
+            if self._settings.cluster is None:
+                return frozenset((self._master(),))
+            if now > self._checked + CHECK or self._doubtful:
+                self._checked = now
+                self._nodes.refresh()
+            return self._nodes.topology.masters
+        return None
+
+    def _master(self) -> Address:
+        address = self._nodes.topology.owner(0)
+        assert address is not None, "a store that is no cluster has one owner of all slots"
+        return address
+
+    def _subscribe(self, address: Address) -> None:
+        shown = self._settings.shown_at(address)
+        connection = self._settings.connection(address)
+        try:
+            connection.connect()
+            connection.send_packed_command([pack("SUBSCRIBE", CHANNEL + self._lane)])
+            connection.read_response(disable_decoding=True)
+        except (raised.RedisError, OSError) as error:
+            connection.disconnect()
+            if isinstance(error, raised.NoPermissionError) and shown not in _deaf:
+                _deaf.add(shown)
+                _log.warning(
+                    "%s: this user may not subscribe to %s*, so that claims which wait look once a "
+                    "second instead of being told; its ACL needs +subscribe and &bide:* (%s)",
+                    shown, CHANNEL, error,
+                )  # fmt: skip
+            raise StoreUnavailable(f"{shown}: cannot subscribe to {CHANNEL}* ({error})") from error
+        self._at[address] = _Listener(connection, time.monotonic())
+
+    def _leave(self, address: Address) -> None:
+        self._at.pop(address).connection.disconnect()

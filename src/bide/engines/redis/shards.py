@@ -1,0 +1,143 @@
+"""Shards: in which one a message is, and of how many each queue is made."""
+
+import logging
+from collections.abc import Iterable
+from zlib import crc32
+
+from bide.engines.redis.calls import Call, Send, decode
+from bide.model.commands import Command, Configure, Put
+from bide.model.errors import StoreError
+
+__all__ = ["ShardMap", "ShardMismatch", "ShardedQueue", "shard_of"]
+
+_log = logging.getLogger("bide.redis")
+
+
+def shard_of(id: str, shards: int) -> int:
+    """Return in which shard a message is.
+
+    Example:
+        >>> shard_of("order-42", 8)
+        6
+    """
+    return crc32(id.encode()) % shards if shards > 1 else 0
+
+
+class ShardMismatch(StoreError):
+    """A queue is made of another number of shards than a call said; nothing was done."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(f"the queue is made of {shards} shards")
+        self.shards = shards
+
+
+class ShardedQueue:
+    """What an engine knows of a queue of several shards.
+
+    Args:
+        queue: its name.
+        count: of how many shards it is made.
+    """
+
+    def __init__(self, queue: str, count: int) -> None:
+        self.queue = queue
+        self.count = count
+        self.enrolled = False
+        """Whether the shards may believe that this lane waits."""
+        self._next = 0
+        self._token = 0
+        self._out: set[int] = set()
+
+    def take_numbers(self, count: int) -> range:
+        """Return the places of messages that are put now, among those of all shards."""
+        numbers = range(self._next, self._next + count)
+        self._next += count
+        return numbers
+
+    def see_number(self, following: int) -> None:
+        """Note that the next message of a shard gets this number or a higher one."""
+        self._next = max(self._next, following)
+
+    def highest_token(self, tokens: Iterable[int]) -> int:
+        """Return the highest token that is known, these included."""
+        self._token = max([self._token, *tokens])
+        return self._token
+
+    def leave_out(self, shard: int, error: StoreError) -> None:
+        """Note that a claim goes on without a shard; log it once."""
+        if shard not in self._out:
+            self._out.add(shard)
+            _log.warning(
+                "queue %s: shard %d of %d is left out by claims until it is back (%s)",
+                self.queue, shard, self.count, error,
+            )  # fmt: skip
+
+    def take_in(self, shard: int) -> None:
+        """Note that a shard answers; log it if it was left out."""
+        if shard in self._out:
+            self._out.discard(shard)
+            _log.warning("queue %s: shard %d of %d is back", self.queue, shard, self.count)
+
+
+class ShardMap:
+    """Of how many shards the queues are made that an engine has met.
+
+    Args:
+        wanted: of how many to make queues that are not there yet.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._single: set[str] = set()
+        self._absent: set[str] = set()
+        self._sharded: dict[str, ShardedQueue] = {}
+
+    def of(self, queue: str) -> ShardedQueue | None:
+        """Return what is known of a queue of several shards; `None` for one of a single shard."""
+        return self._sharded.get(queue)
+
+    def meet(self, commands: Iterable[Command], send: Send) -> None:
+        """Find out about the queues of commands, and make those that the commands make."""
+        if self._wanted == 1:  # a queue of several shards refuses calls that take it for one
+            return
+        for command in commands:
+            queue = command.queue
+            makes = isinstance(command, (Put, Configure))
+            if queue in self._single or (
+                queue in self._sharded and not (makes and queue in self._absent)
+            ):
+                continue
+            found = max((shards for shards, _ in _ask(queue, self._wanted, "", send)), default=0)
+            if found == 0 and makes:  # the first shard decides
+                found = max((shards for shards, _ in _ask(queue, 1, self._wanted, send)), default=0)
+                if found > 1:
+                    self.make(queue, found, send)
+            (self._absent.discard if found else self._absent.add)(queue)
+            self.learn(queue, found or self._wanted, send)
+
+    def learn(self, queue: str, shards: int, send: Send) -> None:
+        """Note of how many shards a queue is made."""
+        self._single.discard(queue)
+        if shards == 1:
+            self._sharded.pop(queue, None)
+            self._single.add(queue)
+            return
+        known = self._sharded.get(queue)
+        if known is None or known.count != shards:
+            sharded = self._sharded[queue] = ShardedQueue(queue, shards)
+            for _, following in _ask(queue, shards, "", send):
+                sharded.see_number(following)
+
+    def make(self, queue: str, shards: int, send: Send) -> None:
+        """Make all shards of a queue."""
+        _ask(queue, shards, shards, send)
+
+
+def _ask(queue: str, shards: int, wanted: int | str, send: Send) -> list[tuple[int, int]]:
+    """Ask shards of how many there are, and for their next number, as far as they answer.
+
+    Those that are not there are made if `wanted` says of how many.
+    """
+    calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
+    told = [decode(answer) for answer in send(calls) if not isinstance(answer, StoreError)]
+    return [(found, following) for _, _, found, following in told]

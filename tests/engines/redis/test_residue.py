@@ -1,0 +1,57 @@
+"""What is stored for a message, and that nothing of it stays behind."""
+
+import redis as client_library
+
+from bide.engines.redis import RedisEngine
+from bide.model.commands import Ack, Bury, Cancel, Extend, Put, Retry, Revive, Scan, Where
+from bide.model.message import Item
+from bide.model.replies import Page
+from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
+
+SETS = ("records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups")
+
+
+def test_nothing_stays_behind(engine: RedisEngine, server: "client_library.Redis") -> None:
+    put(engine, 30, group="g")
+    assert all(settle(engine, Cancel("q", ["m0000", "m0001"])))
+    engine.execute([Cancel("q", where=Where(group="g", before=NOW))], NOW)
+    claimed = claim(engine, 20)
+    assert all(settle(engine, Ack("q", of(claimed)[:10])))
+    assert all(settle(engine, Extend("q", of(claimed)[10:], 2 * LEASE)))
+    assert all(settle(engine, Retry("q", of(claimed)[10:15])))
+    assert all(settle(engine, Bury("q", of(claimed)[15:], "bad")))
+    assert all(settle(engine, Revive("q", [lease.id for lease in of(claimed)[15:]])))
+    assert sound(engine).sizes.ready == 18
+    rest = claim(engine)
+    assert all(settle(engine, Ack("q", of(rest))))
+    assert sound(engine).flow.acked == 28
+    assert server.exists(*map(key, SETS)) == 0
+
+
+def test_leases_of_one_moment_are_scanned_in_the_order_of_puts(engine: RedisEngine) -> None:
+    ids = put(engine, 40)
+    for first in (20, 0):
+        claim(engine, 20, NOW + first)
+    found: list[str] = []
+    cursor: str | None = None
+    while not found or cursor is not None:
+        (page,) = engine.execute([Scan("q", "leased", cursor=cursor, limit=7)], NOW)
+        assert isinstance(page, Page)
+        found += [message.id for message in page.messages]
+        cursor = page.cursor
+    assert found == ids[20:] + ids[:20]
+
+
+def test_a_lapse_is_collected_a_share_at_a_time(engine: RedisEngine) -> None:
+    """No script takes back more than 200 messages, and a claim goes on until it has its own."""
+    ids = put(engine, 700)
+    claim(engine, 700)
+    assert [m.id for m in claim(engine, 50, NOW + LEASE).messages] == ids[:50]
+    assert sound(engine, NOW + LEASE).sizes.ready == 650
+
+
+def test_what_is_replaced_keeps_its_place(engine: RedisEngine) -> None:
+    put(engine, 3)
+    engine.execute([Put("q", [Item("m0001", b"2", group="h")], "replace")], NOW)
+    assert [message.id for message in claim(engine, 3).messages] == ["m0000", "m0001", "m0002"]
+    sound(engine)
