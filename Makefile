@@ -28,7 +28,7 @@ demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 
 	$(BIN)/bide demo
 
 test: $(VENV)/.dev servers lint types docs ## Run every check: lint, types, docs, tests
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 	$(BIN)/python -m pytest --numprocesses auto examples
 
 servers:

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide.worker": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming",
+        "bide.consuming", "bide.targets",
     },
     "bide.targets": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",

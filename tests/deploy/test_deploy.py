@@ -245,11 +245,6 @@ def test_the_containers_command_answers_its_health_check(tmp_path: Path) -> None
     environment = dict(pair.split("=", 1) for pair in shlex.split(told["ENV"]))
     environment |= {"BIDE_URL": f"sqlite:///{tmp_path}/bide.db", "BIDE_SERVE_PORT": str(port)}
     words = [sys.executable, "-m", *json.loads(told["ENTRYPOINT"])]
-    refused = subprocess.run(
-        [*words, *json.loads(told["CMD"])], cwd=tmp_path, env=os.environ | environment,
-        capture_output=True, text=True, timeout=BOUND,
-    )  # fmt: skip
-    assert (refused.returncode, "bide token create" in refused.stderr) == (2, True)
     create = next(c for c in calls(CONTAINER.read_text()) if c[:2] == ["token", "create"])
     create[create.index("--url") + 1] = environment["BIDE_URL"]
     made = subprocess.run(
@@ -266,3 +261,8 @@ def test_the_containers_command_answers_its_health_check(tmp_path: Path) -> None
         assert subprocess.run(healthy, capture_output=True, timeout=BOUND).returncode == 0
         systemd.process.terminate()
         assert systemd.process.wait(BOUND) == 0
+
+
+def test_both_ask_for_tokens_also_when_the_store_is_new() -> None:
+    assert "BIDE_SERVE_AUTH=required" in unit(ROOT / "deploy/bide.service")["Environment"]
+    assert any("BIDE_SERVE_AUTH=required" in words for name, words in steps() if name == "ENV")

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import bide
-from bide.cli.worker import _address
+from bide.cli.worker import port_address
 from bide.observing.metrics import MetricsServer
 from bide.worker.process.health import HealthFile, HealthPort
 from bide.worker.process.pipe import Report
@@ -167,5 +167,5 @@ def test_health_and_metrics_listen_on_this_machine_alone_unless_told_otherwise()
     assert server._running is not None
     assert server._running[0].server_address[0] == "127.0.0.1"
     server.close()
-    assert _address("9464") == ("127.0.0.1", 9464)
-    assert _address("0.0.0.0:9464") == ("0.0.0.0", 9464)
+    assert port_address("9464") == ("127.0.0.1", 9464)
+    assert port_address("0.0.0.0:9464") == ("0.0.0.0", 9464)

@@ -25,8 +25,8 @@ __all__ = [
     "DURATION", "MOMENT", "STATE", "complete_queue", "count_option", "debug_option", "flag",
     "grace_option", "if_due_option", "log_options", "max_body_option", "message_options",
     "networks_option", "on_any_store", "on_store", "output_options", "prefix_argument",
-    "queue_argument", "rule_options", "text_option", "time_option", "version_option",
-    "when_options",
+    "queue_argument", "rabbitmq_option", "rule_options", "text_option", "time_option",
+    "version_option", "when_options",
 ]  # fmt: skip
 
 F = Callable[..., Any]
@@ -304,6 +304,16 @@ def networks_option(**more: Any) -> Decorator:
 output_options = together(
     flag("--json", "as_json", help="Print one JSON object a line."), debug_option
 )
+
+
+def rabbitmq_option(**more: Any) -> Decorator:
+    """Take the URLs of exchanges whose delayed messages are taken in."""
+    return click.option(
+        "--rabbitmq", multiple=True, metavar="URL", envvar="BIDE_RABBITMQ", show_envvar=True,
+        help="Take in the delayed messages of an exchange, amqp://user@host/vhost?exchange=NAME, "
+        "and publish them when they are due; may be given several times. See bide rabbitmq.",
+        **more,
+    )  # fmt: skip
 
 
 def on_store(function: Callable[..., bool | None]) -> F:

@@ -70,6 +70,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("serve", "serve:serve", "Offer the queue over HTTP."),
         Entry("token", "token:token", "Make, list or revoke the service's tokens."),
         Entry("push", "push:push", "Send due messages to the URLs of subscriptions."),
+        Entry("rabbitmq", "rabbitmq:rabbitmq", "Delay messages for exchanges of RabbitMQ."),
         Entry(
             "subscription",
             "subscription:subscription",

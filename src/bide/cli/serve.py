@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from bide.cli.options import DURATION, debug_option, networks_option
+from bide.cli.options import DURATION, debug_option, networks_option, rabbitmq_option
 from bide.cli.output import Output
 from bide.model.errors import InvalidArgument
 
@@ -105,6 +105,7 @@ NEEDED = ("h11", "httptools", "prometheus_client")
     show_envvar=True,
     help="Whether this server sends what is due to the URLs of subscriptions; it does by default.",
 )
+@rabbitmq_option()
 @networks_option(envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
 @click.option(
     "--check",
@@ -121,6 +122,7 @@ def serve(
     check: bool,
     as_json: bool,
     networks: tuple[str, ...],
+    rabbitmq: tuple[str, ...],
     **given: Any,
 ) -> None:
     """Offer the queue over HTTP, for programs in any language.
@@ -158,6 +160,8 @@ def serve(
     said = {name: value for name, value in given.items() if value is not None}
     if networks:
         said["push_networks"] = list(networks)
+    if rabbitmq:
+        said["rabbitmq"] = list(rabbitmq)
     settings = Settings(**({} if config is None else read_file(config)) | said)
     if check:
         _check(settings, Output(as_json))

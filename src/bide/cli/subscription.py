@@ -55,7 +55,8 @@ def subscription() -> None:
     """Say which queues are pushed to which URLs.
 
     A subscription has bide serve, or bide push, send each due message of a queue to a URL, signed
-    as Standard Webhooks has it. Subscriptions are kept in the store; --url may name a server too.
+    as Standard Webhooks has it, or publish it to RabbitMQ. Subscriptions are kept in the store;
+    --url may name a server too.
 
     \b
     Example:
@@ -99,7 +100,12 @@ def _header(text: str) -> tuple[str, str]:
     "--header", "headers", type=_header, multiple=True, metavar="'NAME: VALUE'",
     help="Sent with every request; may be given several times.",
 )  # fmt: skip
-@click.option("--concurrency", type=int, metavar="N", help="Requests under way at a time; 10.")
+@click.option(
+    "--concurrency",
+    type=int,
+    metavar="N",
+    help="Requests under way at a time; 10, or 500 for RabbitMQ.",
+)
 @click.option("--rate", type=float, metavar="N", help="Requests a second; not limited by default.")
 @time_option("--timeout", "Time to answer; 15s.")
 @click.option("--attempts", type=int, metavar="N", help="How often a message is sent; 10.")
@@ -133,6 +139,28 @@ def put(
     if namespace is not None:
         given["queue"] = queue.removeprefix(f"{namespace}/")
     _print_secret(out, name, subscriptions.put(namespace, name, given, _secret(secret_file)))
+
+
+@subscription.command()
+@click.argument("queue")
+@click.option("--to", required=True, metavar="URL", help="https://... or amqp://...")
+@text_option("--name", "NAME", "Of the subscription; the name of the queue by default.")
+@namespace_option
+@on_any_store
+def add(
+    store: Store, out: Output, queue: str, to: str, name: str | None, namespace: str | None
+) -> None:
+    """Send the messages of a queue to a URL or to RabbitMQ; put has more options.
+
+    \b
+    Example:
+      bide subscription add orders --to https://shop.example/hooks/bide
+      bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=order.timeout'
+    """  # fmt: skip
+    whose, _, own = queue.rpartition("/")
+    namespace, name = _whose(namespace or whose or None, name or own)
+    given = {"queue": own, "url": to}
+    _print_secret(out, name, access_to(store).put(namespace, name, given, None))
 
 
 @subscription.command(name="list")

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import click
 
-from bide.cli.options import debug_option, grace_option, log_options
+from bide.cli.options import debug_option, grace_option, log_options, rabbitmq_option
 
-__all__ = ["worker"]
+__all__ = ["port_address", "worker"]
 
 
 LOOPBACK = "127.0.0.1"
 
 
-def _address(text: str) -> tuple[str, int]:
+def port_address(text: str) -> tuple[str, int]:
     """Read where to serve: "9464" (this machine alone), "0.0.0.0:9464", "[::1]:9464"."""
     host, _, port = text.rpartition(":")
     if port.isdigit() and 1 <= int(port) <= 65_535:
@@ -61,18 +61,19 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @click.option(
     "--health-port",
-    type=_address,
+    type=port_address,
     metavar="[HOST:]PORT",
     help="Answer HTTP there: 200 while the worker is well, else 503 and why. Without a host, only "
     "this machine reaches it; 0.0.0.0:8080 is for all addresses.",
 )
 @click.option(
     "--metrics",
-    type=_address,
+    type=port_address,
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics there. Without a host, only this machine reaches them; "
     "0.0.0.0:9464 is for all addresses.",
 )
+@rabbitmq_option()
 @log_options("handled")
 @debug_option
 @click.pass_context
@@ -87,6 +88,7 @@ def worker(
     health_file: Path | None,
     health_port: tuple[str, int] | None,
     metrics: tuple[str, int] | None,
+    rabbitmq: tuple[str, ...],
     log_json: bool,
     log_level: str,
 ) -> None:
@@ -111,6 +113,7 @@ def worker(
 
     from bide.engines.registry import opener
     from bide.observing.logs import configure
+    from bide.targets.rabbitmq.address import intakes
     from bide.worker.process.child import Orders
     from bide.worker.process.supervisor import Supervisor, command_of
 
@@ -118,6 +121,8 @@ def worker(
         opener(url)  # refuses what is no URL of a store
         # Not on the command line of the processes, where everybody could read a password.
         os.environ["BIDE_URL"] = url
+    intakes(rabbitmq)  # refuses what cannot be
+    os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)
     names = [name.strip() for name in (queues or "").split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 

@@ -159,6 +159,8 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
         plain = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
         handler.setFormatter(PlainFormatter(plain))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # What it tells of lost connections, with tracebacks, bide's own lines tell.
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     # No line of ours shows these, and each record would find them out.
     logging.logThreads = False
     logging._srcfile = None

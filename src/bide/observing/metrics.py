@@ -8,7 +8,7 @@ Lateness and duration are known to the worker alone, and are added up over its p
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
@@ -284,6 +284,13 @@ class MetricsServer:
             where = f"{self._host}:{self.port}"
             raise unlistenable(f"metrics cannot be served at {where}", error) from error
         self.port = self._running[0].server_port
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Answer no longer."""

@@ -15,6 +15,7 @@ from bide.targets.http.push_stats import PushStats
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.survey import Known, Survey
+from bide.targets.rabbitmq.address import intakes
 
 if TYPE_CHECKING:
     from bide.targets.http.pusher import Pusher
@@ -132,6 +133,7 @@ class Pushing:
         if self._pusher is None:
             self._pusher = Pusher(
                 self._lane, self._clock, gate=self.gate, lease=self._settings.push_lease,
+                intakes=intakes(self._settings.rabbitmq),
             )  # fmt: skip
         return self._pusher
 
@@ -145,7 +147,7 @@ class Pushing:
         await self._made().run(self._settings.grace)
 
     async def _until_wanted(self) -> None:
-        while True:
+        while not self._settings.rabbitmq:
             try:
                 if await self.records.listed():
                     return

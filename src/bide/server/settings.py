@@ -14,6 +14,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
 from bide.model.moments import LATEST, milliseconds
 from bide.server.suggestions import would_fit
+from bide.targets.rabbitmq.address import intakes
+from bide.targets.rabbitmq.address import shown as shown_address
 
 __all__ = ["Quota", "Settings", "read_file"]
 
@@ -92,6 +94,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether this server sends what is due to the URLs of subscriptions."""
     push_networks: list[str] = []
     """Networks that it may send to though they are not public, such as "10.1.0.0/16"."""
+    rabbitmq: list[str] = []
+    """URLs of exchanges of RabbitMQ whose delayed messages are taken in."""
     push_lease: float = 30.0
     """For how many seconds it holds what it sends; of a server that died another one takes over
     after that."""
@@ -116,6 +120,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if name != "*":
                 check_namespace(name)
             _ = quota.longest_ms
+        intakes(self.rabbitmq)
+        if self.rabbitmq and not self.push:
+            raise InvalidArgument("rabbitmq needs push: what is taken in is published by it")
         for network in self.push_networks:
             try:
                 ipaddress.ip_network(network)
@@ -178,7 +185,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def shown(self) -> dict[str, Any]:
         """Return all settings, fit to be shown."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        return {**found, "store": mask(self.store)}
+        brokers = [shown_address(url) for url in self.rabbitmq]
+        return {**found, "store": mask(self.store), "rabbitmq": brokers}
 
 
 def _between(name: str, value: float, least: float, most: float) -> None:

@@ -10,6 +10,8 @@ from bide.server.wire import CountsOut
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.subscription import Subscription
+from bide.targets.rabbitmq.address import is_amqp
+from bide.targets.rabbitmq.address import shown as shown_address
 
 __all__ = [
     "CircuitOut", "DeliveriesOut", "SecretOut", "Standing", "SubscriptionOut", "Subscriptions",
@@ -108,7 +110,7 @@ def shown(
     return SubscriptionOut(
         name=subscription.name,
         queue=subscription.queue,
-        url=subscription.url,
+        url=subscription.url if subscription.signed else shown_address(subscription.url),
         state=standing(subscription, circuit, now),
         reason=subscription.reason,
         headers=sorted(subscription.headers),
@@ -153,7 +155,7 @@ def masked(url: str) -> str:
         'https://shop.example/hook?key=***'
     """
     parts = urlsplit(url)
-    if not parts.query:
+    if is_amqp(url) or not parts.query:
         return url
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     hidden = urlencode([(name, "***") for name in names], safe="*") if names else "***"

@@ -8,14 +8,15 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.moments import milliseconds
 from bide.server.wire import Span, span
-from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS
+from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS, usual_concurrency
 
 __all__ = ["PauseRequest", "PingOut", "RotateRequest", "SubscriptionChange", "SubscriptionIn"]
 
 Receiver = Annotated[
     str,
     Meta(
-        description="Where messages are sent: https:// (or http://), without a user.",
+        description="Where messages are sent: https:// (or http://), without a user; or a broker: "
+        "amqp:// (or amqps://), with exchange= and key= in the query.",
         max_length=2_048,
         examples=["https://shop.example/hooks/bide"],
     ),
@@ -31,7 +32,8 @@ Headers = Annotated[
 Concurrency = Annotated[
     int,
     Meta(
-        description="How many requests may be under way, on all servers together.",
+        description="How many requests may be under way, on all servers together; by default 10, "
+        "or 500 messages for RabbitMQ.",
         ge=1, le=MOST_CONCURRENCY,
     ),
 ]  # fmt: skip
@@ -80,7 +82,7 @@ class SubscriptionIn(_In):
     """Whose messages are sent."""
     url: Receiver
     headers: Headers = {}
-    concurrency: Concurrency = 10
+    concurrency: Concurrency | UnsetType = UNSET
     rate: Rate | None = None
     timeout: Span = 15
     """How long the receiver may take to answer; up to 5 minutes."""
@@ -100,7 +102,7 @@ class SubscriptionIn(_In):
         Raises:
             InvalidArgument: a length of time is none.
         """
-        return _fields(self)
+        return {"concurrency": usual_concurrency(self.url)} | _fields(self)
 
 
 class SubscriptionChange(_In):

@@ -24,6 +24,7 @@ from bide.server.subscription_wire import (
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import Overtaken
 from bide.targets.http.subscription import NAME, Subscription, check_url
+from bide.targets.rabbitmq.address import is_amqp, parse
 
 __all__ = ["SUBSCRIPTIONS"]
 
@@ -52,7 +53,7 @@ async def put(call: Call) -> Answer:
     fresh = call.header("if-none-match")
     if fresh not in (None, "*"):
         raise Problem("invalid-argument", "if-none-match takes * alone", field="if-none-match")
-    await _within_quota(call, namespace, name, given.concurrency)
+    await _within_quota(call, namespace, name, fields["concurrency"])
     work = call.service.pushing.records.put(new, given.secret, tag=_tag(call), fresh=bool(fresh))
     kept = await _unless_overtaken(work)
     return await _answer(call, kept.subscription, kept.secret, 201 if kept.fresh else 200)
@@ -183,6 +184,10 @@ def _checked(call: Call, namespace: str | None, fields: dict[str, Any]) -> dict[
         fields["queue"] = queue
     if "url" in fields:
         check_url(fields["url"])
+        if is_amqp(fields["url"]) and parse(fields["url"]).files:
+            raise InvalidArgument(
+                "url names files of this server; name them on the command line, at the store"
+            )
         call.service.pushing.gate.check(fields["url"])
     return fields
 

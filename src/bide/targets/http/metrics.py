@@ -8,6 +8,7 @@ from bide.targets.http.circuit import State
 from bide.targets.http.deliveries import CLASSES, Deliveries
 from bide.targets.http.push_stats import PushStats
 from bide.targets.http.survey import Known
+from bide.targets.rabbitmq.taken import intake_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -66,4 +67,5 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iter
         paused.add_metric(mine, one.subscription.paused)
         lateness.add_metric(mine, tally.lateness.cumulative(), tally.lateness.sum)
         duration.add_metric(mine, tally.duration.cumulative(), tally.duration.sum)
+    yield from intake_metrics(sent.taken)
     yield from (requests, ended, running, circuit, paused, lateness, duration)

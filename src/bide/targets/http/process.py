@@ -3,21 +3,43 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from bide.clock import SYSTEM_CLOCK
+from bide.consuming.store_client import StoreClient
 from bide.engines.registry import mask
+from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
+from bide.model.errors import InvalidArgument
+from bide.observing.metrics import MetricsServer, counts_of, registry_of
+from bide.targets.http.metrics import push_metrics
 from bide.targets.http.pusher import Pusher
+from bide.targets.http.survey import Known
+from bide.targets.rabbitmq.address import Address
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 __all__ = ["push"]
+
+PATIENCE = 5.0
+"""Seconds for the event loop to answer a scrape."""
 
 _log = logging.getLogger("bide.server.push")
 
 
 async def push(
-    url: str, networks: Sequence[str], grace: float, ready: Callable[[], None] = lambda: None
+    url: str,
+    networks: Sequence[str],
+    grace: float,
+    ready: Callable[[], None] = lambda: None,
+    *,
+    intakes: Sequence[Address] = (),
+    queue_type: str = "quorum",
+    metrics: tuple[str, int] | None = None,
 ) -> None:
     """Push the subscriptions of a store until SIGTERM or Ctrl-C; a second one does not wait.
 
@@ -26,6 +48,9 @@ async def push(
         networks: networks that may be sent to though they are not public.
         grace: how many seconds the requests under way get to end by themselves.
         ready: called once the subscriptions are known.
+        intakes: exchanges of RabbitMQ whose delayed messages are taken in.
+        queue_type: of the queues that intakes declare.
+        metrics: the host and port at which Prometheus finds metrics; none by default.
 
     Raises:
         StoreError: the store cannot be opened. Once it was open, it is waited for instead.
@@ -33,7 +58,11 @@ async def push(
     lane = open_lane(url)
     try:
         await lane.acall(Queues("-"))  # what is wrong with it from the start is said at the start
-        pusher = Pusher(lane, SYSTEM_CLOCK, networks=networks)
+        pusher = Pusher(
+            lane, SYSTEM_CLOCK, networks=networks, intakes=intakes, queue_type=queue_type
+        )
+        for address in intakes:
+            await _declare(address, lane, queue_type)
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
@@ -46,8 +75,9 @@ async def push(
         pushing = asyncio.create_task(pusher.run(grace))
         waiting = asyncio.create_task(stopping.wait())
         _log.info("pushing, from %s", mask(url))
-        ready()
-        await asyncio.wait((pushing, waiting), return_when=asyncio.FIRST_COMPLETED)
+        with _metrics_server(lane, pusher, metrics):
+            ready()
+            await asyncio.wait((pushing, waiting), return_when=asyncio.FIRST_COMPLETED)
         if not pushing.done():
             _log.info("stopping; what is under way has %g s to finish", grace)
             pushing.cancel()
@@ -59,3 +89,54 @@ async def push(
             _log.info("stopped")
     finally:
         await asyncio.to_thread(close_lane, lane)
+
+
+async def _declare(address: Address, lane: Lane, queue_type: str) -> None:
+    """Declare what an intake needs; what is wrong with it from the start is said at the start.
+
+    Raises:
+        InvalidArgument: the exchange does not exist, or the broker refuses us.
+    """
+    from bide.targets.rabbitmq.broker import LOST, Refused, reason_of
+    from bide.targets.rabbitmq.intake import Intake
+
+    intake = Intake(address, StoreClient(lane, SYSTEM_CLOCK), queue_type=queue_type)
+    try:
+        await intake.declare()
+    except Refused as error:
+        raise InvalidArgument(str(error)) from error
+    except LOST as error:
+        _log.warning("%s: %s", address.exchange, reason_of(error))
+    finally:
+        await intake.close()
+
+
+def _metrics_server(
+    lane: Lane, pusher: Pusher, address: tuple[str, int] | None
+) -> AbstractContextManager[object]:
+    if address is None:
+        return nullcontext()
+    registry = registry_of(lambda: counts_of(lane, {}))
+    registry.register(_Collector(pusher))
+    host, port = address
+    return MetricsServer(registry, port, host)
+
+
+class _Collector:
+    """Tells Prometheus, in a thread of its own, what the pusher has done."""
+
+    def __init__(self, pusher: Pusher) -> None:
+        self._pusher = pusher
+        self._loop = asyncio.get_running_loop()
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield the metrics of subscriptions and intakes."""
+        found = asyncio.run_coroutine_threadsafe(self._gather(), self._loop)
+        yield from found.result(PATIENCE)
+
+    async def _gather(self) -> "list[Metric]":
+        known = {
+            str(one.subscription.known_as(None)): Known(one.subscription, one.circuit)
+            for one in self._pusher.outlets.values()
+        }
+        return list(push_metrics(known, self._pusher.sent, SYSTEM_CLOCK.now()))

@@ -6,6 +6,7 @@ import msgspec
 
 from bide.observing.tally import Tally, added
 from bide.targets.http.deliveries import Deliveries
+from bide.targets.rabbitmq.taken import Taken
 
 __all__ = ["PushStats"]
 
@@ -17,6 +18,8 @@ class PushStats(msgspec.Struct):
     """How late messages were sent, how long that took, and what has become of them."""
     deliveries: Mapping[str, Deliveries] = {}
     """What receivers have answered."""
+    taken: Mapping[str, Taken] = {}
+    """What came from RabbitMQ, by exchange."""
 
     def plus(self, other: "PushStats") -> "PushStats":
         """Return both together."""
@@ -24,11 +27,15 @@ class PushStats(msgspec.Struct):
         for key, told in other.deliveries.items():
             known = deliveries.get(key)
             deliveries[key] = told if known is None else known.plus(told)
-        return PushStats(added([self.tallies, other.tallies]), deliveries)
+        taken = dict(self.taken)
+        for exchange, one in other.taken.items():
+            taken[exchange] = taken.get(exchange, Taken()).plus(one)
+        return PushStats(added([self.tallies, other.tallies]), deliveries, taken)
 
     def ceased(self) -> "PushStats":
         """Return what stays true once nothing is sent any more."""
         return PushStats(
             {key: tally.ceased() for key, tally in self.tallies.items()},
             {key: told.ceased() for key, told in self.deliveries.items()},
+            {exchange: one.ceased() for exchange, one in self.taken.items()},
         )

@@ -6,9 +6,9 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
@@ -22,9 +22,15 @@ from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.peers import share
 from bide.targets.http.push_stats import PushStats
 from bide.targets.http.records import Records
-from bide.targets.http.sender import Request, Sender
+from bide.targets.http.sender import Sender
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker
+from bide.targets.port import Target
+from bide.targets.rabbitmq.address import Address, is_amqp
+
+if TYPE_CHECKING:
+    from bide.targets.rabbitmq.intake import Intake
+    from bide.targets.rabbitmq.target import RabbitMQ
 
 __all__ = ["Pusher"]
 
@@ -80,6 +86,9 @@ class Pusher:
         lookup: finds the addresses of a host; by default the system's resolver.
         tls: checks certificates; against the system's authorities by default.
         connections: how many may be open; a quarter of the file descriptors by default.
+        intakes: exchanges of RabbitMQ whose delayed messages are taken into the store, and
+            published when they are due.
+        queue_type: of the queues that intakes declare: "quorum" or "classic".
     """
 
     def __init__(
@@ -94,6 +103,8 @@ class Pusher:
         lookup: Lookup = lookup,
         tls: ssl.SSLContext | None = None,
         connections: int | None = None,
+        intakes: Iterable[Address] = (),
+        queue_type: str = "quorum",
     ) -> None:
         self.records = Records(lane, clock)
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -104,6 +115,11 @@ class Pusher:
         self._hurrying = asyncio.Event()
         self._options: dict[str, Any] = {"lookup": lookup, "tls": tls, "limit": connections}
         self._sender: Sender | None = None
+        self._rabbitmq: RabbitMQ | None = None
+        self._addresses = list(intakes)
+        self._queue_type = queue_type
+        self._intakes: dict[Intake, asyncio.Task[None]] = {}
+        self._unsubscribed: list[Subscription] = []
         self._works: dict[str, _Works] = {}
         self._leaving: dict[asyncio.Task[None], SubscriptionWorker] = {}
         self._past = PushStats()
@@ -122,11 +138,19 @@ class Pusher:
     def sent(self) -> PushStats:
         """What it has sent so far, with what came of it."""
         outlets = [works.outlet for works in self._works.values()] + [*self._leaving.values()]
-        return reduce(PushStats.plus, [outlet.sent for outlet in outlets], self._past)
+        taken = PushStats(taken={one.address.exchange: one.taken for one in self._intakes})
+        return reduce(PushStats.plus, [outlet.sent for outlet in outlets], self._past.plus(taken))
 
-    @property
-    def sender(self) -> Sender:
-        """What sends; made on the event loop that first asks."""
+    def target(self, subscription: Subscription) -> Target:
+        """Return what sends the messages of a subscription."""
+        if is_amqp(subscription.url):
+            if self._rabbitmq is None:
+                from bide.targets.rabbitmq.target import RabbitMQ
+
+                self._rabbitmq = RabbitMQ(
+                    self._clock, self._gate, {one.broker for one in self._addresses}
+                )
+            return self._rabbitmq
         if self._sender is None:
             client = HttpClient(self._clock, self._gate, **self._options)
             self._sender = Sender(self._clock, client)
@@ -147,6 +171,8 @@ class Pusher:
             grace: how many seconds the requests under way get to end by themselves.
         """
         try:
+            for address in self._addresses:
+                self._take(address)
             while True:
                 self._look.clear()
                 try:
@@ -160,8 +186,32 @@ class Pusher:
         finally:
             await self._stop(grace)
 
+    def _take(self, address: Address) -> None:
+        from bide.targets.rabbitmq.intake import Intake
+
+        intake = Intake(address, self._access, queue_type=self._queue_type)
+        self._intakes[intake] = asyncio.create_task(intake.run())
+        self._unsubscribed.append(intake.subscription)
+
+    async def _subscribe(
+        self, wanted: Subscription, known: Mapping[str, Subscription]
+    ) -> Subscription:
+        """Have what an intake takes published when it is due; keep what a user has set."""
+        there = known.get(wanted.key)
+        if there is None or there.signed:
+            return (await self.records.put(wanted)).subscription
+        fields = {"url": wanted.url, "queue": wanted.queue}
+        return await self.records.change(wanted.namespace, wanted.name, **fields) or there
+
     async def _refresh(self) -> None:
+        for taking in self._intakes.values():
+            if taking.done():
+                taking.result()  # it never ends by itself: this raises what has ended it
         known = {one.key: one for one in await self.records.listed(tidy=True)}
+        while self._unsubscribed:
+            kept = await self._subscribe(self._unsubscribed[-1], known)
+            known[kept.key] = kept
+            self._unsubscribed.pop()
         peers = self.records.peers
         circuits = await peers.circuits() if known else {}
         if known and self._clock.monotonic() - self._seen >= SEEN:
@@ -174,6 +224,8 @@ class Pusher:
                 self._end(key)
             elif key not in known or known[key].source != works.outlet.station.duty.queue:
                 self._end(key)
+        if self._rabbitmq is not None:
+            self._rabbitmq.keep(one.url for one in known.values())
         for key, subscription in known.items():
             turn = crc32(key.encode())
             places = share(subscription.concurrency, place, len(there), turn)
@@ -191,7 +243,7 @@ class Pusher:
 
     def _begin(self, key: str, subscription: Subscription) -> _Works:
         outlet = SubscriptionWorker(
-            subscription, self.sender, self.records, self._access, f"push:{self.holder}",
+            subscription, self.target, self.records, self._access, f"push:{self.holder}",
             self._lease, stale=self.look,
         )  # fmt: skip
         works = self._works[key] = _Works(outlet)
@@ -234,6 +286,9 @@ class Pusher:
         await _either(self._hurrying.wait(), over)
 
     async def _stop(self, grace: float) -> None:
+        for taking in self._intakes.values():
+            taking.cancel()
+        await asyncio.gather(*self._intakes.values(), return_exceptions=True)
         leaving = dict(self._leaving)
         ending = [self._finish(works, grace) for works in self._works.values()]
         await asyncio.gather(*ending, return_exceptions=True)
@@ -253,19 +308,14 @@ class Pusher:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._sender is not None:
-            await self._sender.close()
+        targets: list[Target | None] = [self._sender, self._rabbitmq]
+        for target in targets:
+            if target is not None:
+                await target.close()
 
     async def ping(self, subscription: Subscription) -> Answer:
-        """Send a request that carries no message, to see what the receiver says."""
-        body = b'{"type":"bide.ping"}'
-        id = f"ping/{secrets.token_hex(12)}"
-        headers = {
-            "content-type": "application/json",
-            "idempotency-key": id,
-            "bide-queue": subscription.queue,
-        }
-        sending = asyncio.ensure_future(self.sender.send(Request(id, body, headers), subscription))
+        """See whether the receiver is there; send no message."""
+        sending = asyncio.ensure_future(self.target(subscription).ping(subscription))
         over = sleep(self._clock, subscription.timeout / 1000)
         await _either(sending, over)
         if sending.done():

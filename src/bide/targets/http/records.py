@@ -146,11 +146,10 @@ class Records:
         made = new_secret()
 
         def edit(known: Subscription | None) -> Subscription:
-            now = self._clock.now()
-            if known is None:
-                return msgspec.structs.replace(given, secrets=(Secret(mine or made, now),))
-            secrets = known.secrets if mine is None else (Secret(mine, now),)
-            state = {name: getattr(known, name) for name in STANDING}
+            secrets = () if known is None or mine is not None else known.secrets
+            if given.signed and not secrets:
+                secrets = (Secret(mine or made, self._clock.now()),)
+            state = {} if known is None else {name: getattr(known, name) for name in STANDING}
             return msgspec.structs.replace(given, secrets=secrets, **state)
 
         others = [one for one in await self.listed() if one.key != given.key]
@@ -162,7 +161,8 @@ class Records:
         known, kept = await self._change(given.key, edit, tag, fresh=fresh)
         assert kept is not None
         await self._begin_anew(known, kept)
-        return Kept(kept, made if known is None and mine is None else None, known is None)
+        is_new = any(one.text == made for one in kept.secrets)
+        return Kept(kept, made if is_new else None, known is None)
 
     async def change(
         self, namespace: str | None, name: str, tag: str | None = None, **fields: Any
@@ -181,7 +181,14 @@ class Records:
         """
 
         def edit(known: Subscription | None) -> Subscription | None:
-            return known and msgspec.structs.replace(known, **fields).check()
+            if known is None:
+                return None
+            changed = msgspec.structs.replace(known, **fields).check()
+            if changed.signed != known.signed:
+                raise InvalidArgument(
+                    "url cannot change between http and amqp; put the subscription again"
+                )
+            return changed
 
         known, kept = await self._change(key_of(namespace, name), edit, tag)
         if kept is not None:
@@ -251,6 +258,8 @@ class Records:
         def edit(known: Subscription | None) -> Subscription | None:
             if known is None:
                 return None
+            if not known.signed:
+                raise InvalidArgument("what goes to RabbitMQ is not signed; there is no secret")
             now = self._clock.now()
             old = tuple(
                 msgspec.structs.replace(one, until=min(now + overlap, one.until or LATEST))

@@ -1,6 +1,7 @@
 """Send a message as one signed HTTP POST, and say what the receiver answered."""
 
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from bide.targets.http.client import Busy, HttpClient, NoAnswer
 from bide.targets.http.signing import signed
 from bide.targets.http.subscription import Subscription
 
-__all__ = ["Request", "Sender", "request_of"]
+__all__ = ["Sender"]
 
 EXCERPT = 500
 """How many characters of an answer are kept with a failure."""
@@ -85,18 +86,38 @@ class Sender:
         """How many more requests this process may have under way."""
         return self._client.free
 
-    async def send(self, request: Request, subscription: Subscription) -> Answer:
+    async def send(self, message: Message, to: Subscription) -> Answer:
+        """Send a message.
+
+        Raises:
+            Busy: too many requests are under way in this process.
+        """
+        return await self._post(request_of(message, to), to)
+
+    async def ping(self, to: Subscription) -> Answer:
+        """Send a request that carries no message.
+
+        Raises:
+            Busy: too many requests are under way in this process.
+        """
+        id = f"ping/{secrets.token_hex(12)}"
+        headers = {
+            "content-type": "application/json", "idempotency-key": id, "bide-queue": to.queue,
+        }  # fmt: skip
+        return await self._post(Request(id, b'{"type":"bide.ping"}', headers), to)
+
+    async def _post(self, request: Request, subscription: Subscription) -> Answer:
         """Send a request and return the answer, or why there is none. Cancelling this ends it.
 
         Raises:
             Busy: too many requests are under way in this process.
         """
         now = self._clock.now()
-        secrets = subscription.valid(now)
-        proof = signed(secrets, request.id, now // 1000, request.body)
+        keys = subscription.valid(now)
+        proof = signed(keys, request.id, now // 1000, request.body)
         own = {name.lower(): value for name, value in subscription.headers.items()}
         headers = {**HEADERS, **own, **request.headers, **proof}
-        hidden = (*secrets, proof["webhook-signature"], *_confidential(subscription))
+        hidden = (*keys, proof["webhook-signature"], *_confidential(subscription))
         try:
             reply = await self._client.post(subscription.url, headers.items(), request.body)
         except Busy:

@@ -12,8 +12,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import ATTEMPTS
 from bide.targets.http.signing import Secret
+from bide.targets.rabbitmq.address import is_amqp, parse
 
-__all__ = ["NAME", "Subscription", "check_url", "key_of"]
+__all__ = ["NAME", "Subscription", "check_url", "key_of", "usual_concurrency"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
@@ -95,6 +96,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.name if self.namespace == namespace else None
 
     @property
+    def signed(self) -> bool:
+        """Whether its requests are signed: what RabbitMQ gets is not."""
+        return not is_amqp(self.url)
+
+    @property
     def receiver(self) -> str:
         """What tells its receiver from others, and nothing of its URL."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
@@ -144,19 +150,29 @@ def key_of(namespace: str | None, name: str) -> str:
     return f"{namespace or ''}/{name}"
 
 
+def usual_concurrency(url: str) -> int:
+    """Return how many messages are under way at a time where nobody says otherwise."""
+    return 500 if is_amqp(url) else 10
+
+
 def check_url(url: str) -> None:
     """Look whether messages can be sent to a URL.
 
     Raises:
         InvalidArgument: they cannot.
     """
+    if is_amqp(url):
+        parse(url)
+        return
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
     except ValueError as error:
         raise InvalidArgument(f"url cannot be: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise InvalidArgument("url must begin with https:// (or http://) and name a host")
+        raise InvalidArgument(
+            "url must begin with https:// (or http://, amqp://, amqps://) and name a host"
+        )
     if parts.username is not None or parts.password is not None:
         raise InvalidArgument(
             "url has a user or password in it; send an authorization header instead (headers)"

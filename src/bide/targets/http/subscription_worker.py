@@ -26,8 +26,8 @@ from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.pace import Pace
 from bide.targets.http.push_stats import PushStats
 from bide.targets.http.records import Records
-from bide.targets.http.sender import Sender, request_of
 from bide.targets.http.subscription import Subscription
+from bide.targets.port import Target
 
 __all__ = ["SubscriptionWorker"]
 
@@ -49,7 +49,7 @@ class SubscriptionWorker:
 
     Args:
         subscription: what is sent where.
-        sender: what sends it.
+        target: returns what sends the messages of a subscription.
         records: where subscriptions are kept.
         access: the way to the store.
         holder: as whom it claims.
@@ -61,7 +61,7 @@ class SubscriptionWorker:
     def __init__(
         self,
         subscription: Subscription,
-        sender: Sender,
+        target: Callable[[Subscription], Target],
         records: Records,
         access: StoreClient,
         holder: str,
@@ -73,7 +73,7 @@ class SubscriptionWorker:
         self.circuit = Circuit()
         self.deliveries = Deliveries()
         """What came of its requests so far."""
-        self._sender = sender
+        self._target = target
         self._records = records
         self._access = access
         self._clock = access.clock
@@ -184,7 +184,7 @@ class SubscriptionWorker:
         if self.subscription.paused:
             return 0, None
         running = len(self.station.running)
-        free = self._sender.free - (running - self._sending)
+        free = self._target(self.subscription).free - (running - self._sending)
         if free <= 0:
             return 0, FULL
         # At most half of the connections that others leave: a receiver that hangs cannot take all.
@@ -251,7 +251,7 @@ class SubscriptionWorker:
         one.given = to = self.subscription
         self._sending += 1
         try:
-            answer = await self._sender.send(request_of(one.message, to), to)
+            answer = await self._target(to).send(one.message, to)
         finally:
             self._sending -= 1
         self._note(answer, to)

@@ -13,8 +13,11 @@ from importlib.util import find_spec
 
 import msgspec
 
+from bide.clock import sleep
+from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
+from bide.targets.rabbitmq.address import intakes
 from bide.worker.app.app import App
 from bide.worker.app.loading import lives_alone, load
 from bide.worker.process.pipe import Pipe, Report
@@ -24,6 +27,9 @@ __all__ = ["BEAT", "Orders", "loop_factory", "main"]
 
 BEAT = 1.0
 """How often, in seconds, a process tells its supervisor that its event loop moves."""
+
+AGAIN = 1.0
+"""Seconds until what has failed beside the app begins again."""
 
 LINGER = 2.0
 """Seconds at the end for tasks and threads that handlers have begun to end as well."""
@@ -131,13 +137,35 @@ async def _work(orders: Orders, report: Report) -> None:
         loop.add_signal_handler(number, stop)
     await line.open()
     beats = asyncio.create_task(_beat(line, report, runner, orders.metrics))
+    delays = asyncio.create_task(_delays(app, orders.grace))
     try:
         await runner.run()
     finally:
         beats.cancel()
+        delays.cancel()
+        await asyncio.gather(delays, return_exceptions=True)
         if orders.metrics:
             report.tallies = runner.tallies()
         await line.close(report)
+
+
+async def _delays(app: App, grace: float) -> None:
+    """Take in the delayed messages of RabbitMQ, and publish them, if that was asked for."""
+    addresses = intakes(os.environ.get("BIDE_RABBITMQ", "").split())
+    if not addresses:
+        return
+    from bide.targets.http.pusher import Pusher
+
+    lane = open_lane(app._url, app.clock)
+    try:
+        while True:
+            try:
+                await Pusher(lane, app.clock, intakes=addresses).run(grace)
+            except Exception:  # noqa: BLE001  (it is logged, and handlers go on)
+                _log.exception("the delays of RabbitMQ have failed, and begin again")
+            await sleep(app.clock, AGAIN)
+    finally:
+        await asyncio.to_thread(close_lane, lane)
 
 
 def _check_store(app: App, processes: int) -> None:

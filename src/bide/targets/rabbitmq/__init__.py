@@ -1,0 +1,1 @@
+"""RabbitMQ: a target of subscriptions, and an intake of delayed messages (`bide[rabbitmq]`)."""

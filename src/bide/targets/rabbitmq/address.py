@@ -1,0 +1,168 @@
+"""Addresses: a broker, and where on it messages go, in one URL."""
+
+import re
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+
+__all__ = ["SCHEMES", "Address", "intakes", "is_amqp", "parse", "shown"]
+
+SCHEMES = ("amqp", "amqps")
+
+OPTIONS = ("exchange", "key", "queue", "cafile", "certfile", "keyfile", "heartbeat")
+
+LONGEST = 255
+"""How many bytes the name of an exchange, a routing key or a message_id may have in AMQP."""
+
+LONGEST_TARGET = LONGEST - len(".delayed.dead")
+
+HEARTBEAT = 5
+"""Seconds between heartbeats. A silent broker is given up after three of them."""
+
+
+def is_amqp(url: str) -> bool:
+    """Tell whether a URL names a broker."""
+    return url.partition(":")[0].lower() in SCHEMES
+
+
+_PASSWORD = re.compile(r"(//[^:@]*:).*@")
+
+
+class Address(NamedTuple):
+    """What an `amqp://` URL says. Its text has no password in it."""
+
+    broker: str
+    """The URL of the broker and its virtual host."""
+    exchange: str
+    """The exchange that messages are published to; empty: the default exchange."""
+    key: str
+    """The routing key of messages that do not carry one."""
+    queue: str | None = None
+    """For an intake: the queue of the store; the name of the exchange if it is `None`."""
+    heartbeat: int = HEARTBEAT
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    @property
+    def files(self) -> bool:
+        """Whether it names files of TLS."""
+        return any((self.cafile, self.certfile, self.keyfile))
+
+    @property
+    def host(self) -> str:
+        """The host of the broker."""
+        return urlsplit(self.broker).hostname or ""
+
+    @property
+    def url(self) -> str:
+        """The whole URL, without the queue of the store."""
+        query = {
+            "exchange": self.exchange, "key": self.key, "cafile": self.cafile,
+            "certfile": self.certfile, "keyfile": self.keyfile,
+            "heartbeat": self.heartbeat if self.heartbeat != HEARTBEAT else None,
+        }  # fmt: skip
+        return f"{self.broker}?{urlencode({k: v for k, v in query.items() if v})}"
+
+    def __str__(self) -> str:
+        return shown(self.url)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def intakes(urls: Iterable[str]) -> list[Address]:
+    """Return the addresses of exchanges whose delayed messages are to be taken in.
+
+    Raises:
+        InvalidArgument: one cannot be, or aio-pika is not installed.
+    """
+    found = [parse(url) for url in urls]
+    for address in found:
+        if not address.exchange or len(address.exchange.encode()) > LONGEST_TARGET:
+            raise InvalidArgument(
+                f"url={str(address)!r} names no exchange, or one whose name is too long; add "
+                f"?exchange=NAME of up to {LONGEST_TARGET} bytes"
+            )
+        check_queue(address.queue or address.exchange)
+    if found and find_spec("aio_pika") is None:
+        raise InvalidArgument(
+            "RabbitMQ needs the package aio-pika, which is not installed: "
+            "pip install 'bide[rabbitmq]'"
+        )
+    return found
+
+
+def shown(url: str) -> str:
+    """Return a URL of a broker with its password hidden, even where it is not encoded as it must.
+
+    Example:
+        >>> shown("amqp://app:p/a#s@mq/?exchange=shop&key=k")
+        'amqp://app:***@mq/?exchange=shop&key=k'
+    """
+    return _PASSWORD.sub(r"\1***@", url)
+
+
+def parse(url: str) -> Address:
+    """Return the address that a URL names.
+
+    Args:
+        url: `amqp://user:password@host:port/vhost?exchange=NAME&key=KEY`, or `amqps://` for TLS.
+            Options: `exchange`, `key`, `queue` (of the store, for an intake), `cafile`, `certfile`,
+            `keyfile`, `heartbeat` (seconds).
+
+    Raises:
+        InvalidArgument: it names no host, neither exchange nor key, or an unknown option.
+
+    Example:
+        >>> parse("amqp://app:secret@mq/shop?exchange=orders&key=order.timeout")
+        amqp://app:***@mq/shop?exchange=orders&key=order.timeout
+    """
+    told = shown(url)
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+        options = dict(
+            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        )
+    except ValueError as error:
+        raise InvalidArgument(f"url={told!r} is not a valid URL: {error}") from None
+    if parts.scheme not in SCHEMES or not host or port == 0:
+        raise InvalidArgument(
+            f"url={told!r} must be amqp://user:password@host/vhost?exchange=NAME&key=KEY, or "
+            "begin with amqps:// for TLS"
+        )
+    if parts.password == "***":
+        raise InvalidArgument(f"url={told!r} has *** where the password is; write the password")
+    if parts.fragment or len(url) > 2_048 or not url.isascii() or not url.isprintable():
+        raise InvalidArgument(
+            f"url={told!r} must be up to 2,048 printable ASCII characters, without a fragment; "
+            "encode other characters: # is %23"
+        )
+    if unknown := options.keys() - set(OPTIONS):
+        raise InvalidArgument(
+            f"url={told!r} has the unknown option {min(unknown)!r}; known are {', '.join(OPTIONS)}"
+        )
+    exchange, key = options.get("exchange", ""), options.get("key", "")
+    if not exchange and not key:
+        raise InvalidArgument(
+            f"url={told!r} names no exchange; add ?exchange=NAME (or ?key=QUEUE for the default "
+            "exchange)"
+        )
+    for name, value in (("exchange", exchange), ("key", key)):
+        if len(value.encode()) > LONGEST:
+            raise InvalidArgument(f"{name} in url is longer than the {LONGEST} bytes of AMQP")
+    if parts.scheme == "amqp" and options.keys() & {"cafile", "certfile", "keyfile"}:
+        raise InvalidArgument(f"url={told!r} has options of TLS; write amqps://")
+    heartbeat = options.get("heartbeat", str(HEARTBEAT))
+    if not heartbeat.isdecimal() or not 1 <= int(heartbeat[:9]) <= 600:
+        raise InvalidArgument(f"heartbeat={heartbeat!r} must be 1 to 600 seconds")
+    vhost = unquote(parts.path.removeprefix("/")) or "/"
+    return Address(
+        parts._replace(path="/" + quote(vhost, safe=""), query="").geturl(), exchange, key,
+        options.get("queue"), int(heartbeat), *map(options.get, ("cafile", "certfile", "keyfile")),
+    )  # fmt: skip

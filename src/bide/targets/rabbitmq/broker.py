@@ -1,0 +1,232 @@
+"""A connection to a broker: opened when it is needed, and opened again after it was lost."""
+
+import asyncio
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import aio_pika
+from aio_pika.abc import AbstractChannel
+from aio_pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelClosed,
+    ConnectionClosed,
+    DeliveryError,
+    IncompatibleProtocolError,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+    PublishError,
+)
+from aiormq.connection import TransportFactory
+from aiormq.exceptions import ConnectionNotAllowed
+from yarl import URL
+
+from bide.clock import Clock, sleep
+from bide.model.backoff import Backoff
+from bide.targets.rabbitmq.address import Address
+
+__all__ = ["LOST", "Broker", "Gate", "Refused", "reason_of", "stray_cancel_is_loss"]
+
+PAUSES = Backoff(first="100ms", factor=2, ceiling="5s", jitter=0.2)
+"""Between attempts to connect."""
+
+CONNECT = 10.0
+"""Seconds to connect, and to open or close a channel."""
+
+LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
+"""What aio-pika raises when a connection or a channel is lost, or is closed already."""
+
+
+class Gate(Protocol):
+    """Which addresses may be connected to."""
+
+    def lets(self, address: str) -> bool:
+        """Tell whether an address may be connected to."""
+
+
+class Refused(Exception):
+    """The broker refuses the connection for a reason that waiting does not remove."""
+
+
+@contextmanager
+def stray_cancel_is_loss() -> Iterator[None]:
+    """Raise `ConnectionError` where aiormq cancels those who wait on a connection that it gives up.
+
+    A cancellation that was asked for goes on.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ConnectionError("the broker was silent for too long") from None
+
+
+class Broker:
+    """One connection to a broker.
+
+    Args:
+        address: which broker.
+        clock: what pauses are waited by.
+        gate: which addresses may be connected to; all if it is `None`.
+    """
+
+    def __init__(self, address: Address, clock: Clock, gate: Gate | None = None) -> None:
+        self.address = address
+        self._clock = clock
+        self._gate = gate
+        self._connection: aio_pika.Connection | None = None
+        self._opening = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None and self._connection.connected.is_set()
+
+    async def channel(self, *, confirms: bool = True) -> AbstractChannel:
+        """Return a new channel. Connects first if there is no connection.
+
+        Raises:
+            Refused: waiting does not help.
+            Exception: one of `LOST`, the broker is away.
+        """
+        async with self._opening:
+            if not self.connected:
+                self.drop()
+                self._connection = await self._connect()
+        connection = self._connection
+        if connection is None:
+            raise ConnectionError("the connection was closed meanwhile")
+        channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
+        await channel.initialize(timeout=CONNECT)
+        return channel
+
+    async def pause(self, attempt: int) -> None:
+        """Wait before another attempt, longer after each one that failed."""
+        await sleep(self._clock, PAUSES.delay(attempt, random.random()) / 1000)
+
+    async def unblocked(self) -> None:
+        """Wait while the broker accepts no messages, since its memory or disk is low."""
+        if self._connection is not None and self._connection.transport is not None:
+            await self._connection.transport.ready()
+
+    def drop(self) -> None:
+        """Give the connection up; the next channel opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            closing = asyncio.ensure_future(_close(connection))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self.drop()
+        await asyncio.gather(*self._closing)
+
+    async def _connect(self) -> aio_pika.Connection:
+        address = self.address
+        url = URL(address.broker, encoded=True).update_query(heartbeat=address.heartbeat)
+        connection = aio_pika.Connection(
+            url, client_properties={"connection_name": "bide"}, ssl_context=self._tls()
+        )
+        connection.kwargs["transport_factory"] = _Transport(self._gate)
+        try:
+            await connection.connect(timeout=CONNECT)
+        except (AuthenticationError, ProbableAuthenticationError, ConnectionNotAllowed) as error:
+            raise Refused(f"{address.host} refused the connection: {_text(error)}") from error
+        except InvalidFrameError as error:
+            if "Connection.OpenOk" not in str(error):
+                raise
+            raise Refused(f"{address.host} has no such virtual host, or not for us") from error
+        except IncompatibleProtocolError as error:
+            raise Refused(f"{address.host} does not speak AMQP 0-9-1 on this port") from error
+        return connection
+
+    def _tls(self) -> ssl.SSLContext | None:
+        address = self.address
+        if not address.broker.startswith("amqps:"):
+            return None
+        try:
+            context = ssl.create_default_context(cafile=address.cafile)
+            if address.certfile is not None:
+                context.load_cert_chain(address.certfile, address.keyfile)
+        except (OSError, ssl.SSLError) as error:
+            raise Refused(f"the files of TLS in the URL cannot be read: {error}") from error
+        return context
+
+
+class _Transport(TransportFactory):
+    """Connects to the addresses that the gate allows, judged after the name was looked up."""
+
+    def __init__(self, gate: Gate | None) -> None:
+        self._gate = gate
+
+    async def create(
+        self, url: URL, **options: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        provider = options.pop("ssl_context_provider")
+        tls = {"ssl": await provider.get_context(), "server_hostname": url.host}
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        allowed = [one for one in found if self._gate is None or self._gate.lets(str(one[4][0]))]
+        if not allowed:
+            raise Refused(
+                f"{url.host} leads to an address that is not public; allow its network with "
+                "--allow-network"
+            )
+        problem: OSError | None = None
+        for *_, where in allowed:
+            try:
+                return await asyncio.open_connection(
+                    str(where[0]), url.port, **(tls if url.scheme == "amqps" else {})
+                )
+            except ssl.SSLCertVerificationError as error:
+                text = f"the certificate of {url.host} could not be verified: "
+                raise Refused(text + error.verify_message) from error
+            except ssl.SSLError as error:
+                raise Refused(f"{url.host} does not speak TLS on this port") from error
+            except OSError as error:
+                problem = error
+        assert problem is not None
+        raise problem
+
+
+async def _close(connection: aio_pika.Connection) -> None:
+    try:
+        await asyncio.wait_for(connection.close(), CONNECT)
+    except LOST:
+        pass  # it was lost already, or is half open
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in words what went wrong, without the URL.
+
+    Example:
+        >>> reason_of(ConnectionRefusedError(111, "Connection refused"))
+        'the broker is away: Connection refused'
+    """
+    match error:
+        case Refused():
+            return str(error)
+        case PublishError():
+            return f"unroutable: {_text(error)}"
+        case DeliveryError():
+            return "the broker rejected the message (basic.nack): a queue is full or failed"
+        case ConnectionClosed() | ChannelClosed():
+            return f"the broker closed the channel: {_text(error)}"
+        case TimeoutError():
+            return "the broker did not answer in time"
+        case OSError() if error.strerror:
+            return f"the broker is away: {error.strerror}"
+        case _:
+            return f"the connection was lost: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(str(part) for part in error.args if part)[:500] or type(error).__name__

@@ -1,0 +1,98 @@
+"""RabbitMQ as the target of subscriptions: a message goes out, an answer comes back."""
+
+import asyncio
+from collections.abc import Collection, Iterable
+
+from bide.clock import Clock
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.targets.http.answer import Answer
+from bide.targets.http.subscription import Subscription
+from bide.targets.rabbitmq.address import parse
+from bide.targets.rabbitmq.broker import Gate
+from bide.targets.rabbitmq.fields import to_amqp
+from bide.targets.rabbitmq.publisher import Outcome, Publisher, Result
+
+__all__ = ["RabbitMQ"]
+
+STATUS: dict[Outcome, int | None] = {
+    "confirmed": 200, "unroutable": 312, "refused": 503, "nacked": 506, "away": None,
+}  # fmt: skip
+"""Outcomes as reply codes, by whose first digit answers are counted. 312 and 506 are AMQP's."""
+
+UNFIT = 400
+
+
+class _Answer(Answer):
+    """An answer of a broker."""
+
+    __slots__ = ()
+
+    @property
+    def away(self) -> bool:
+        """Whether it says nothing about the message."""
+        return self.status in (None, STATUS["refused"])
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a failure of the broker: another routing key, or queue, may fare better."""
+        return self.away
+
+
+class RabbitMQ:
+    """Publishes the messages of subscriptions, on one connection for each URL.
+
+    Args:
+        clock: what pauses are waited by.
+        gate: which addresses may be connected to.
+        trusted: the URLs of brokers that may be connected to wherever they are.
+    """
+
+    def __init__(self, clock: Clock, gate: Gate, trusted: Collection[str] = ()) -> None:
+        self._trusted = trusted
+        self._clock = clock
+        self._gate = gate
+        self._publishers: dict[str, Publisher] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be under way: one connection carries any number."""
+        return 1_000_000
+
+    async def send(self, message: Message, to: Subscription) -> Answer:
+        """Publish a message; return once the broker has confirmed or rejected it."""
+        try:
+            publication, key = to_amqp(message, parse(to.url), to.headers)
+        except InvalidArgument as error:
+            return _Answer(UNFIT, f"not a valid message of AMQP: {error}")
+        # Sooner than the consumer, which would not know why.
+        result = await self._publisher(to.url).publish(publication, key, to.timeout / 1000 * 0.9)
+        return _answer(result)
+
+    async def ping(self, to: Subscription) -> Answer:
+        """See whether the broker lets us in, and has the exchange."""
+        return _answer(await self._publisher(to.url).check(to.timeout / 1000))
+
+    def keep(self, urls: Iterable[str]) -> None:
+        """Close the connections to other URLs."""
+        for url in self._publishers.keys() - set(urls):
+            closing = asyncio.ensure_future(self._publishers.pop(url).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.keep(())
+        await asyncio.gather(*self._closing)
+
+    def _publisher(self, url: str) -> Publisher:
+        if url not in self._publishers:
+            address = parse(url)
+            gate = None if address.broker in self._trusted else self._gate
+            self._publishers[url] = Publisher(address, self._clock, gate)
+        return self._publishers[url]
+
+
+def _answer(result: Result) -> Answer:
+    return _Answer(STATUS[result.outcome], result.reason)

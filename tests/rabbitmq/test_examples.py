@@ -1,0 +1,43 @@
+"""The programs of `examples/rabbitmq`, on the broker of the tests."""
+
+import asyncio
+
+import pytest
+
+from bide.engines.memory import MemoryEngine
+from bide.lane import Lane
+from bide.targets.http.pusher import Pusher
+from bide.targets.rabbitmq.address import parse
+from examples.rabbitmq import shop
+from tests.rabbitmq.broker import Broker
+from tests.rabbitmq.stage import until
+
+
+def test_an_order_times_out_once_and_at_no_other_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shop, "BROKER", broker.url)
+    printed: list[str] = []
+
+    def has_printed() -> bool:
+        printed.append(capsys.readouterr().out)
+        return any(printed)
+
+    async def story() -> None:
+        await shop.declare()
+        lane = Lane(MemoryEngine)
+        pusher = Pusher(lane, intakes=[parse(f"{broker.url}?exchange=shop")])
+        enough = asyncio.Event()
+        pushing = asyncio.create_task(pusher.run(5))
+        consuming = asyncio.create_task(shop.consume(enough))
+        await until(lambda: any(one.connected for one in pusher.sent.taken.values()))
+        await shop.order(41, 0.3)
+        await shop.order(42, 3600)
+        await until(has_printed)
+        pushing.cancel()
+        enough.set()
+        await asyncio.gather(pushing, consuming, return_exceptions=True)
+        lane.close()
+
+    asyncio.run(story())
+    assert [text for text in printed if text] == ['order-41 timed out: {"order": 41}\n']

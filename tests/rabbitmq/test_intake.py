@@ -1,0 +1,223 @@
+"""Messages that were published with a delay, on their way into the store."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bide.clock import SYSTEM_CLOCK
+from bide.consuming.store_client import StoreClient
+from bide.model.commands import Ack, Claim, Lease, Put
+from bide.model.errors import InvalidArgument, StoreFull
+from bide.model.replies import Claimed
+from bide.targets.rabbitmq.address import parse
+from bide.targets.rabbitmq.broker import Refused
+from bide.targets.rabbitmq.intake import Intake
+from tests.rabbitmq.proxy import proxy
+from tests.rabbitmq.stage import Stage, until
+
+
+def test_messages_are_stored_under_their_ids_with_their_delays(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.send(b'{"a":1}', "a.b", message_id="m1", headers={"x-delay": 60_000},
+                             content_type="application/json")  # fmt: skip
+            await stage.send(message_id="m2", headers={"bide-at": 1_893_456_000}, priority=5)
+            await stage.stored(2)
+            first, second = await stage.find("m1"), await stage.find("m2")
+            assert first is not None
+            assert second is not None
+            assert (first.data, first.json, first.state) == (b'{"a":1}', True, "delayed")
+            assert (first.headers or {})["amqp-key"] == "a.b"
+            assert (second.due, second.priority) == (1_893_456_000_000, 5)
+            await until(lambda: intake.taken.stored == 2)
+        assert await stage.count(f"{stage.exchange}.delayed") == 0
+
+    stage.play(story)
+
+
+def test_a_message_is_acknowledged_once_it_is_stored(stage: Stage) -> None:
+    fault = stage.engine.fail(
+        StoreFull("no space"), when=lambda command: isinstance(command, Put), times=None
+    )
+
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.send(message_id="m1", headers={"x-delay": 60_000})
+            await until(lambda: intake.taken.waiting and fault.struck >= 2)
+            assert intake.taken.stored == 0
+        delayed = f"{stage.exchange}.delayed"
+        assert (await stage.receive(delayed, keep=True)).message_id == "m1"
+        stage.engine.heal()
+        async with stage.intake() as intake:
+            await stage.stored(1)
+            await until(lambda: intake.taken.stored == 1)
+        assert await stage.count(delayed) == 0
+
+    stage.play(story)
+
+
+def test_a_store_that_is_back_gets_what_waited(stage: Stage) -> None:
+    stage.engine.fail(StoreFull("no space"), when=lambda c: isinstance(c, Put), times=3)
+
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await asyncio.gather(*[stage.send(message_id=str(n)) for n in range(50)])
+            await stage.stored(50)
+            await until(lambda: intake.taken.stored == 50)
+            assert not intake.taken.waiting
+
+    stage.play(story)
+
+
+def test_a_message_that_comes_again_is_one_message(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            for _ in range(3):
+                await stage.send(message_id="m1", headers={"x-delay": 60_000})
+            await until(lambda: intake.taken.repeated == 2)
+            assert (await stage.counts()).sizes.total == 1
+
+    stage.play(story)
+
+
+def test_a_message_id_that_is_in_use_with_another_body_loses_nothing(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            sent = [stage.send(body, message_id="m1") for body in (b"a", b"b", b"c", b"a")]
+            await asyncio.gather(*sent)
+            await stage.stored(3)
+            await until(lambda: intake.taken.repeated == 1)
+            assert intake.taken.renamed == 2
+            reply = await stage.lane.acall(Claim(stage.exchange, 10, 60_000, "test"))
+            assert isinstance(reply, Claimed)
+            assert sorted(one.data for one in reply.messages) == [b"a", b"b", b"c"]
+            given = [(one.headers or {}).get("bide-message-id") for one in reply.messages]
+            assert sorted(given, key=str) == [None, "m1", "m1"]
+
+    stage.play(story)
+
+
+def test_an_id_that_becomes_free_meanwhile_is_taken(stage: Stage) -> None:
+    """Between the put that met a message and the look at that message, it may be acked."""
+
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.send(b"a", message_id="m1")
+            await stage.stored(1)
+            (claimed,) = await claim(stage)
+            original = intake._find
+
+            async def late(channel: Any, arrived: Any) -> Any:
+                intake._find = original  # type: ignore[method-assign]
+                await stage.lane.acall(Ack(stage.exchange, [claimed]))
+                return await original(channel, arrived)
+
+            intake._find = late  # type: ignore[method-assign]
+            await stage.send(b"b", message_id="m1")
+            await stage.stored(2)
+            found = await stage.find("m1")
+            assert found is not None
+            assert found.data == b"b"
+
+    stage.play(story)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"headers": {"x-delay": "soon"}}, "x-delay='soon' must be a number"),
+        ({"body": b"x" * 2_001}, "takes 2,001 bytes, the limit is 2,000"),
+    ],
+)
+def test_what_cannot_be_stored_is_a_dead_letter_with_the_reason(
+    stage: Stage, fields: dict[str, Any], told: str
+) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.send(message_id="bad", **fields)
+            await stage.send(message_id="good")
+            letter = await stage.receive(f"{stage.exchange}.delayed.dead")
+            assert told in str(letter.headers["bide-reason"])
+            assert (letter.message_id, letter.routing_key) == ("bad", "k")
+            await stage.stored(1)
+            await until(lambda: intake.taken.refused == 1)
+            assert await stage.find("bad") is None
+
+    stage.play(story)
+
+
+def test_only_the_message_that_the_store_refuses_is_a_dead_letter(stage: Stage) -> None:
+    def has_bad(command: object) -> bool:
+        return isinstance(command, Put) and any(item.id == "bad" for item in command.items)
+
+    stage.engine.fail(InvalidArgument("not that one"), when=has_bad, times=None)
+
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await asyncio.gather(*[stage.send(message_id=id) for id in ("a", "bad", "b")])
+            letter = await stage.receive(f"{stage.exchange}.delayed.dead")
+            assert (letter.message_id, letter.headers["bide-reason"]) == ("bad", "not that one")
+            await stage.stored(2)
+            await until(lambda: intake.taken.stored == 2)
+
+    stage.play(story)
+
+
+def test_messages_for_an_exchange_that_is_gone_are_dead_letters(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.channel.exchange_delete(stage.exchange)
+            intake._checked = float("-inf")
+            await stage.send(message_id="m1")
+            letter = await stage.receive(f"{stage.exchange}.delayed.dead")
+            assert "does not exist" in str(letter.headers["bide-reason"])
+
+    stage.play(story)
+
+
+def test_an_intake_begins_only_where_its_exchange_is(stage: Stage) -> None:
+    async def story() -> None:
+        intake = Intake(
+            parse(stage.url().replace(stage.exchange, "nope")),
+            StoreClient(stage.lane, SYSTEM_CLOCK), limit=10,
+        )  # fmt: skip
+        with pytest.raises(Refused, match="'nope' does not exist on"):
+            await intake.declare()
+        await intake.close()
+
+    stage.play(story)
+
+
+def test_a_connection_that_is_cut_or_half_open_loses_nothing(stage: Stage) -> None:
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            async with stage.intake(stage.url("&heartbeat=1", port=line.port)) as intake:
+                for number, fault in enumerate((line.cut, line.freeze)):
+                    fault()
+                    await asyncio.gather(
+                        *[stage.send(message_id=f"{number}-{n}") for n in range(20)]
+                    )
+                    await stage.stored(20 * (number + 1))
+                await until(lambda: intake.taken.stored + intake.taken.repeated == 40)
+        assert (await stage.counts()).flow.put == 40
+
+    stage.play(story)
+
+
+def test_a_queue_that_was_deleted_is_declared_again(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.intake() as intake:
+            await stage.channel.queue_delete(f"{stage.exchange}.delayed")
+            await until(lambda: not intake.taken.connected)
+            await until(lambda: intake.taken.connected)
+            await stage.send(message_id="m1")
+            await stage.stored(1)
+
+    stage.play(story)
+
+
+async def claim(stage: Stage) -> list[Lease]:
+    reply = await stage.lane.acall(Claim(stage.exchange, 10, 60_000, "test"))
+    assert isinstance(reply, Claimed)
+    return [Lease(one.id, reply.token) for one in reply.messages]

@@ -1,0 +1,203 @@
+"""Publishing to a real broker, and what becomes of messages when that goes wrong."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aio_pika import Message
+
+from bide.targets.rabbitmq import publisher as publishers
+from bide.targets.rabbitmq.publisher import Publisher, Result
+from tests.rabbitmq.proxy import proxy
+from tests.rabbitmq.stage import Stage
+
+
+def message(id: str = "m1", body: bytes = b"hi", **properties: Any) -> Message:
+    return Message(body, message_id=id, delivery_mode=2, **properties)
+
+
+async def publish(to: Publisher, key: str = "k", patience: float = 20, id: str = "m1") -> Result:
+    return await to.publish(message(id), key, patience)
+
+
+def test_messages_are_confirmed_and_arrive_as_they_were(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.publisher() as to:
+            sent = message(headers={"a": 1}, content_type="text/plain", priority=3)
+            assert await to.publish(sent, "k", 20) == Result("confirmed")
+        got = await stage.receive()
+        assert (got.body, got.message_id, got.headers, got.priority) == (b"hi", "m1", {"a": 1}, 3)
+        assert (got.content_type, got.delivery_mode) == ("text/plain", 2)
+
+    stage.play(story)
+
+
+def test_each_of_many_in_flight_gets_its_own_result(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.publisher() as to:
+            keys = ["k" if number % 10 else "nowhere" for number in range(300)]
+            found = await asyncio.gather(
+                *[publish(to, key, id=str(number)) for number, key in enumerate(keys)]
+            )
+            wanted = ["confirmed" if key == "k" else "unroutable" for key in keys]
+            assert [one.outcome for one in found] == wanted
+            assert found[0].reason == "unroutable: NO_ROUTE nowhere"
+        assert await stage.count() == 270
+
+    stage.play(story)
+
+
+def test_a_queue_that_is_full_rejects_messages(stage: Stage) -> None:
+    async def story() -> None:
+        full = await stage.channel.declare_queue(
+            f"{stage.exchange}.full",
+            auto_delete=True,
+            arguments={"x-max-length": 1, "x-overflow": "reject-publish"},
+        )
+        await full.bind(stage.exchange, "full")
+        async with stage.publisher() as to:
+            found = [await publish(to, "full") for _ in range(3)]
+            assert found[-1].outcome == "nacked"
+            assert "rejected" in found[-1].reason
+            assert (await publish(to)).outcome == "confirmed"
+
+    stage.play(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("exchange=x", "exchange=nope"), "NOT_FOUND - no exchange 'nope"),
+        (("guest:guest@", "guest:wrong@"), "ACCESS_REFUSED"),
+        (("guest:guest@", "reader:reader@"), "ACCESS_REFUSED - access to exchange"),
+        (("/?", "/nothing?"), "no such virtual host"),
+        (("amqp:", "amqps:"), "does not speak TLS"),
+    ],
+)
+def test_a_refusal_has_the_brokers_reason_and_no_password(
+    stage: Stage, change: tuple[str, str], told: str
+) -> None:
+    async def story() -> None:
+        async with stage.publisher(stage.url().replace(*change, 1)) as to:
+            for found in await asyncio.gather(publish(to), publish(to)):
+                assert found.outcome == "refused"
+                assert told in found.reason
+                assert "wrong" not in found.reason
+
+    stage.play(story)
+
+
+def test_an_exchange_that_is_declared_later_is_found(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.publisher(stage.url().replace(stage.exchange, f"{stage.exchange}b")) as to:
+            assert (await publish(to)).outcome == "refused"
+            late = await stage.channel.declare_exchange(f"{stage.exchange}b", auto_delete=True)
+            await (await stage.channel.get_queue(stage.queue)).bind(late, "k")
+            assert (await publish(to)).outcome == "confirmed"
+
+    stage.play(story)
+
+
+def test_tls_is_checked(stage: Stage, authority: Path) -> None:
+    async def story() -> None:
+        for file, outcome in (("ca.pem", "confirmed"), ("another.pem", "refused")):
+            url = (
+                f"amqps://guest:guest@localhost:{stage.broker.tls_port}/"
+                f"?exchange={stage.exchange}&cafile={authority / file}"
+            )
+            async with stage.publisher(url) as to:
+                found = await publish(to)
+                assert found.outcome == outcome
+        assert "certificate of localhost could not be verified" in found.reason
+        async with stage.publisher(url.replace("another", "missing")) as to:
+            assert "cannot be read" in (await publish(to)).reason
+
+    stage.play(story)
+
+
+def test_only_addresses_that_the_gate_allows_are_connected_to(stage: Stage) -> None:
+    class Closed:
+        def lets(self, address: str) -> bool:
+            return address != "127.0.0.1"
+
+    async def story() -> None:
+        async with stage.publisher(gate=Closed()) as to:
+            assert "not public" in (await publish(to)).reason
+
+    stage.play(story)
+
+
+def test_what_was_in_flight_when_the_connection_was_cut_is_published_again(stage: Stage) -> None:
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            async with stage.publisher(stage.url(port=line.port)) as to:
+                assert await publish(to) == Result("confirmed")
+                flying = [asyncio.create_task(publish(to, id=str(n))) for n in range(100)]
+                await asyncio.sleep(0.01)
+                line.cut()
+                assert {one.outcome for one in await asyncio.gather(*flying)} == {"confirmed"}
+                assert line.connections == 2
+        got = {(await stage.receive()).message_id for _ in range(await stage.count())}
+        assert got == {"m1", *map(str, range(100))}
+
+    stage.play(story)
+
+
+def test_a_half_open_connection_is_given_up(stage: Stage) -> None:
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            async with stage.publisher(stage.url(port=line.port)) as to:
+                assert await publish(to) == Result("confirmed")
+                line.freeze()
+                found = await publish(to, patience=0.5)
+                assert (found.outcome, "in time" in found.reason) == ("away", True)
+                assert await publish(to) == Result("confirmed")
+
+    stage.play(story)
+
+
+def test_missed_heartbeats_end_a_connection(stage: Stage) -> None:
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            async with stage.publisher(stage.url("&heartbeat=1", port=line.port)) as to:
+                assert await publish(to) == Result("confirmed")
+                line.freeze()
+                began = time.monotonic()
+                assert await publish(to) == Result("confirmed")
+                assert time.monotonic() - began < 15
+                assert line.connections == 2
+
+    stage.play(story)
+
+
+def test_while_the_broker_is_out_of_memory_messages_wait(stage: Stage) -> None:
+    def limit(memory: str) -> None:
+        stage.broker.ctl("set_vm_memory_high_watermark", "absolute", memory)
+
+    async def story() -> None:
+        async with stage.publisher() as to:
+            assert await publish(to) == Result("confirmed")
+            try:
+                await asyncio.to_thread(limit, "1MB")
+                await publish(to, patience=0.2)  # the broker says so at the next message
+                assert await to.blocked()
+                assert await publish(to, patience=0.2) == Result("away", publishers.BLOCKED)
+                waiting = asyncio.create_task(publish(to))
+            finally:
+                await asyncio.to_thread(limit, "1GB")
+            assert await waiting == Result("confirmed")
+
+    stage.play(story)
+
+
+def test_a_broker_that_is_not_there_is_waited_for(stage: Stage) -> None:
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            url = stage.url(port=line.port)
+        async with stage.publisher(url) as to:
+            found = await publish(to, patience=2)
+            assert (found.outcome, found.reason[:18]) == ("away", "the broker is away")
+
+    stage.play(story)

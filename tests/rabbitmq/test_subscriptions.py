@@ -1,0 +1,233 @@
+"""Subscriptions whose messages go to RabbitMQ."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bide.clock import SYSTEM_CLOCK
+from bide.model.commands import Put
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.targets.http.pusher import Pusher
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
+from tests.rabbitmq.proxy import proxy
+from tests.rabbitmq.stage import Stage, until
+
+LOOPBACK = ("127.0.0.0/8",)
+
+
+async def subscribe(stage: Stage, url: str, **fields: Any) -> None:
+    given = {"name": "s", "queue": "q", "url": url, "concurrency": 500, "timeout": 15_000, **fields}
+    await Records(stage.lane, SYSTEM_CLOCK).put(Subscription(**given))
+
+
+async def put(stage: Stage, count: int = 1, delay: int = 0, **fields: Any) -> None:
+    items = [Item(f"m{n}", b"%d" % n, delay=delay, **fields) for n in range(count)]
+    await stage.lane.acall(Put("q", items))
+
+
+@asynccontextmanager
+async def pushing(stage: Stage) -> AsyncIterator[Pusher]:
+    pusher = Pusher(stage.lane, networks=LOOPBACK)
+    task = asyncio.create_task(pusher.run(5))
+    try:
+        await until(lambda: task.done() or pusher.looked)
+        yield pusher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_due_messages_are_published_and_acked_after_the_confirm(stage: Stage) -> None:
+    async def story() -> None:
+        await subscribe(stage, stage.url("&key=k"), headers={"tenant": "eu"})
+        async with pushing(stage):
+            await put(stage, 200, headers={"a": "1"})
+            got = [await stage.receive() for _ in range(200)]
+            assert {one.message_id for one in got} == {f"m{n}" for n in range(200)}
+            assert got[0].headers.items() >= {"tenant": "eu", "a": "1", "bide-queue": "q"}.items()
+            await stage.reached(200, "flow.acked", "q")
+        assert (await stage.counts("q")).sizes.total == 0
+
+    stage.play(story)
+
+
+def test_none_is_published_before_it_is_due(stage: Stage) -> None:
+    async def story() -> None:
+        await subscribe(stage, stage.url("&key=k"))
+        async with pushing(stage):
+            await put(stage, 5, delay=700)
+            await asyncio.sleep(0.3)
+            assert await stage.count() == 0
+            for _ in range(5):
+                got = await stage.receive()
+                assert got.headers["bide-due"] == (await stage_due(got.headers))
+            assert await stage.count() == 0
+
+    async def stage_due(headers: Any) -> int:
+        due = int(headers["bide-due"])
+        assert SYSTEM_CLOCK.now() >= due
+        return due
+
+    stage.play(story)
+
+
+@pytest.mark.parametrize("key", ["nowhere", "full"])
+def test_what_the_broker_does_not_take_is_retried_then_dead_with_its_reason(
+    stage: Stage, key: str
+) -> None:
+    async def story() -> None:
+        full = await stage.channel.declare_queue(
+            f"{stage.exchange}.full",
+            auto_delete=True,
+            arguments={"x-max-length": 0, "x-overflow": "reject-publish"},
+        )
+        await full.bind(stage.exchange, "full")
+        await subscribe(stage, stage.url(f"&key={key}"), attempts=2, first=50)
+        async with pushing(stage) as pusher:
+            await put(stage, 10)
+            await stage.reached(10, "sizes.dead", "q")
+            dead = await stage.find("m0", "q")
+            assert dead is not None
+            reasons = {failure.reason for failure in dead.failures}
+            assert len(dead.failures) == 2
+            assert reasons <= {
+                "unroutable: NO_ROUTE nowhere",
+                "the broker rejected the message (basic.nack): a queue is full or failed",
+            }
+            # Of the message or the queue, not of the broker: others go on.
+            assert pusher.outlets["/s"].circuit.since is None
+            await put_one(stage, "amqp-key", "k")
+            assert (await stage.receive()).message_id == "late"
+
+    stage.play(story)
+
+
+def test_a_message_that_amqp_cannot_hold_becomes_a_dead_letter(stage: Stage) -> None:
+    async def story() -> None:
+        await subscribe(stage, stage.url("&key=k"), attempts=1)
+        async with pushing(stage):
+            await put_one(stage, "amqp-expiration", "soon")
+            await stage.reached(1, "sizes.dead", "q")
+            dead = await stage.find("late", "q")
+            assert dead is not None
+            assert "amqp-expiration='soon' must be" in dead.failures[0].reason
+
+    stage.play(story)
+
+
+def test_a_missing_exchange_opens_the_circuit_and_costs_no_more_attempts(stage: Stage) -> None:
+    async def story() -> None:
+        late = f"{stage.exchange}late"
+        await subscribe(stage, stage.url("&key=k").replace(stage.exchange, late), probe=300,
+                        first=100)  # fmt: skip
+        async with pushing(stage) as pusher:
+            await put(stage, 50)
+            await until(lambda: pusher.outlets["/s"].circuit.since is not None)
+            assert "NOT_FOUND" in pusher.outlets["/s"].circuit.error
+            exchange = await stage.channel.declare_exchange(late, auto_delete=True)
+            await (await stage.channel.get_queue(stage.queue)).bind(exchange, "k")
+            got = {(await stage.receive()).message_id for _ in range(50)}
+            assert len(got) == 50
+            await until(lambda: pusher.outlets["/s"].circuit.since is None)
+
+    stage.play(story)
+
+
+def test_a_connection_that_is_cut_loses_nothing(stage: Stage) -> None:
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            await subscribe(stage, stage.url("&key=k", port=line.port))
+            async with pushing(stage):
+                await put(stage, 300)
+                await stage.receive()
+                line.cut()
+                await stage.reached(300, "flow.acked", "q")
+        got = {(await stage.receive()).message_id for _ in range(await stage.count())}
+        assert len(got) >= 299
+
+    stage.play(story)
+
+
+def test_two_processes_share_the_work(stage: Stage) -> None:
+    async def story() -> None:
+        await subscribe(stage, stage.url("&key=k"))
+        async with pushing(stage), pushing(stage):
+            await put(stage, 300)
+            got = [(await stage.receive()).message_id for _ in range(300)]
+            assert len(set(got)) == 300
+            assert await stage.count() == 0
+
+    stage.play(story)
+
+
+def test_rate_and_pause_hold_as_for_push(stage: Stage) -> None:
+    async def story() -> None:
+        await subscribe(stage, stage.url("&key=k"), rate=10)
+        records = Records(stage.lane, SYSTEM_CLOCK)
+        async with pushing(stage) as pusher:
+            began = SYSTEM_CLOCK.monotonic()
+            await put(stage, 6)
+            for _ in range(6):
+                await stage.receive()
+            assert SYSTEM_CLOCK.monotonic() - began > 0.4
+            await records.pause(None, "s")
+            pusher.look()
+            await until(lambda: pusher.outlets["/s"].subscription.paused)
+            await put_one(stage, "amqp-key", "k")
+            assert await stage.count() == 0
+            await records.resume(None, "s")
+            assert (await stage.receive()).message_id == "late"
+
+    stage.play(story)
+
+
+def test_a_subscription_to_rabbitmq_is_not_signed(stage: Stage) -> None:
+    async def story() -> None:
+        records = Records(stage.lane, SYSTEM_CLOCK)
+        given = Subscription(name="s", queue="q", url=stage.url())
+        kept = await records.put(given)
+        assert (kept.secret, kept.subscription.secrets) == (None, ())
+        with pytest.raises(InvalidArgument, match="not signed"):
+            await records.rotate(None, "s", 0)
+        with pytest.raises(InvalidArgument, match="cannot change between"):
+            await records.change(None, "s", url="https://shop.example/")
+        signed = await records.put(Subscription(name="s", queue="q", url="https://shop.example/"))
+        assert signed.secret == signed.subscription.secrets[0].text
+
+    stage.play(story)
+
+
+def test_the_command_line_makes_pings_and_lists_one_without_its_password(stage: Stage) -> None:
+    async def story() -> None:
+        store = f"sqlite:///{stage.path}"
+        url = stage.url("&key=k")
+
+        def bide(*arguments: str) -> str:
+            command = [sys.executable, "-m", "bide", *arguments, "--url", store]
+            done = subprocess.run(command, capture_output=True, text=True)
+            return done.stdout + done.stderr
+
+        assert await asyncio.to_thread(bide, "subscription", "add", "q", "--to", url) == ""
+        (listed,) = (await asyncio.to_thread(bide, "subscription", "list", "--json")).splitlines()
+        told = json.loads(listed)
+        assert (told["name"], told["concurrency"], told["secrets"]) == ("q", 500, [])
+        assert told["url"] == url.replace("guest:guest", "guest:***")
+        networks = ("--allow-network", LOOPBACK[0])
+        pinged = await asyncio.to_thread(bide, "subscription", "ping", "q", *networks)
+        assert "has the exchange" in pinged
+        refused = await asyncio.to_thread(bide, "subscription", "ping", "q")
+        assert "not public" in refused
+
+    stage.play(story)
+
+
+async def put_one(stage: Stage, name: str, value: str) -> None:
+    await stage.lane.acall(Put("q", [Item("late", b"1", headers={name: value})]))
