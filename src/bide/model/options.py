@@ -1,5 +1,6 @@
 """The rules of the options of a message, read from their declaration in `Options`."""
 
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 from msgspec import NODEFAULT, inspect
@@ -61,19 +62,28 @@ def _read() -> dict[str, Option]:
 OPTIONS = _read()
 """All options by name."""
 
-_CHECKS = tuple((name, option.check) for name, option in OPTIONS.items())
+_CHECKS = tuple(option.check for option in OPTIONS.values())
+_DEFAULTS = tuple(option.default for option in OPTIONS.values())
+_values = attrgetter(*OPTIONS)
 
 
-def check_options(message: Any) -> None:
+def check_options(message: Any) -> dict[str, Any]:
     """See that the options of a message, in any form that has them, are within their bounds.
+
+    Returns:
+        The options by name; an empty dictionary when all are the defaults.
 
     Raises:
         InvalidArgument: one is not.
     """
-    for name, check in _CHECKS:
-        check(getattr(message, name))
+    values = _values(message)
+    if all(map(is_, values, _DEFAULTS)):
+        return {}
+    for check, value in zip(_CHECKS, values, strict=True):
+        check(value)
+    return dict(zip(OPTIONS, values, strict=True))
 
 
 def options_of(message: Any) -> dict[str, Any]:
     """Return the options of a message, in any form that has them, by name."""
-    return {name: getattr(message, name) for name in OPTIONS}
+    return dict(zip(OPTIONS, _values(message), strict=True))

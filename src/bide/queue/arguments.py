@@ -16,7 +16,7 @@ from bide.model.identity import check_name, check_queue, new_id, new_ids
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
 from bide.model.message import STATES, Fresh, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
-from bide.model.options import check_options, options_of
+from bide.model.options import check_options
 from bide.queue.values import (
     OnConflict,
     checked_version,
@@ -109,16 +109,18 @@ class Arguments:
         fresh = iter(new_ids(unnamed) if unnamed else ())
         items: list[Item] = []
         last: object = None
-        same: tuple[Any, ...] = ()
+        same: tuple[Any, ...] | None = None
         for message in listed:
             id = next(fresh) if message.id is None else check_name(message.id)
             said = _all_but_body(message)
             if said == last and type(message.body) in _SIMPLE:  # checked for the one before
+                if same is None:
+                    same = _behind_body(items[-1])
                 data, is_json = bodies.encode(message.body, self.max_body)
                 items.append(Item(id, data, is_json, *same))
                 continue
             items.append(self.item(message, id, now))
-            last, same = said, _behind_body(items[-1])
+            last, same = said, None
         return cmd.Put(self.queue, items, policy)
 
     def put_one(
@@ -154,9 +156,8 @@ class Arguments:
             refuse_whole(body)
         data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
         moment, ms = when(message.delay, message.at, now)
-        check_options(message)
         return Item(
-            id, data, is_json, moment, ms, **options_of(message),
+            id, data, is_json, moment, ms, **check_options(message),
             expires=None if message.expires is None else lasting(message.expires),
             headers=None if headers is None else headers_of(headers),
         )  # fmt: skip

@@ -146,12 +146,11 @@ def _with_value(error: Exception, text: str | bytes) -> str:
 
 def _checked(line: _Line, max_body: int) -> Item:
     check_name(line.id)
-    check_options(line)
     if (line.body is msgspec.UNSET) == (line.raw is None):
         raise InvalidArgument("it needs a `body`, or `bytes` in base64")
     data, is_json = _body(line, max_body)
     return Item(
-        line.id, data, is_json, line.due, **options_of(line), expires=line.expires,
+        line.id, data, is_json, line.due, **check_options(line), expires=line.expires,
         headers=line.headers, attempt=line.attempt, failures=line.failures, died=line.died,
     )  # fmt: skip
 
