@@ -272,9 +272,9 @@ def test_what_cannot_be_asked(
 def test_the_rights_of_the_documentation_are_just_enough(
     orders: bide.Queue, tmp_path: Path
 ) -> None:
-    told = re.search(r"^A user with rights of their own needs (.*)$", DOCS.read_text(), re.M)
+    told = re.search(r"^A Redis user with restricted rights needs (.*)$", DOCS.read_text(), re.M)
     assert told is not None
-    rights = re.findall(r"`([^`]+)`", told[1])
+    rights = re.findall(r"`(\+[^`]+)`", told[1])
     server = RedisServer(tmp_path)
     admin: Any = server.client()
     admin.zadd(KEY, {"a": MOMENT})
