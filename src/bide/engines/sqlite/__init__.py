@@ -13,11 +13,14 @@ from bide.model.errors import InvalidArgument
 
 __all__ = ["SqliteEngine", "from_url"]
 
+_MODES = {"0600": 0o600, "0660": 0o660}
+"""Whoever reads a store writes its log too, so there is no mode that only reads."""
+
 
 def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
     """Return what opens `sqlite:///file.db` (relative) or `sqlite:////path/file.db` (absolute).
 
-    Options: `durability=full|normal`, `timeout=30s`.
+    Options: `durability=full|normal`, `timeout=30s`, `mode=0600|0660`.
 
     Raises:
         InvalidArgument: when the URL is of another form.
@@ -32,11 +35,19 @@ def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
         raise InvalidArgument("for a queue in memory use the URL memory://")
     if not path or path.endswith("/"):
         raise InvalidArgument("sqlite:// needs the name of a file: sqlite:///bide.db")
-    chosen = options(parts, "durability", "timeout")
+    chosen = options(parts, "durability", "timeout", "mode")
     durability = chosen.get("durability", "full")
     if durability not in ("full", "normal"):
         raise InvalidArgument(f"durability={durability!r} must be full or normal")
     timeout = seconds(chosen.get("timeout", "30s"), "timeout")
+    mode = chosen.get("mode", "0600")
+    if mode not in _MODES:
+        raise InvalidArgument(
+            f"mode={mode!r} must be 0600 (the store is for one user) or 0660 (for a group as well)"
+        )
     # Opened now or later, or again after a fork: a program that went elsewhere means the same file.
     file = Path(path).absolute()
-    return partial(SqliteEngine, file, durability=cast("Durability", durability), timeout=timeout)
+    return partial(
+        SqliteEngine, file, durability=cast("Durability", durability), timeout=timeout,
+        mode=_MODES[mode],
+    )  # fmt: skip

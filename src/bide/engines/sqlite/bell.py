@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -146,11 +147,14 @@ def _bind(path: Path) -> tuple[socket.socket, str] | None:
     address = f"{folder}/{name}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
+        file = os.stat(path)  # noqa: PTH116
+        rights = stat.S_IMODE(file.st_mode) & 0o666
         with suppress(FileExistsError):
-            os.mkdir(folder)  # noqa: PTH102
+            os.mkdir(folder, 0o700)  # noqa: PTH102
+            _share(folder, file, rights | (rights & 0o444) >> 2)  # who may read may enter
         with _short(folder) as short:
             listener.bind(f"{short}/{name}")
-        os.chmod(address, 0o666 & os.stat(path).st_mode)  # noqa: PTH101, PTH116
+        _share(address, file, rights)
     except OSError as error:
         listener.close()
         _log.warning(
@@ -161,6 +165,13 @@ def _bind(path: Path) -> tuple[socket.socket, str] | None:
         )
         return None
     return listener, address
+
+
+def _share(path: str, file: os.stat_result, mode: int) -> None:
+    """Give a path the group of the store's file and a mode; root gives it the owner as well."""
+    with suppress(PermissionError):  # not in that group: the rights of the others count
+        os.chown(path, file.st_uid if os.geteuid() == 0 else -1, file.st_gid)
+    os.chmod(path, mode)  # noqa: PTH101
 
 
 def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> bool:

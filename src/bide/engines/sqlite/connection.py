@@ -22,9 +22,12 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Durability", "connect", "is_busy", "patiently", "translate"]
+__all__ = ["OWNER_ONLY", "Durability", "connect", "is_busy", "patiently", "translate"]
 
 Durability = Literal["full", "normal"]
+
+OWNER_ONLY = 0o600
+"""The permissions of a new file, unless the URL says otherwise: it holds bodies and secrets."""
 
 APPLICATION_ID = 0x62696465  # "bide": how a file tells whose it is
 PAUSE, LONG_PAUSE = 0.000_5, 0.005
@@ -36,7 +39,12 @@ CHECKPOINT_PAGES = 4_000  # 16 MiB of log between checkpoints: a random load rew
 
 
 def connect(
-    path: Path, durability: Durability, timeout: float, *, read_only: bool = False
+    path: Path,
+    durability: Durability,
+    timeout: float,
+    *,
+    read_only: bool = False,
+    mode: int = OWNER_ONLY,
 ) -> sqlite3.Connection:
     """Open the store in a file, making or migrating it where needed.
 
@@ -46,6 +54,8 @@ def connect(
             changes (never the file) in a power cut, not in a crash of a process.
         timeout: seconds to wait for other processes' writes.
         read_only: for a second connection that only looks; the store must exist.
+        mode: the permissions of a new file and of the files that SQLite makes beside it, whatever
+            the umask. A file that exists keeps its own.
 
     Raises:
         NotAStore: the file is something else.
@@ -60,8 +70,10 @@ def connect(
             "on the way to it, and that its disk is there"
         ) from error
     if read_only and not path.exists():
-        connect(path, durability, timeout).close()
+        connect(path, durability, timeout, mode=mode).close()
     try:
+        if not read_only:
+            _create(path, mode)
         connection = sqlite3.connect(
             path, timeout=timeout, isolation_level=None, check_same_thread=False
         )
@@ -96,6 +108,22 @@ def _refuse_bad_place(path: Path) -> None:
             f"no file can be made in {path.parent}: permission denied; let this user write there, "
             "or name another place"
         )
+
+
+def _create(path: Path, mode: int) -> None:
+    """Create an empty file with these permissions, unless there is one.
+
+    SQLite gives its log and its index beside it the same permissions.
+    """
+    file = os.path.realpath(path)  # a symbolic link may name a file that is still to be made
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY & mode)
+    except FileExistsError:
+        return
+    try:
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float, read_only: bool) -> None:
@@ -215,7 +243,8 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable(
                 f"{path} cannot be opened ({error}): check the permissions of the file and of its "
-                f"directory{_file_limit()}"
+                "directory; the files of a store are for the user who made them, unless the URL "
+                f"that made them ends in ?mode=0660{_file_limit()}"
             )
         case sqlite3.SQLITE_IOERR if _may_not_grow(path):
             return StoreFull(

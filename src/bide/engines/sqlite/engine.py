@@ -10,7 +10,13 @@ from pathlib import Path
 
 from bide.engines.port import Capabilities, Doorbell
 from bide.engines.sqlite.bell import SocketBell, ring_all
-from bide.engines.sqlite.connection import Durability, connect, patiently, translate
+from bide.engines.sqlite.connection import (
+    OWNER_ONLY,
+    Durability,
+    connect,
+    patiently,
+    translate,
+)
 from bide.engines.sqlite.lone import LonePuts
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.verbs import VERBS
@@ -36,6 +42,7 @@ class SqliteEngine:
             death of any process, and may be lost with the power).
         timeout: seconds to wait for another process's transaction.
         read_only: execute nothing but reads, beside the writers.
+        mode: the permissions of the file when it is made.
 
     Raises:
         StoreError: the file cannot be a store; the error says why and what helps.
@@ -50,11 +57,13 @@ class SqliteEngine:
         durability: Durability = "full",
         timeout: float = 30.0,
         read_only: bool = False,
+        mode: int = OWNER_ONLY,
     ) -> None:
         self._path = Path(path).absolute()
         self._durability: Durability = durability
         self._timeout = timeout
         self._read_only = read_only
+        self._mode = mode
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._bell: SocketBell | None = None
         self._quiet_until = 0.0
@@ -96,8 +105,9 @@ class SqliteEngine:
     def reader(self) -> "SqliteEngine":
         """Return an engine with a connection of its own that reads while others write."""
         return SqliteEngine(
-            self._path, durability=self._durability, timeout=self._timeout, read_only=True
-        )
+            self._path, durability=self._durability, timeout=self._timeout, read_only=True,
+            mode=self._mode,
+        )  # fmt: skip
 
     def doorbell(self) -> Doorbell | None:
         """Start to listen for the other processes on this file.
@@ -126,7 +136,9 @@ class SqliteEngine:
 
     def _open(self) -> sqlite3.Connection:
         before = _identity(self._path)
-        connection = connect(self._path, self._durability, self._timeout, read_only=self._read_only)
+        connection = connect(
+            self._path, self._durability, self._timeout, read_only=self._read_only, mode=self._mode
+        )
         try:
             lone = None if self._read_only else LonePuts(connection)
         except sqlite3.Error as error:
