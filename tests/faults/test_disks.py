@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide import StoreReadOnly
+from bide import StoreFull, StoreReadOnly
 
 pytestmark = pytest.mark.process
 
@@ -81,6 +81,79 @@ def test_a_file_that_cannot_be_written_to(open_folder: Path) -> None:
 
 
 # Full.
+
+
+@pytest.fixture(params=["8m", "20m", "64m"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system in memory of a few megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(orders: bide.Queue, body: str, batch: int) -> None:
+    """Put messages until the store takes no more, then one at a time."""
+    number = 0
+    while batch:
+        messages = [bide.NewMessage(body, id=f"m{number + k}") for k in range(batch)]
+        try:
+            orders.put_many(messages)
+            number += batch
+        except StoreFull as error:
+            assert "full but for the room that deleting and settling messages needs" in str(error)  # noqa: PT017
+            batch //= 10
+
+
+@pytest.mark.parametrize(("size", "batch"), [(1_000, 100), (200_000, 1)])
+def test_a_store_that_fills_its_disk_can_be_emptied(
+    small_disk: Path, size: int, batch: int
+) -> None:
+    with bide.Queue("orders", f"sqlite:///{small_disk}/bide.db") as orders:
+        orders.put("first", id="first", priority=9)
+        fill(orders, "x" * size, batch)
+        (delivery,) = orders.claim()
+        assert delivery.id == "first"
+        delivery.ack()
+        assert orders.cancel("m0")
+        stored = orders.counts().sizes.ready
+        orders.purge(state="ready")
+        counts = orders.counts()
+        assert counts.flow.purged == stored > 5
+        assert counts.sizes.ready == 0
+        orders.put("x" * size, id="again")  # in the space of what was deleted
+        assert orders.audit()
+
+
+def test_messages_are_deleted_where_the_log_may_not_grow(tmp_path: Path) -> None:
+    program = f"""
+import resource, bide
+orders = bide.Queue("orders", "sqlite:///{tmp_path}/bide.db")
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+number = 0
+try:
+    while True:
+        orders.put("x" * 5_000, id=f"m{{number}}")
+        number += 1
+except bide.StoreFull:
+    pass
+(delivery,) = orders.claim()
+delivery.ack()
+assert orders.cancel(f"m{{number - 1}}")
+orders.purge(state="ready")
+assert orders.counts().sizes.ready == 0
+assert orders.audit()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stderr == ""
 
 
 def test_a_disk_that_is_full_is_told_and_nothing_confirmed_is_lost(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from bide.engines.sqlite.connection import (
     patiently,
     translate,
 )
+from bide.engines.sqlite.disk_room import RESERVE, growth, room
 from bide.engines.sqlite.lone import LonePuts
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.verbs import VERBS
 from bide.model.commands import Command
-from bide.model.errors import Closed
+from bide.model.errors import Closed, StoreFull
 from bide.model.replies import Reply
 
 __all__ = ["SqliteEngine"]
@@ -29,6 +31,9 @@ __all__ = ["SqliteEngine"]
 LOOK_EVERY = 0.02
 """How often, in seconds, the file system is asked at most, on the path of every command: whether
 the file is still the same, and whether anybody listens when nobody did before."""
+
+UNLOOKED = 1024 * 1024
+"""How many bytes may be added until the disk is looked at again, within that time."""
 
 _log = logging.getLogger("bide.sqlite")
 
@@ -65,6 +70,7 @@ class SqliteEngine:
         self._read_only = read_only
         self._mode = mode
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+        self._allowed = 0
         self._bell: SocketBell | None = None
         self._quiet_until = 0.0
         self._closed = False
@@ -78,29 +84,83 @@ class SqliteEngine:
         connection = self._connection
         if connection is None or time.monotonic() - self._checked > LOOK_EVERY:
             connection = self._current()
+            self._allowed = 0
+        grows = growth(commands)
         try:
-            if self._lone is not None and len(commands) == 1:
-                moment = time.time_ns() // 1_000_000 if now is None else now
-                stored = self._lone.put(commands[0], moment)
-                if stored is not None:
-                    return [stored]
-            patiently(connection.execute, self._timeout, self._begin)
-            try:
-                # The clock is read under the lock: a lease must not be shorter by the wait for it.
-                session = Session(connection, time.time_ns() / 1e6 if now is None else now)
-                replies: list[Reply] = []
-                for kind, run in groupby(commands, type):
-                    replies += VERBS[kind](session, list(run))
-                if not self._read_only:
-                    session.save()
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            if not self._read_only:
+                self._keep_room(connection, grows)
+            return self._transact(connection, commands, now)
+        except sqlite3.Error as error:
+            told = translate(error, self._path, self._timeout)
+            if grows or not isinstance(told, StoreFull):
+                raise told from error
+        # The log may not grow. Once it is written back into the file its space is used again.
+        try:
+            connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            return self._transact(connection, commands, now)
         except sqlite3.Error as error:
             raise translate(error, self._path, self._timeout) from error
+
+    def _transact(
+        self, connection: sqlite3.Connection, commands: Sequence[Command], now: int | None
+    ) -> list[Reply]:
+        """Carry out the commands in one transaction."""
+        if self._lone is not None and len(commands) == 1:
+            moment = time.time_ns() // 1_000_000 if now is None else now
+            stored = self._lone.put(commands[0], moment)
+            if stored is not None:
+                return [stored]
+        patiently(connection.execute, self._timeout, self._begin)
+        try:
+            # The clock is read under the lock: a lease must not be shorter by the wait for it.
+            session = Session(connection, time.time_ns() / 1e6 if now is None else now)
+            replies: list[Reply] = []
+            for kind, run in groupby(commands, type):
+                replies += VERBS[kind](session, list(run))
+            if not self._read_only:
+                session.save()
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
         return replies
+
+    def _keep_room(self, connection: sqlite3.Connection, grows: int) -> None:
+        """See that the disk has room for a batch, and for deleting messages after it.
+
+        Args:
+            connection: to the file.
+            grows: how many bytes the batch adds. One that adds none is never refused here.
+
+        Raises:
+            StoreFull: there is too little room to add something.
+        """
+        if grows < self._allowed:
+            self._allowed -= grows
+            return
+        left = room(self._path)
+        if left is None or left >= grows:
+            self._allowed = UNLOOKED if left is None or left > grows + UNLOOKED else 0
+            return
+        with suppress(sqlite3.OperationalError):  # busy or full: the next look decides
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if not grows:
+            return
+        left, on_disk = room(self._path), room(self._path, 0.5)
+        ((pages,), (size,)) = (
+            connection.execute(f"PRAGMA {name}").fetchone()
+            for name in ("freelist_count", "page_size")
+        )
+        # What was deleted leaves pages in the file that are used again.
+        if left is None or on_disk is None or (left + pages * size >= grows and on_disk >= grows):
+            return
+        raise StoreFull(
+            f"the disk that holds {self._path} is full but for the room that deleting and settling "
+            f"messages needs ({RESERVE >> 20} MiB, or a quarter of a small disk); what was asked "
+            "was not done, what was confirmed before is safe. Free some space, or cancel or purge "
+            "messages, and try again"
+        )
 
     def reader(self) -> "SqliteEngine":
         """Return an engine with a connection of its own that reads while others write."""
