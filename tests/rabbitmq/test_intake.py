@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from aio_pika import IncomingMessage
 
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.store_client import StoreClient
-from bide.model.commands import Ack, Claim, Lease, Put
+from bide.model.commands import Ack, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
 from bide.model.replies import Claimed
 from bide.targets.rabbitmq.address import parse
@@ -201,6 +202,30 @@ def test_a_connection_that_is_cut_or_half_open_loses_nothing(stage: Stage) -> No
                     await stage.stored(20 * (number + 1))
                 await until(lambda: intake.taken.stored + intake.taken.repeated == 40)
         assert (await stage.counts()).flow.put == 40
+
+    stage.play(story)
+
+
+def test_a_message_that_was_cancelled_does_not_come_back(stage: Stage) -> None:
+    """Its acknowledgement is lost with the connection, so the broker delivers it again."""
+
+    async def story() -> None:
+        async with proxy(stage.broker.port) as line:
+            async with stage.intake(stage.url(port=line.port)) as intake:
+
+                async def lost(message: Any, multiple: bool = False) -> None:
+                    line.cut()
+
+                original, IncomingMessage.ack = IncomingMessage.ack, lost  # type: ignore[assignment, method-assign]
+                try:
+                    await stage.send(message_id="m1", headers={"x-delay": 60_000})
+                    await stage.stored(1)
+                    await stage.lane.acall(Cancel(stage.exchange, ["m1"]))
+                    await until(lambda: line.connections > 1)
+                finally:
+                    IncomingMessage.ack = original  # type: ignore[method-assign]
+                await until(lambda: intake.taken.repeated == 1)
+            assert (await stage.counts()).flow.put == 1
 
     stage.play(story)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar
 
 from aio_pika import DeliveryMode
@@ -92,6 +92,9 @@ class Intake:
         self._dead = Publisher(
             address._replace(exchange=topology.names(address.exchange)[1]), access.clock
         )
+        self._recent: dict[str, int] = {}
+        """The last messages that were stored, with hashes of their bodies. The broker may not have
+        seen their acknowledgement, and deliver them again after a user has cancelled them."""
         self._missing = False
         self._checked = 0.0
 
@@ -195,7 +198,11 @@ class Intake:
             try:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
-                arrived.append(Arrived(message, arrivals.item_of(message, self._limit)))
+                item = arrivals.item_of(message, self._limit)
+                if message.redelivered and self._recent.get(item.id) == hash(item.data):
+                    self.taken.repeated += 1  # stored, and perhaps cancelled since
+                else:
+                    arrived.append(Arrived(message, item))
             except InvalidArgument as error:
                 await self._refuse(message, str(error))
         await self._store(channel, arrived)
@@ -237,6 +244,9 @@ class Intake:
         command = Put(self.queue, [one.item for one in arrived])
         reply = await self._ask(channel, Outcomes, command)
         known = [one for one, out in zip(arrived, reply.outcomes, strict=True) if not out.done]
+        self._recent |= {one.item.id: hash(one.item.data) for one in arrived}
+        for id in list(islice(self._recent, max(0, len(self._recent) - PREFETCH))):
+            del self._recent[id]
         self.taken.stored += len(arrived) - len(known)
         return known
 

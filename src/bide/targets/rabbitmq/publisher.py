@@ -63,9 +63,6 @@ class Publisher:
             key: its routing key.
             patience: seconds for all attempts together.
         """
-        # A consumer takes the first steps of several messages in one task, which time-outs must not
-        # take for the one that goes on.
-        await asyncio.sleep(0)
         reason, attempt = "the broker did not answer in time", 0
         channel: AbstractChannel | None = None
         try:
