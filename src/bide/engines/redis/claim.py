@@ -32,7 +32,7 @@ def claim_args(
 def take_in(
     command: Claim, answer: Sequence[Any]
 ) -> tuple[list[Any], dict[str, tuple[Any, Message]]]:
-    """Return the head of what the script answered, and by id the messages and their ranks."""
+    """Return the head of what the script answered, and by id the records and messages."""
     head, ids, records = answer
     told = decode(head)
     now, _, until, *_ = told
@@ -40,7 +40,7 @@ def take_in(
     for id_, record in zip(ids, records, strict=True):
         id = id_.decode()
         message = as_message(command.queue, id, record, now, holder=command.holder, until=until)
-        found[id] = claim_rank(message, record), message
+        found[id] = record, message
     return told, found
 
 
@@ -90,7 +90,7 @@ class _Claiming:
         if not held:  # nothing came, or its slices took longer than the lease
             return Claimed([], 0, self._now, 0 if found else self._next)
         if self._weighted:
-            held.sort(key=lambda pair: pair[0])
+            held.sort(key=lambda pair: claim_rank(pair[1], pair[0]))
         return Claimed([message for _, message in held], self._token, self._now)
 
 

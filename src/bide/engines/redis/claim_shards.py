@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Send, decode
 from bide.engines.redis.claim import claim_args, take_in
+from bide.engines.redis.records import claim_rank
 from bide.engines.redis.shards import ShardedQueue, ShardMismatch
 from bide.model.commands import Claim
 from bide.model.errors import OutcomeUnknown, StoreError
@@ -159,7 +160,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Job:
         except StoreError as error:
             return error
         sharded.highest_token([claiming.token])
-        found.sort(key=lambda pair: pair[0])
+        found.sort(key=lambda pair: claim_rank(pair[1], pair[0]))
         return Claimed([message for _, message in found], claiming.token, claiming.now)
 
     return run
