@@ -230,7 +230,7 @@ def test_other_signatures_are_refused_when_they_are_registered(function: Any, hi
     app = bide.App("memory://")
     with pytest.raises(bide.InvalidArgument, match=hint):
         app.handler("q")(function)
-    assert app.duties == {}
+    assert app.queue_handlers == {}
 
 
 @pytest.mark.parametrize(

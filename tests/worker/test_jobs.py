@@ -82,7 +82,7 @@ def test_each_message_goes_to_its_job(scene: Scene) -> None:
     async def story() -> None:
         scene.app.job("meetings", "remind", concurrency=8)(Remind)
         scene.app.job("meetings")(Refuse)
-        assert scene.app.duties["meetings"].concurrency == 8
+        assert scene.app.queue_handlers["meetings"].concurrency == 8
         for job in (Remind(1), Refuse(2)):
             new = job.message()
             await put(scene, new, dict(new.headers or {}))

@@ -30,7 +30,7 @@ def test_one_extend_a_beat_for_everything_that_runs(scene: Scene) -> None:
 
         await scene.put(*range(10))
         async with scene.at_work() as runner:
-            await until(lambda: len(runner.stations["q"].running) == 10)
+            await until(lambda: len(runner.consumers["q"].running) == 10)
             await beats(scene, 12, 10)
             assert (await scene.counts()).flow.lapsed == 0
             gate.set()
@@ -83,8 +83,8 @@ def test_an_async_handler_whose_lease_was_lost_is_cancelled(
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: runner.stations["q"].running)
-            (one,) = runner.stations["q"].running
+            await until(lambda: runner.consumers["q"].running)
+            (one,) = runner.consumers["q"].running
             await until(lambda: entered(one))
             take_away(scene)
             await until(lambda: ends)
@@ -108,7 +108,7 @@ def test_a_plain_handler_whose_lease_was_lost_is_told(scene: Scene) -> None:
         scene.app.handler("q", lease="30s", concurrency=1)(handle)
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: runner.stations["q"].running)
+            await until(lambda: runner.consumers["q"].running)
             take_away(scene)
             await scene.acked(1)
             assert told.is_set()
@@ -128,8 +128,8 @@ def test_what_ends_after_its_lease_was_lost_is_not_acked(scene: Scene) -> None:
         scene.app.handler("q", lease="30s", concurrency=1)(handle)
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: runner.stations["q"].running)
-            (one,) = runner.stations["q"].running
+            await until(lambda: runner.consumers["q"].running)
+            (one,) = runner.consumers["q"].running
             scene.clock.advance(31)
             await until(lambda: one.gone)
             release.set()

@@ -135,7 +135,7 @@ def test_a_check_that_cannot_judge(still_wanted: Any, hint: str) -> None:
 def test_a_check_that_can_judge(still_wanted: Any) -> None:
     app = bide.App("memory://")
     app.handler("q", still_wanted=still_wanted)(lambda body: None)
-    assert list(app.duties) == ["q"]
+    assert list(app.queue_handlers) == ["q"]
 
 
 def test_a_job_says_what_to_do_and_its_check_takes_what_there_is() -> None:
@@ -163,7 +163,7 @@ def test_a_job_says_what_to_do_and_its_check_takes_what_there_is() -> None:
         def run(self) -> None: ...
 
     app.job("q")(Modest)
-    assert list(app.duties["q"].handlers) == ["Modest"]
+    assert list(app.queue_handlers["q"].handlers) == ["Modest"]
 
 
 def test_a_window_is_at_least_as_long_as_the_time_between_two() -> None:

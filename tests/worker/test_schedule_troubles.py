@@ -337,7 +337,7 @@ def test_the_old_and_the_new_work_side_by_side(scene: Scene, diary: Diary) -> No
             async with scene.at_work():
                 await until(lambda: scene._flow("reports").flow.cancelled == 1)
             # Only the old one is there now.
-            assert "reports" in veteran.stations
+            assert "reports" in veteran.consumers
             await diary.reach(3, 20)
         assert diary.times == ["09:15", "09:40", "10:40"]
 

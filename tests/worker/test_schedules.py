@@ -300,7 +300,7 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(options: dict[str, Any],
     given: dict[str, Any] = {"queue": "reports", **options}
     with pytest.raises(bide.InvalidArgument, match=said):
         app.schedule(given.pop("queue"), **given)(report)
-    assert not app.duties
+    assert not app.queue_handlers
 
 
 def test_a_function_that_takes_no_tick_is_refused() -> None:
@@ -313,7 +313,7 @@ def test_a_function_that_takes_no_tick_is_refused() -> None:
 def test_a_queue_is_taken_once() -> None:
     app = bide.App("memory://")
     app.schedule("reports", every="1h")(report)
-    assert list(app.schedules) == list(app.duties) == ["reports"]
+    assert list(app.schedules) == list(app.queue_handlers) == ["reports"]
     with pytest.raises(bide.InvalidArgument, match="a schedule needs a queue of its own"):
         app.schedule("reports", every="2h")(report)
     with pytest.raises(bide.InvalidArgument, match=r"handled by .*report already"):

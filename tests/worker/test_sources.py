@@ -268,11 +268,11 @@ def test_the_worker_may_be_told_which_queues(scene: Scene, shop: Shop) -> None:
         scene.app.handler("orders")(lambda body: None)
         ask(scene, shop)
         async with scene.at_work(queues=["mail"]) as runner:
-            assert list(runner.stations) == ["mail"]
+            assert list(runner.consumers) == ["mail"]
         async with scene.at_work(queues=["orders"]) as runner:
-            assert list(runner.stations) == ["orders", HOME]
+            assert list(runner.consumers) == ["orders", HOME]
         async with scene.at_work(queues=[HOME]) as runner:
-            assert list(runner.stations) == [HOME]
+            assert list(runner.consumers) == [HOME]
             await until(lambda: shop.asks == 1)
 
     scene.play(story())
@@ -341,7 +341,7 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(
     given: dict[str, Any] = {"queue": "orders", "every": "1m", "window": "10m", **options}
     with pytest.raises(bide.InvalidArgument, match=said):
         app.source(given.pop("queue"), **given)(function)
-    assert not app.duties
+    assert not app.queue_handlers
 
 
 def test_a_name_is_taken_once() -> None:
@@ -351,7 +351,7 @@ def test_a_name_is_taken_once() -> None:
     def unpaid(after: datetime, before: datetime) -> list[bide.NewMessage]:
         return []
 
-    assert list(app.duties) == list(app.sources) == ["acme/bide:source:orders:unpaid"]
+    assert list(app.queue_handlers) == list(app.sources) == ["acme/bide:source:orders:unpaid"]
     assert home_of("orders", "unpaid") == HOME
     with pytest.raises(bide.InvalidArgument, match=r"has a source 'unpaid' already; give one"):
         app.source("acme/orders", every="5m", window="10m")(unpaid)

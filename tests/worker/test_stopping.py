@@ -25,7 +25,7 @@ async def start(scene: Scene, **options: Any) -> tuple[Runner, "asyncio.Task[Non
 
 
 def any_entered(runner: Runner) -> Callable[[], bool]:
-    return lambda: any(entered(one) for one in runner.stations["q"].running)
+    return lambda: any(entered(one) for one in runner.consumers["q"].running)
 
 
 def test_an_idle_worker_leaves_at_once(scene: Scene) -> None:
@@ -68,7 +68,7 @@ def test_what_a_claim_brings_in_the_moment_of_leaving_goes_back(scene: Scene) ->
     class Leaving(StoreClient):
         async def patiently(self, *arguments: Any) -> Any:
             reply = await super().patiently(*arguments)
-            if isinstance(reply, Claimed):  # done, and its station has not yet heard of it
+            if isinstance(reply, Claimed):  # done, but its consumer does not know yet
                 asyncio.get_running_loop().call_soon(tasks[0].cancel)
             return reply
 
@@ -76,19 +76,22 @@ def test_what_a_claim_brings_in_the_moment_of_leaving_goes_back(scene: Scene) ->
 
     async def story() -> None:
         scene.app.handler("q")(lambda body: None)
-        access, duty = Leaving(scene.lane, scene.clock), scene.app.duties["q"]
-        station = Consumer(duty, (), scene.app.state, access, "worker")
+        store_client, queue_handlers = (
+            Leaving(scene.lane, scene.clock),
+            scene.app.queue_handlers["q"],
+        )
+        consumer = Consumer(queue_handlers, (), scene.app.state, store_client, "worker")
         await scene.put(1, 2)
-        tasks[:] = [asyncio.create_task(work()) for work in (station.claim, station.settle)]
+        tasks[:] = [asyncio.create_task(work()) for work in (consumer.claim, consumer.settle)]
         await asyncio.wait(tasks[:1])
         assert tasks[0].cancelled()
-        station.leave()
-        await station.until_quiet()
+        consumer.leave()
+        await consumer.until_quiet()
         tasks[1].cancel()
         counts = await scene.counts()
         assert (counts.sizes.ready, counts.sizes.leased) == (2, 0)
         assert (await scene.find("q-0")).attempt == 0
-        station.close()
+        consumer.close()
 
     scene.play(story())
 
@@ -133,7 +136,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
         await scene.put(2, queue="plain")
         runner, task = await start(scene, grace=10)
         await until(any_entered(runner))
-        await until(lambda: runner.stations["plain"].running)
+        await until(lambda: runner.consumers["plain"].running)
         runner.stop()
         await scene.pass_time(task.done)
         await task
@@ -205,11 +208,11 @@ def test_what_was_started_in_the_last_moment_is_handed_back(scene: Scene) -> Non
 
         await scene.put(*range(3))
         runner, task = await start(scene)
-        station = runner.stations["q"]
-        while not station.running:  # noqa: ASYNC110  (the very turn of the loop counts)
+        consumer = runner.consumers["q"]
+        while not consumer.running:  # noqa: ASYNC110  (the very turn of the loop counts)
             await asyncio.sleep(0)
         assert not began
-        station.hand_back()
+        consumer.hand_back()
         runner.stop()
         await task
         assert not began

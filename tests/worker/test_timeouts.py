@@ -22,10 +22,10 @@ def test_an_async_handler_that_takes_too_long_is_cancelled_and_tried_again(scene
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.consumers["q"].running))
             scene.clock.advance(4.9)
             await asyncio.sleep(0.01)
-            assert runner.stations["q"].running
+            assert runner.consumers["q"].running
             scene.clock.advance(0.1)
             await scene.delayed(1)
         error = (await scene.find("q-0")).error or ""
@@ -46,7 +46,7 @@ def test_a_handler_that_ends_well_though_it_was_cancelled_is_acked(scene: Scene)
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.consumers["q"].running))
             scene.clock.advance(5)
             await scene.acked(1)
 
@@ -69,13 +69,13 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.consumers["q"].running))
             await scene.pass_time(lambda: scene._flow("q").flow.retried == 1, 0.5)
-            assert len(runner.stations["q"].running) == 1  # it keeps its place
+            assert len(runner.consumers["q"].running) == 1  # it keeps its place
             await scene.pass_time(lambda: scene._flow("q").flow.acked == 1, 0.5)
             assert (await scene.counts()).flow.lapsed == 0
             over.set()
-            await until(lambda: not runner.stations["q"].running)
+            await until(lambda: not runner.consumers["q"].running)
 
     scene.play(story())
     assert "goes on past its timeout and swallows its cancellation; 1 of 2 places" in caplog.text
@@ -94,10 +94,10 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
         scene.app.handler("r", timeout="1s", concurrency=1)(lambda body: None)
         await scene.put(1, 2)
         async with scene.at_work() as runner:
-            station = runner.stations["q"]
-            await until(lambda: len(station.running) == 2)
+            consumer = runner.consumers["q"]
+            await until(lambda: len(consumer.running) == 2)
             scene.clock.advance(1)
-            await until(lambda: all(one.gone for one in station.running))
+            await until(lambda: all(one.gone for one in consumer.running))
             assert runner.stuck() == []
             scene.clock.advance(STUCK - 0.1)
             await asyncio.sleep(0.01)
@@ -178,14 +178,14 @@ def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
         scene.app.handler("q", timeout="5s", concurrency=2)(handle)
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: runner.stations["q"].running)
+            await until(lambda: runner.consumers["q"].running)
             scene.clock.advance(5)
             await scene.delayed(1)
-            assert len(runner.stations["q"].running) == 1  # it keeps its thread
+            assert len(runner.consumers["q"].running) == 1  # it keeps its thread
             scene.clock.advance(11)
             await scene.acked(1)
             over.set()
-            await until(lambda: not runner.stations["q"].running)
+            await until(lambda: not runner.consumers["q"].running)
 
     scene.play(story())
     assert "1 of 2 places are taken like that" in caplog.text

@@ -12,7 +12,7 @@ from typing import IO
 from bide.cli.errors import warn
 from bide.cli.messages import body_bytes
 from bide.cli.output import Output
-from bide.cli.signals import ENDING, leaving
+from bide.cli.termination import TERMINATION_SIGNALS, raise_on_termination
 from bide.cli.times import iso, rounded
 from bide.model.errors import LeaseLost, StoreError
 from bide.queue.delivery import Delivery
@@ -60,7 +60,7 @@ class Runner:
             wait: how many seconds to wait for each.
         """
         handled, well = 0, True
-        with leaving(lambda number: SystemExit(128 + number)):
+        with raise_on_termination(lambda number: SystemExit(128 + number)):
             while count is None or handled < count:
                 patience = IDLE if count is None and wait is None else wait
                 found = self._queue.claim(wait=patience, lease=self._lease)
@@ -219,7 +219,7 @@ def _deferred() -> Iterator[Callable[[], None]]:
 
     before = {
         number: signal.signal(number, lambda number, frame: came.append(number))
-        for number in (signal.SIGINT, *ENDING)
+        for number in (signal.SIGINT, *TERMINATION_SIGNALS)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:

@@ -11,8 +11,8 @@ from bide.cli.errors import NOT_DONE, usage_error
 from bide.cli.options import count_option, flag, output_options
 from bide.cli.output import DONE, NOTHING, WARNING, Output, plural
 from bide.cli.progress import Bar
-from bide.cli.signals import leaving
 from bide.cli.store import Store
+from bide.cli.termination import raise_on_termination
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_PAGE
@@ -125,7 +125,10 @@ def _plan(out: Output, there: Store, here: Store, name: str, batch: int) -> Move
 
 def _move(there: Store, here: Store, name: str, batch: int) -> Moved:
     orders = there.queue(name)
-    with Bar(f"moving {name}", orders.counts().sizes.total) as bar, leaving(KeyboardInterrupt):
+    with (
+        Bar(f"moving {name}", orders.counts().sizes.total) as bar,
+        raise_on_termination(KeyboardInterrupt),
+    ):
         return Mover(orders, here.queue(name), batch=batch, progress=bar.advance).run()
 
 
@@ -133,7 +136,11 @@ def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> l
     """Move until Ctrl-C or SIGTERM, which ends it well."""
     movers: dict[str, Mover] = {}
     pause = SOON
-    with Bar("moving what comes") as bar, leaving(KeyboardInterrupt), suppress(KeyboardInterrupt):
+    with (
+        Bar("moving what comes") as bar,
+        raise_on_termination(KeyboardInterrupt),
+        suppress(KeyboardInterrupt),
+    ):
         while True:
             before = _went(movers)
             for name in _names(there, queues):

@@ -1,4 +1,4 @@
-"""A station: one queue as one process works on it. It claims, starts, extends and settles."""
+"""The consumer of one queue in one process: it claims, starts, extends and settles messages."""
 
 import asyncio
 import random
@@ -40,48 +40,48 @@ class Consumer:
     """Works on one queue.
 
     Args:
-        duty: which queue, and its handlers.
+        queue_handlers: the queue and its handlers.
         around: the middleware, outermost first.
         state: what handlers share.
-        access: the way to the store.
+        store_client: runs its commands on the store.
         holder: as whom it claims.
         started: called when deliveries were started.
-        suspects: of this process; by default the station has its own.
+        crash_isolation: shared by the consumers of a process; by default the consumer has its own.
         judge: says what becomes of a message whose handler raised; `policy.judge` otherwise, also
             where it has no opinion.
     """
 
     def __init__(
         self,
-        duty: QueueHandlers,
+        queue_handlers: QueueHandlers,
         around: Sequence[Middleware],
         state: SimpleNamespace,
-        access: StoreClient,
+        store_client: StoreClient,
         holder: str,
         started: Callable[[], None] = lambda: None,
-        suspects: CrashIsolation | None = None,
+        crash_isolation: CrashIsolation | None = None,
         judge: Judge = lambda one, error: None,
     ) -> None:
-        self.duty = duty
+        self.queue_handlers = queue_handlers
         self.tally = Tally()
         """What was done so far."""
         self.running: dict[Handling, None] = {}
         """Deliveries whose handlers run, in the order in which they were started."""
         self._state = state
-        self._access = access
-        self._clock = access.clock
+        self._store_client = store_client
+        self._clock = store_client.clock
         self._holder = holder
-        self._suspects = suspects or CrashIsolation()
-        self._runaways = StuckHandlers(duty.queue, access.clock)
-        self._summary = delivery_log.Summary(duty.queue, access.clock.monotonic())
+        self._crash_isolation = crash_isolation or CrashIsolation()
+        self._stuck_handlers = StuckHandlers(queue_handlers.queue, store_client.clock)
+        self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
         self._started = started
         self._judged = judge
         self._loop = asyncio.get_running_loop()
-        self._run = Run(around, duty.concurrency, self._ended)
-        self._lease = duty.lease / 1000
-        self._ahead = Prefetch(duty.concurrency, self._lease)
+        self._run = Run(around, queue_handlers.concurrency, self._ended)
+        self._lease = queue_handlers.lease / 1000
+        self._prefetch = Prefetch(queue_handlers.concurrency, self._lease)
         self._settling = Settling(
-            duty.queue, access, lambda pairs, outcomes: self._tell(pairs, outcomes)
+            queue_handlers.queue, store_client, lambda pairs, outcomes: self._tell(pairs, outcomes)
         )
         self._timer: Timer | None = None
         self._asking: asyncio.Task[Claimed] | None = None
@@ -93,20 +93,22 @@ class Consumer:
         self._leaving = False
         self._chance = random.random
 
-    # What runs for as long as the station does.
+    # Tasks that run as long as the consumer.
 
     async def claim(self) -> None:
         """Claim what can be started, and start it."""
-        duty, ahead = self.duty, self._ahead
+        queue_handlers, prefetch = self.queue_handlers, self._prefetch
         while True:
-            room = policy.room(duty.concurrency, len(self.running), len(ahead.waiting), ahead.most)
+            room = policy.room(
+                queue_handlers.concurrency, len(self.running), len(prefetch.waiting), prefetch.most
+            )
             if not room:
                 self.vacancy.clear()
                 await self.vacancy.wait()
                 continue
-            command = Claim(duty.queue, room, duty.lease, self._holder)
+            command = Claim(queue_handlers.queue, room, queue_handlers.lease, self._holder)
             self._asking = self._loop.create_task(
-                self._access.patiently(Claimed, command, self, FOREVER)
+                self._store_client.patiently(Claimed, command, self, FOREVER)
             )
             try:
                 reply = await self._asking
@@ -137,9 +139,11 @@ class Consumer:
             due = policy.to_extend(self._held(), now, beat)
             if not due:
                 continue
-            command = Extend(self.duty.queue, [one.lease for one in due], self.duty.lease)
+            command = Extend(
+                self.queue_handlers.queue, [one.lease for one in due], self.queue_handlers.lease
+            )
             try:
-                reply = await self._access.once(Outcomes, command)
+                reply = await self._store_client.once(Outcomes, command)
             except StoreError:  # `StoreClient` has said so
                 pause = min(beat, AGAIN)
                 continue
@@ -152,11 +156,11 @@ class Consumer:
     @property
     def stuck(self) -> bool:
         """Whether all its places are taken by handlers that do not return."""
-        return self._runaways.stuck
+        return self._stuck_handlers.stuck
 
     def current(self) -> Tally:
         """Return what was done so far, and how much is under way."""
-        self.tally.running, self.tally.waiting = len(self.running), len(self._ahead.waiting)
+        self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
         self._add_up()
         return self.tally
 
@@ -171,12 +175,12 @@ class Consumer:
     @property
     def quiet(self) -> bool:
         """Whether nothing runs whose outcome counts, and nothing is left to be settled."""
-        busy = self._settling.busy or self._ahead.waiting
+        busy = self._settling.busy or self._prefetch.waiting
         return not busy and all(one.gone for one in self.running)
 
     def leave(self) -> None:
         """Start nothing more: what waits for a place goes back."""
-        self._hand_back(self._ahead.take_all())
+        self._hand_back(self._prefetch.take_all())
 
     async def until_quiet(self) -> None:
         """Wait until nothing is left to be done; nothing new may be claimed any more."""
@@ -205,7 +209,7 @@ class Consumer:
         self._summary.tell(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
-        self._runaways.close()
+        self._stuck_handlers.close()
         self._run.close()
 
     def _give_up(self, one: Handling) -> None:
@@ -219,44 +223,46 @@ class Consumer:
         # The lease counts from now, not from the store's moment: their clocks may differ. If the
         # reply had to wait for this loop, the first extension tells the truth.
         now = self._clock.monotonic()
-        waiting = self._ahead.waiting
+        waiting = self._prefetch.waiting
         self.tally.claims += 1
         self.tally.claimed += len(reply.messages)
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         for message in reply.messages:
-            handler = route(self.duty, message)
-            one = Handling(message, token, claimed, handler or any_handler(self.duty), state)
+            handler = route(self.queue_handlers, message)
+            one = Handling(
+                message, token, claimed, handler or any_handler(self.queue_handlers), state
+            )
             one.arrived, one.expires = now, expires
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:
                 one.began = now
                 self.running[one] = None
-                self._ended(one, no_such_job(self.duty, message))
-            elif len(self.running) < self.duty.concurrency:
+                self._ended(one, no_such_job(self.queue_handlers, message))
+            elif len(self.running) < self.queue_handlers.concurrency:
                 self._begin(one, now)
             else:
                 waiting.append(one)
         if reply.messages:
             self._started()
         if waiting and self._timer is None:
-            self._wait(self._ahead.hold)
+            self._wait(self._prefetch.hold)
 
     def _may_begin(self, one: Handling, now: float) -> bool:
         """Hand back a suspect, for a little later, while another one runs in this process."""
         if not is_suspect(one.message):
             return True
-        if self._suspects.admit(one):
+        if self._crash_isolation.admit(one):
             delivery_log.apart(one)
             return True
-        delay = self._suspects.delay(now, self._chance())
+        delay = self._crash_isolation.delay(now, self._chance())
         self._settling.add(one, policy.RELEASE._replace(delay=delay))
         return False
 
     def give_back(self, reply: Claimed) -> None:
         """Hand back what a claim has brought, untouched."""
         now = self._clock.monotonic()
-        handler = any_handler(self.duty)
+        handler = any_handler(self.queue_handlers)
         back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
         for one in back:
             one.arrived = one.began = now
@@ -279,11 +285,11 @@ class Consumer:
         """Hand back what has waited too long for a place; look again while something waits."""
         self._timer = None
         now = self._clock.monotonic()
-        if over := self._ahead.overdue(now):
+        if over := self._prefetch.overdue(now):
             self._recall()
             self._hand_back(over)
-        if self._ahead.waiting:
-            self._wait(self._ahead.waiting[0].arrived + self._ahead.hold - now)
+        if self._prefetch.waiting:
+            self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
 
     def _recall(self) -> None:
         """Let no claim wait that asks for more than there is room for now."""
@@ -292,7 +298,7 @@ class Consumer:
 
     def _hand_back(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
-            self._suspects.left(one)
+            self._crash_isolation.left(one)
             self._settling.add(one, policy.RELEASE)
         self._settling.look()
         self.vacancy.set()
@@ -301,17 +307,17 @@ class Consumer:
         """A handler has returned or raised."""
         del self.running[one]
         if one.message.failures:  # else it is no suspect
-            self._suspects.left(one)
+            self._crash_isolation.left(one)
         now = self._clock.monotonic()
         one.took = took = now - one.began
-        self._ahead.ended(took)
+        self._prefetch.ended(took)
         self._durations.append(took)
-        if self._ahead.waiting:
-            self._begin(self._ahead.waiting.popleft(), now)
+        if self._prefetch.waiting:
+            self._begin(self._prefetch.waiting.popleft(), now)
         if one.timer is not None:
             one.timer.cancel()
         if one.gone:
-            self._runaways.look(self.running, self.duty.concurrency)
+            self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
             delivery_log.too_late(one, error)
             self._settling.look()
         else:
@@ -356,8 +362,8 @@ class Consumer:
         one.took = self._clock.monotonic() - one.began
         self._settling.add(one, verdict)
         one.lose()
-        stuck = self._runaways.look(self.running, self.duty.concurrency)
-        delivery_log.overrun(one, stuck, self.duty.concurrency)
+        stuck = self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
+        delivery_log.overrun(one, stuck, self.queue_handlers.concurrency)
 
     def _lose(self, lost: Iterable[Handling], why: str) -> None:
         now = self._clock.monotonic()

@@ -50,19 +50,19 @@ ACK = Verdict("ack")
 RELEASE = Verdict("release")
 
 
-def room(concurrency: int, running: int, waiting: int = 0, ahead: int = 0) -> int:
+def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
     """Return how many to claim: no more than can be started at once, or nearly so.
 
     Args:
         concurrency: how many places there are.
         running: how many of them are taken.
         waiting: how many messages wait for one here.
-        ahead: how many may wait. Half of them have to be gone before more are claimed, so that a
+        prefetch: how many may wait. Half of them must start before more are claimed, so that a
             claim is worth its commit.
     """
-    if waiting > ahead // 2:
+    if waiting > prefetch // 2:
         return 0
-    return max(0, min(concurrency + ahead - running - waiting, CLAIM_MOST))
+    return max(0, min(concurrency + prefetch - running - waiting, CLAIM_MOST))
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:

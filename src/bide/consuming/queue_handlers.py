@@ -1,4 +1,4 @@
-"""A duty: one queue as an app works on it."""
+"""The handlers of one queue, and the settings that they share."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,12 +46,12 @@ class QueueHandlers:
 
 
 def chained(
-    duty: QueueHandlers, access: StoreClient, around: Sequence[Middleware]
+    queue_handlers: QueueHandlers, store_client: StoreClient, around: Sequence[Middleware]
 ) -> tuple[tuple[Middleware, ...], Chain | None]:
-    """Return what is to surround the deliveries of a duty in this process, and its chain."""
-    if duty.chain is None:
+    """Return the middleware of a queue in this process, and its chain (sources and schedules)."""
+    if queue_handlers.chain is None:
         return tuple(around), None
-    chain = duty.chain(access)
+    chain = queue_handlers.chain(store_client)
     return (chain.attend, *around), chain
 
 

@@ -11,25 +11,25 @@ JOB = "bide-job"
 """The header that names the job of a message."""
 
 
-def route(duty: QueueHandlers, message: Message) -> Handler | None:
+def route(queue_handlers: QueueHandlers, message: Message) -> Handler | None:
     """Return the handler of a message; `None` if it is of a job that is not known here."""
-    handlers = duty.handlers
+    handlers = queue_handlers.handlers
     if (plain := handlers.get(None)) is not None:
         return plain
     job = (message.headers or {}).get(JOB)
     if job is None and len(handlers) == 1:
-        return any_handler(duty)
+        return any_handler(queue_handlers)
     return handlers.get(job)
 
 
-def any_handler(duty: QueueHandlers) -> Handler:
+def any_handler(queue_handlers: QueueHandlers) -> Handler:
     """Return one of the handlers of a queue, for a message that none of them is for."""
-    return next(iter(duty.handlers.values()))
+    return next(iter(queue_handlers.handlers.values()))
 
 
-def no_such_job(duty: QueueHandlers, message: Message) -> Retry:
+def no_such_job(queue_handlers: QueueHandlers, message: Message) -> Retry:
     """Return what has such a message tried again: a newer process may know its job."""
     job = (message.headers or {}).get(JOB)
-    known = ", ".join(str(name) for name in duty.handlers)
+    known = ", ".join(str(name) for name in queue_handlers.handlers)
     said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
     return Retry(reason=f"the message {said}; this worker knows the jobs {known}")

@@ -19,15 +19,15 @@ class Settling:
 
     Args:
         queue: its name.
-        access: the way to the store.
+        store_client: runs its commands on the store.
         told: called with what the store was told, and what it has answered.
     """
 
     def __init__(
-        self, queue: str, access: StoreClient, told: Callable[[Pairs, list[Outcome]], None]
+        self, queue: str, store_client: StoreClient, told: Callable[[Pairs, list[Outcome]], None]
     ) -> None:
         self._queue = queue
-        self._access = access
+        self._store_client = store_client
         self._told = told
         self._pairs: Pairs = []
         self._telling = False
@@ -57,7 +57,7 @@ class Settling:
         pairs, self._pairs = self._pairs, []
         parts = policy.commands(self._queue, pairs)
         replies = await asyncio.gather(
-            *[self._access.patiently(Outcomes, command) for command, _ in parts]
+            *[self._store_client.patiently(Outcomes, command) for command, _ in parts]
         )
         for (_, those), reply in zip(parts, replies, strict=True):
             self._told(those, reply.outcomes)

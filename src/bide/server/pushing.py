@@ -69,7 +69,7 @@ class Pushing:
         if hurry and self._pusher is not None:
             self._pusher.hurry()
         if self._task is not None and not self._stopping:
-            running = sum(len(outlet.station.running) for outlet in self.outlets.values())
+            running = sum(len(outlet.consumer.running) for outlet in self.outlets.values())
             if running:
                 grace = self._settings.grace
                 _log.info("stopping; %d pushes have %g s to finish", running, grace)

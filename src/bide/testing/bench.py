@@ -62,19 +62,23 @@ class Handled:
 
 
 class Bench(Consumer):
-    """A station that claims when it is told to. Pauses between attempts have no jitter."""
+    """A consumer that claims when the test says so. Pauses between attempts have no jitter."""
 
     def __init__(
-        self, duty: QueueHandlers, around: Sequence[Middleware], state: Any, access: StoreClient
+        self,
+        queue_handlers: QueueHandlers,
+        around: Sequence[Middleware],
+        state: Any,
+        store_client: StoreClient,
     ) -> None:
-        super().__init__(duty, around, state, access, HOLDER, lambda: None)
+        super().__init__(queue_handlers, around, state, store_client, HOLDER, lambda: None)
         self._chance = lambda: 0.5
         self._raised: dict[Handling, BaseException | None] = {}
         self._handled: list[Handled] = []
 
     async def head(self) -> Message | None:
         """Return the message that is delivered next, if there is one."""
-        page = await self._access.once(Page, Scan(self.duty.queue, "next", limit=1))
+        page = await self._store_client.once(Page, Scan(self.queue_handlers.queue, "next", limit=1))
         return page.messages[0] if page.messages else None
 
     async def handle_next(self, patience: float) -> Handled | float | None:
@@ -89,8 +93,8 @@ class Bench(Consumer):
         Raises:
             TimeoutError: the handler did not end in time.
         """
-        command = Claim(self.duty.queue, 1, self.duty.lease, HOLDER)
-        reply = await self._access.once(Claimed, command)
+        command = Claim(self.queue_handlers.queue, 1, self.queue_handlers.lease, HOLDER)
+        reply = await self._store_client.once(Claimed, command)
         if not reply.messages:
             return reply.next
         self.start(reply)

@@ -112,13 +112,15 @@ class AsyncManualWorker:
         self.app.clock = self.store.clock
         try:
             async with lifespan(self.app):
-                access = StoreClient(self.store.lane, self.store.clock)
+                store_client = StoreClient(self.store.lane, self.store.clock)
                 for queue in self._queues:
-                    duty = self.app.duties[queue]
-                    around, chain = chained(duty, access, self.app.around)
+                    queue_handlers = self.app.queue_handlers[queue]
+                    around, chain = chained(queue_handlers, store_client, self.app.around)
                     if chain is not None:
                         await chain.begin()
-                    self._benches.append(Bench(duty, around, self.app.state, access))
+                    self._benches.append(
+                        Bench(queue_handlers, around, self.app.state, store_client)
+                    )
                 started.set_result(None)
                 while (job := await self._jobs.get()) is not None:
                     await job()

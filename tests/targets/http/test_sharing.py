@@ -64,7 +64,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
                 await until(lambda: it.under_way == 8)  # all together, and no more
                 gate.set()
                 await stage.acked(300)
-                tallies = [pusher.outlets["/shop"].station.tally for pusher in (one, other)]
+                tallies = [pusher.outlets["/shop"].consumer.tally for pusher in (one, other)]
             assert it.most == 8
             assert len(Counter(got.id for got in it.got)) == len(it.got) == 300
             assert min(tally.claimed for tally in tallies) > 0

@@ -7,8 +7,8 @@ import click
 from bide.cli.errors import warn
 from bide.cli.options import flag, on_store, prefix_argument, time_option
 from bide.cli.output import Output, escape
-from bide.cli.signals import leaving
 from bide.cli.store import Store
+from bide.cli.termination import raise_on_termination
 from bide.cli.top.polling import Poller, poller_of
 from bide.cli.top.screen import as_facts, picture, print_rows
 
@@ -49,7 +49,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
         raise click.BadParameter("must be 100ms or longer", param_hint="'--interval'")
     poller = poller_of(store, prefix, interval)
     try:
-        with leaving(KeyboardInterrupt):
+        with raise_on_termination(KeyboardInterrupt):
             poller.look()
             if once or not (out.terminal or out.as_json):
                 _show(out, poller)

@@ -54,10 +54,10 @@ class _Works:
 
     def __init__(self, outlet: SubscriptionWorker) -> None:
         self.outlet = outlet
-        loop, station = asyncio.get_running_loop(), outlet.station
+        loop, consumer = asyncio.get_running_loop(), outlet.consumer
         self.claims = loop.create_task(outlet.claim())
         self.chores = [
-            loop.create_task(chore()) for chore in (station.settle, station.beat, station.report)
+            loop.create_task(chore()) for chore in (consumer.settle, consumer.beat, consumer.report)
         ]
 
     @property
@@ -108,7 +108,7 @@ class Pusher:
     ) -> None:
         self.records = Records(lane, clock)
         self.holder = holder or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-        self._access = StoreClient(lane, clock)
+        self._store_client = StoreClient(lane, clock)
         self._clock = clock
         self._gate = gate or Gate(networks)
         self._lease = round(lease * 1000)
@@ -189,7 +189,7 @@ class Pusher:
     def _take(self, address: Address) -> None:
         from bide.targets.rabbitmq.intake import Intake
 
-        intake = Intake(address, self._access, queue_type=self._queue_type)
+        intake = Intake(address, self._store_client, queue_type=self._queue_type)
         self._intakes[intake] = asyncio.create_task(intake.run())
         self._unsubscribed.append(intake.subscription)
 
@@ -222,7 +222,9 @@ class Pusher:
             if (failure := works.failure) is not None:
                 _log.error("push of %s has failed, and begins anew", key, exc_info=failure)
                 self._end(key)
-            elif key not in known or known[key].source != works.outlet.station.duty.queue:
+            elif (
+                key not in known or known[key].source != works.outlet.consumer.queue_handlers.queue
+            ):
                 self._end(key)
         if self._rabbitmq is not None:
             self._rabbitmq.keep(one.url for one in known.values())
@@ -243,7 +245,7 @@ class Pusher:
 
     def _begin(self, key: str, subscription: Subscription) -> _Works:
         outlet = SubscriptionWorker(
-            subscription, self.target, self.records, self._access, f"push:{self.holder}",
+            subscription, self.target, self.records, self._store_client, f"push:{self.holder}",
             self._lease, stale=self.look,
         )  # fmt: skip
         works = self._works[key] = _Works(outlet)
@@ -260,15 +262,15 @@ class Pusher:
 
     async def _finish(self, works: _Works, grace: float | None) -> None:
         """Claim no more; let what runs end within the grace, then hand it back."""
-        station = works.outlet.station
+        consumer = works.outlet.consumer
         works.claims.cancel()
         await asyncio.gather(works.claims, return_exceptions=True)
-        station.leave()
-        quiet = asyncio.ensure_future(station.until_quiet())
+        consumer.leave()
+        quiet = asyncio.ensure_future(consumer.until_quiet())
         try:
             if works.failure is None:
                 await _either(quiet, self._patience(grace))
-            for act in (station.hand_back, station.abandon):
+            for act in (consumer.hand_back, consumer.abandon):
                 if not quiet.done():
                     act()
                     await _either(quiet, sleep(self._clock, INTERRUPTED))
@@ -278,7 +280,7 @@ class Pusher:
             for task in (quiet, *works.chores):
                 task.cancel()
             await asyncio.gather(quiet, *works.chores, return_exceptions=True)
-            station.close()
+            consumer.close()
 
     async def _patience(self, grace: float | None) -> None:
         """Wait until what is under way has had its time."""
@@ -294,7 +296,7 @@ class Pusher:
         await asyncio.gather(*ending, return_exceptions=True)
         self._past, self._works = self.sent, {}
         for outlet in leaving.values():
-            outlet.station.hand_back()
+            outlet.consumer.hand_back()
         if leaving:
             await _either(asyncio.wait(leaving), sleep(self._clock, INTERRUPTED))
         for task in leaving:

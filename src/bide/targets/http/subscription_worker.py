@@ -51,7 +51,7 @@ class SubscriptionWorker:
         subscription: what is sent where.
         target: returns what sends the messages of a subscription.
         records: where subscriptions are kept.
-        access: the way to the store.
+        store_client: runs its commands on the store.
         holder: as whom it claims.
         lease: for how many milliseconds a message is held at a time; it is extended while the
             receiver takes its time.
@@ -63,7 +63,7 @@ class SubscriptionWorker:
         subscription: Subscription,
         target: Callable[[Subscription], Target],
         records: Records,
-        access: StoreClient,
+        store_client: StoreClient,
         holder: str,
         lease: int,
         *,
@@ -75,8 +75,8 @@ class SubscriptionWorker:
         """What came of its requests so far."""
         self._target = target
         self._records = records
-        self._access = access
-        self._clock = access.clock
+        self._store_client = store_client
+        self._clock = store_client.clock
         self._loop = asyncio.get_running_loop()
         self._holder = holder
         self._stale = stale
@@ -84,9 +84,11 @@ class SubscriptionWorker:
         self._sending = 0
         self._probes = True
         self._held_until = 0.0
-        duty = QueueHandlers(subscription.source, lease, subscription.concurrency, {})
-        duty.handlers[None] = self._handler()
-        self.station = Consumer(duty, (), SimpleNamespace(), access, holder, judge=self._judge)
+        queue_handlers = QueueHandlers(subscription.source, lease, subscription.concurrency, {})
+        queue_handlers.handlers[None] = self._handler()
+        self.consumer = Consumer(
+            queue_handlers, (), SimpleNamespace(), store_client, holder, judge=self._judge
+        )
         """What starts, extends and settles the deliveries."""
         self._pace = Pace(subscription.rate, self._clock.monotonic())
         self._changed = asyncio.Event()
@@ -104,9 +106,9 @@ class SubscriptionWorker:
             self.subscription = subscription
             self._share = places
             self._pace.set(rate, self._clock.monotonic())
-            duty = self.station.duty
-            duty.concurrency = max(places, 1)
-            duty.handlers[None] = self._handler()
+            queue_handlers = self.consumer.queue_handlers
+            queue_handlers.concurrency = max(places, 1)
+            queue_handlers.handlers[None] = self._handler()
             self._look_again()
 
     def hear(self, circuit: Circuit | None) -> None:
@@ -127,14 +129,14 @@ class SubscriptionWorker:
 
     def current(self) -> Deliveries:
         """Return what came of its requests so far, and how many are under way."""
-        self.deliveries.running = len(self.station.running)
+        self.deliveries.running = len(self.consumer.running)
         return self.deliveries
 
     @property
     def sent(self) -> PushStats:
         """What it has sent so far."""
         key = self.subscription.key
-        return PushStats({key: self.station.current()}, {key: self.current()})
+        return PushStats({key: self.consumer.current()}, {key: self.current()})
 
     def _handler(self) -> Handler:
         one = self.subscription
@@ -147,21 +149,23 @@ class SubscriptionWorker:
     def _look_again(self) -> None:
         """Let whoever waits for anything see what has changed."""
         self._changed.set()
-        self.station.vacancy.set()
+        self.consumer.vacancy.set()
 
     # Claiming.
 
     async def claim(self) -> None:
         """Claim what may be sent now, and send it."""
-        station = self.station
+        consumer = self.consumer
         while True:
             self._changed.clear()
             count, pause = self._room()
             if not count:
-                station.vacancy.clear()
-                await self._until(station.vacancy.wait(), pause)
+                consumer.vacancy.clear()
+                await self._until(consumer.vacancy.wait(), pause)
                 continue
-            command = Claim(station.duty.queue, count, station.duty.lease, self._holder)
+            command = Claim(
+                consumer.queue_handlers.queue, count, consumer.queue_handlers.lease, self._holder
+            )
             reply = await self._claimed(command)
             if reply is None or not reply.messages:
                 continue
@@ -170,10 +174,10 @@ class SubscriptionWorker:
                 wanted = not self._changed.is_set() and await self._still()
             finally:
                 if not wanted:  # the subscription has changed meanwhile
-                    station.give_back(reply)
+                    consumer.give_back(reply)
             if wanted:
                 self._pace.take(len(reply.messages))
-                station.start(reply)
+                consumer.start(reply)
 
     def _room(self) -> tuple[int, float | None]:
         """Return how many may be claimed now; if none, after how many seconds to look again.
@@ -183,7 +187,7 @@ class SubscriptionWorker:
         now, moment = self._clock.now(), self._clock.monotonic()
         if self.subscription.paused:
             return 0, None
-        running = len(self.station.running)
+        running = len(self.consumer.running)
         free = self._target(self.subscription).free - (running - self._sending)
         if free <= 0:
             return 0, FULL
@@ -206,14 +210,16 @@ class SubscriptionWorker:
 
     async def _claimed(self, command: Claim) -> Claimed | None:
         """Return what a claim brings; `None` when something has changed meanwhile."""
-        asking = self._loop.create_task(self._access.patiently(Claimed, command, self, FOREVER))
+        asking = self._loop.create_task(
+            self._store_client.patiently(Claimed, command, self, FOREVER)
+        )
         changing = self._loop.create_task(self._changed.wait())
         try:
             await asyncio.wait((asking, changing), return_when=asyncio.FIRST_COMPLETED)
             return asking.result() if asking.done() else None
         except asyncio.CancelledError:
             if asking.done():
-                self.station.give_back(asking.result())
+                self.consumer.give_back(asking.result())
             raise
         finally:
             changing.cancel()

@@ -56,7 +56,7 @@ class App(Periodic):
         >>> @app.handler("orders", retry=bide.Backoff(attempts=5, first="10s"))
         ... async def expire(order: dict) -> None:
         ...     print("order", order["id"], "timed out")
-        >>> list(app.duties)
+        >>> list(app.queue_handlers)
         ['orders']
     """
 
@@ -84,9 +84,9 @@ class App(Periodic):
         return mask(self._url)
 
     @property
-    def duties(self) -> Mapping[str, QueueHandlers]:
+    def queue_handlers(self) -> Mapping[str, QueueHandlers]:
         """The queues that are worked on, by name: of handlers, jobs, sources and schedules."""
-        return MappingProxyType(self._duties)
+        return MappingProxyType(self._queue_handlers)
 
     @property
     def around(self) -> tuple[Middleware, ...]:
@@ -133,15 +133,15 @@ class App(Periodic):
         check_decorator(queue, 'app.handler("orders")')
 
         def register(function: F) -> F:
-            if queue in self._duties:
-                known = next(iter(self._duties[queue].handlers.values())).name
+            if queue in self._queue_handlers:
+                known = next(iter(self._queue_handlers[queue].handlers.values())).name
                 raise InvalidArgument(
                     f"queue {queue!r} is handled by {known} already; for several kinds of work in "
                     "one queue use @app.job"
                 )
             handler = self._handler(queue, function, timeout, retry, still_wanted)
-            duty = self._duty(queue, lease, concurrency, handler.is_async)
-            self._take_on(duty, None, handler)
+            queue_handlers = self._handlers_of(queue, lease, concurrency, handler.is_async)
+            self._take_on(queue_handlers, None, handler)
             return function
 
         return register
@@ -183,7 +183,7 @@ class App(Periodic):
                     f"{kind.__name__} has no method run, which does the work; write def run(self)"
                 )
             known_as = check_name(name or kind.__name__)
-            others = self._duties[queue].handlers if queue in self._duties else {}
+            others = self._queue_handlers[queue].handlers if queue in self._queue_handlers else {}
             if None in others or known_as in others:
                 what = "has a plain handler" if None in others else f"knows {known_as!r}"
                 raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
@@ -191,9 +191,9 @@ class App(Periodic):
             handler = self._handler(
                 queue, kind.run, timeout, retry, wanted, body=kind, job=known_as
             )
-            duty = self._duty(queue, lease, concurrency, handler.is_async)
-            self._take_on(duty, known_as, handler)
-            kind._queue, kind._name = duty.queue, known_as
+            queue_handlers = self._handlers_of(queue, lease, concurrency, handler.is_async)
+            self._take_on(queue_handlers, known_as, handler)
+            kind._queue, kind._name = queue_handlers.queue, known_as
             return kind
 
         return register
@@ -228,12 +228,12 @@ class App(Periodic):
         self._middleware.append(function)
         return function
 
-    def _duty(
+    def _handlers_of(
         self, queue: str, lease: Duration, concurrency: int | None, is_async: bool
     ) -> QueueHandlers:
         """Return what a queue asks of a process; all that share it must agree."""
         ms = lease_of(lease)
-        known = self._duties.get(check_queue(queue))
+        known = self._queue_handlers.get(check_queue(queue))
         if concurrency is None:
             usual = ASYNC_CONCURRENCY if is_async else SYNC_CONCURRENCY
             concurrency = usual if known is None else known.concurrency
@@ -267,6 +267,6 @@ class App(Periodic):
             checked_retry(retry) or Backoff(), with_delivery(still_wanted), job,
         )  # fmt: skip
 
-    def _take_on(self, duty: QueueHandlers, job: str | None, handler: Handler) -> None:
-        duty.handlers[job] = handler
-        self._duties[duty.queue] = duty
+    def _take_on(self, queue_handlers: QueueHandlers, job: str | None, handler: Handler) -> None:
+        queue_handlers.handlers[job] = handler
+        self._queue_handlers[queue_handlers.queue] = queue_handlers

@@ -32,7 +32,7 @@ class Periodic:
     """The part of an `App` that works by the clock."""
 
     def __init__(self) -> None:
-        self._duties: dict[str, QueueHandlers] = {}
+        self._queue_handlers: dict[str, QueueHandlers] = {}
         self._sources: dict[str, Source] = {}
         self._schedules: dict[str, Schedule] = {}
 
@@ -119,7 +119,7 @@ class Periodic:
         def register(function: F) -> F:
             chosen, is_async = inspect_source(function, queue, name)
             source = Source(queue, chosen, function, is_async, ms, ahead, behind, kept, pauses)
-            if source.home in self._duties:
+            if source.home in self._queue_handlers:
                 raise InvalidArgument(
                     f"queue {queue!r} has a source {chosen!r} already; give one another name="
                 )
@@ -130,7 +130,7 @@ class Periodic:
                     seconds_of(timeout), pauses, None,
                 ),
             )  # fmt: skip
-            self._duties[source.home].chain = partial(SourceWindows, source)
+            self._queue_handlers[source.home].chain = partial(SourceWindows, source)
             self._sources[source.home] = source
             return function
 
@@ -192,8 +192,8 @@ class Periodic:
 
         def register(function: F) -> F:
             is_async, _, order = inspect_handler(function, None)
-            if check_queue(queue) in self._duties:
-                known = next(iter(self._duties[queue].handlers.values())).name
+            if check_queue(queue) in self._queue_handlers:
+                known = next(iter(self._queue_handlers[queue].handlers.values())).name
                 raise InvalidArgument(
                     f"queue {queue!r} is handled by {known} already; a schedule needs a queue of "
                     "its own"
@@ -208,12 +208,12 @@ class Periodic:
                     pauses, None,
                 ),
             )  # fmt: skip
-            self._duties[queue].chain = partial(ScheduleTicks, schedule)
+            self._queue_handlers[queue].chain = partial(ScheduleTicks, schedule)
             self._schedules[queue] = schedule
             return function
 
         return register
 
-    def _work_on(self, duty: QueueHandlers, handler: Handler) -> None:
-        duty.handlers[None] = handler
-        self._duties[duty.queue] = duty
+    def _work_on(self, queue_handlers: QueueHandlers, handler: Handler) -> None:
+        queue_handlers.handlers[None] = handler
+        self._queue_handlers[queue_handlers.queue] = queue_handlers

@@ -35,30 +35,30 @@ class Links:
     """The links of one chain in the store.
 
     Args:
-        access: the way to the store.
+        store_client: runs its commands on the store.
         queue: theirs alone.
     """
 
-    def __init__(self, access: StoreClient, queue: str) -> None:
-        self.access = access
+    def __init__(self, store_client: StoreClient, queue: str) -> None:
+        self.store_client = store_client
         self.queue = queue
 
     async def now(self) -> int:
         """Return the store's time."""
-        return (await self.access.patiently(Forecasted, Forecast(self.queue, 1, 1))).start
+        return (await self.store_client.patiently(Forecasted, Forecast(self.queue, 1, 1))).start
 
     async def alive(self) -> list[Message]:
         """Return all links that somebody holds or that wait."""
         found: dict[str, Message] = {}
         # Looked at twice: one that was handed back between two looks would be in neither.
         for state in ("next", "leased", "next"):
-            page = await self.access.patiently(Page, Scan(self.queue, state, limit=PAGE))
+            page = await self.store_client.patiently(Page, Scan(self.queue, state, limit=PAGE))
             found |= {message.id: message for message in page.messages}
         return list(found.values())
 
     async def in_state(self, state: State) -> list[Message]:
         """Return the links of one state."""
-        page = await self.access.patiently(Page, Scan(self.queue, state, limit=PAGE))
+        page = await self.store_client.patiently(Page, Scan(self.queue, state, limit=PAGE))
         return page.messages
 
     async def later(self, moment: int) -> bool:
@@ -68,17 +68,17 @@ class Links:
     async def put(self, id: str, body: bytes, at: int, attempts: int = MAX_ATTEMPTS) -> Outcome:
         """Put a link, unless it is there or was there."""
         put = Put(self.queue, [Item(id, body, at=at, attempts=attempts)])
-        return (await self.access.patiently(Outcomes, put)).outcomes[0]
+        return (await self.store_client.patiently(Outcomes, put)).outcomes[0]
 
     async def remember(self, queue: str, keep: int) -> None:
         """Have a queue remember what was acked for so long at least, in milliseconds."""
-        settings = await self.access.patiently(Settings, Configure(queue))
+        settings = await self.store_client.patiently(Settings, Configure(queue))
         if settings.keep < keep:
-            await self.access.patiently(Settings, Configure(queue, keep=keep))
+            await self.store_client.patiently(Settings, Configure(queue, keep=keep))
 
     async def pause(self) -> None:
         """Wait until it is time to look at the chain again."""
-        await sleep(self.access.clock, LOOK)
+        await sleep(self.store_client.clock, LOOK)
 
 
 def stands(outcome: Outcome) -> bool:

@@ -31,13 +31,13 @@ class ScheduleTicks:
 
     Args:
         schedule: what is run.
-        access: the way to the store.
+        store_client: runs its commands on the store.
     """
 
-    def __init__(self, schedule: Schedule, access: StoreClient) -> None:
+    def __init__(self, schedule: Schedule, store_client: StoreClient) -> None:
         self._schedule = schedule
-        self._access = access
-        self._links = Links(access, schedule.queue)
+        self._store_client = store_client
+        self._links = Links(store_client, schedule.queue)
         self._started: int | None = None
 
     async def begin(self) -> None:
@@ -68,7 +68,7 @@ class ScheduleTicks:
         id = await self._put_first(previous)
         if old := [one for one in foreign if one != id]:
             _log.info("%s: the schedule has become %s", self._schedule.name, mine)
-            await self._access.patiently(Outcomes, Cancel(self._links.queue, old))
+            await self._store_client.patiently(Outcomes, Cancel(self._links.queue, old))
 
     async def _put_first(self, previous: int | None) -> str:
         now = await self._links.now()

@@ -90,18 +90,18 @@ class Window:
 
     Args:
         source: who is asked.
-        access: the way to the store.
+        store_client: runs its commands on the store.
         after: from when on, in Unix milliseconds.
         before: up to when.
     """
 
-    def __init__(self, source: Source, access: StoreClient, after: int, before: int) -> None:
+    def __init__(self, source: Source, store_client: StoreClient, after: int, before: int) -> None:
         self.source = source
         self.after = after
         self.before = before
         self.found = 0
         self.put = 0
-        self._access = access
+        self._store_client = store_client
         self._arguments = Arguments(source.queue, MAX_BODY)
 
     def ask(self, one: Handling) -> None:
@@ -110,7 +110,7 @@ class Window:
         while batch := list(islice(messages, BATCH)):
             if one.gone:  # somebody else asks for this window, or is going to
                 return
-            reply = self._access.lane.call(self._command(batch))
+            reply = self._store_client.lane.call(self._command(batch))
             assert isinstance(reply, Outcomes)
             self._count(reply)
 
@@ -136,7 +136,7 @@ class Window:
         return self.source.function(to_datetime(self.after), to_datetime(self.before))
 
     async def _store(self, batch: list[Any]) -> None:
-        self._count(await self._access.once(Outcomes, self._command(batch)))
+        self._count(await self._store_client.once(Outcomes, self._command(batch)))
 
     def _command(self, batch: list[Any]) -> Put:
         for message in batch:
@@ -150,7 +150,7 @@ class Window:
                     "a message of a source needs an id, made of what it is about: without one it "
                     "would be put again by every window"
                 )
-        return self._arguments.put(batch, "keep", self._access.clock.now())
+        return self._arguments.put(batch, "keep", self._store_client.clock.now())
 
     def _count(self, reply: Outcomes) -> None:
         self.found += len(reply.outcomes)

@@ -38,13 +38,13 @@ class SourceWindows:
 
     Args:
         source: who is asked.
-        access: the way to the store.
+        store_client: runs its commands on the store.
     """
 
-    def __init__(self, source: Source, access: StoreClient) -> None:
+    def __init__(self, source: Source, store_client: StoreClient) -> None:
         self._source = source
-        self._access = access
-        self._links = Links(access, source.home)
+        self._store_client = store_client
+        self._links = Links(store_client, source.home)
 
     async def begin(self) -> None:
         """Put the first window if there is none."""
@@ -65,7 +65,7 @@ class SourceWindows:
             return
         dead = await self._links.in_state("dead")
         if dead:  # nobody gives up a source: whoever buried its window wants to see it, not end it
-            await self._access.patiently(Outcomes, Revive(self._links.queue, [dead[-1].id]))
+            await self._store_client.patiently(Outcomes, Revive(self._links.queue, [dead[-1].id]))
             return
         now = await self._links.now()
         body = self._body(None, None, 0)
@@ -81,11 +81,11 @@ class SourceWindows:
         for link in alive:
             if link.state == "delayed" and not link.attempt and link.due > latest + SLACK:
                 command = Reschedule(self._links.queue, [link.id], latest, if_due=link.due)
-                await self._access.patiently(Outcomes, command)
+                await self._store_client.patiently(Outcomes, command)
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Open a window, have it asked for, and put the next one."""
-        source, access = self._source, self._access
+        source, store_client = self._source, self._store_client
         moment = moment_of(one.id) or 0
         if await self._links.later(moment):
             raise Discard("this window has been asked for")
@@ -94,9 +94,9 @@ class SourceWindows:
         asked = one.claimed
         after = asked - source.back if progress.after is None else min(progress.after, asked)
         await self._links.remember(source.queue, source.keep)
-        window = Window(source, access, max(0, after), asked + source.window)
+        window = Window(source, store_client, max(0, after), asked + source.window)
         one.given = window
-        began = access.clock.monotonic()
+        began = store_client.clock.monotonic()
         try:
             await go_on()
         except (Discard, Bury) as signal:  # which would end the chain
@@ -106,7 +106,7 @@ class SourceWindows:
             ) from None
         if one.gone:  # somebody else has it
             return
-        ended = asked + round((access.clock.monotonic() - began) * 1000)
+        ended = asked + round((store_client.clock.monotonic() - began) * 1000)
         _log.info(
             "source %s of %s: found %d, put %d, for %s to %s", source.name,
             source.queue, window.found, window.put, id_of(window.after), id_of(window.before),

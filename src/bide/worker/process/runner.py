@@ -75,7 +75,7 @@ class Runner:
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self._new = False
-        self.stations: dict[str, Consumer] = {}
+        self.consumers: dict[str, Consumer] = {}
 
     @property
     def store(self) -> str:
@@ -84,11 +84,11 @@ class Runner:
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done so far on each queue."""
-        return {queue: station.current() for queue, station in self.stations.items()}
+        return {queue: consumer.current() for queue, consumer in self.consumers.items()}
 
     def stuck(self) -> list[str]:
         """Return the queues all of whose places are taken by handlers that do not return."""
-        return [queue for queue, station in self.stations.items() if station.stuck]
+        return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
 
     def stop(self) -> None:
         """Claim no more, let what runs finish, and leave; the second call hands it back at once."""
@@ -130,29 +130,39 @@ class Runner:
                 raise
             await client.patiently(Names, Queues("-"))
 
-    async def _work(self, access: StoreClient) -> None:
+    async def _work(self, store_client: StoreClient) -> None:
         holder = f"{socket.gethostname()}:{os.getpid()}"
         watch = Watch(self._name_of, self._busy, self._blocked)
-        suspects = CrashIsolation()
+        crash_isolation = CrashIsolation()
         chains = []
         for queue in self._queues:
-            duty = self._app.duties[queue]
-            around, chain = chained(duty, access, self._app.around)
+            queue_handlers = self._app.queue_handlers[queue]
+            around, chain = chained(queue_handlers, store_client, self._app.around)
             if chain is not None:
                 chains.append(chain)
-            self.stations[queue] = Consumer(
-                duty, traced(around), self._app.state, access, holder, watch.look, suspects
+            self.consumers[queue] = Consumer(
+                queue_handlers,
+                traced(around),
+                self._app.state,
+                store_client,
+                holder,
+                watch.look,
+                crash_isolation,
             )
-        stations = list(self.stations.values())
-        claims = [asyncio.create_task(station.claim()) for station in stations]
-        chores = [asyncio.create_task(station.settle()) for station in stations]
-        chores += [asyncio.create_task(station.beat()) for station in stations]
+        consumers = list(self.consumers.values())
+        claims = [asyncio.create_task(consumer.claim()) for consumer in consumers]
+        chores = [asyncio.create_task(consumer.settle()) for consumer in consumers]
+        chores += [asyncio.create_task(consumer.beat()) for consumer in consumers]
         chores += [asyncio.create_task(chain.keep()) for chain in chains]
-        chores += [asyncio.create_task(station.report()) for station in stations]
+        chores += [asyncio.create_task(consumer.report()) for consumer in consumers]
         attendance = Heartbeat(
-            access.lane, access.clock, holder, lambda: {holder: list(self.stations)}, self.tallies
+            store_client.lane,
+            store_client.clock,
+            holder,
+            lambda: {holder: list(self.consumers)},
+            self.tallies,
         )
-        if self._present and may_be_listed(access.lane):
+        if self._present and may_be_listed(store_client.lane):
             chores.append(asyncio.create_task(attendance.keep()))
         try:
             new = " (a new store)" if self._new else ""
@@ -161,26 +171,29 @@ class Runner:
             self._ready()
             await _first_of(asyncio.create_task(self._stopping.wait()), *claims, *chores)
             await _cancel(claims)  # what they bring goes back by itself
-            await self._leave(access, stations, chores)
+            await self._leave(store_client, consumers, chores)
         finally:
             await _cancel(claims + chores)
             await attendance.leave()
             watch.close()
-            for station in stations:
-                station.close()
+            for consumer in consumers:
+                consumer.close()
 
     async def _leave(
-        self, access: StoreClient, stations: list[Consumer], chores: "list[asyncio.Task[None]]"
+        self,
+        store_client: StoreClient,
+        consumers: list[Consumer],
+        chores: "list[asyncio.Task[None]]",
     ) -> None:
         """Let what runs finish, within the grace; hand the rest back."""
-        clock = access.clock
-        for station in stations:
-            station.leave()
-        running = sum(len(station.running) for station in stations)
+        clock = store_client.clock
+        for consumer in consumers:
+            consumer.leave()
+        running = sum(len(consumer.running) for consumer in consumers)
         if running:
             _log.info("stopping; %d running, with %g s to finish", running, self._grace)
         quiet = asyncio.ensure_future(
-            asyncio.gather(*[station.until_quiet() for station in stations])
+            asyncio.gather(*[consumer.until_quiet() for consumer in consumers])
         )
         grace = asyncio.create_task(sleep(clock, self._grace))
         hurry = asyncio.create_task(self._hurrying.wait())
@@ -188,8 +201,8 @@ class Runner:
         await _cancel([grace, hurry])
         for act, patience in ((Consumer.hand_back, INTERRUPTED), (Consumer.abandon, FAREWELL)):
             if not quiet.done():
-                for station in stations:
-                    act(station)
+                for consumer in consumers:
+                    act(consumer)
                 over = asyncio.create_task(sleep(clock, patience))
                 await _first_of(quiet, over, *chores)
                 await _cancel([over])
@@ -198,11 +211,11 @@ class Runner:
             await _cancel([quiet])
 
     def _busy(self) -> bool:
-        return any(station.running for station in self.stations.values())
+        return any(consumer.running for consumer in self.consumers.values())
 
     def _name_of(self, task: "asyncio.Task[object]") -> str | None:
-        for station in self.stations.values():
-            for one in list(station.running):
+        for consumer in self.consumers.values():
+            for one in list(consumer.running):
                 if one.task is task:
                     return f"{one.handler.name}, with {one!r},"
         return None
@@ -214,16 +227,18 @@ def chosen(app: App, queues: list[str]) -> list[str]:
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
     """
-    known = ", ".join(app.duties)
+    known = ", ".join(app.queue_handlers)
     if not known:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
     for queue in queues:
-        if queue not in app.duties and all(duty.fills != queue for duty in app.duties.values()):
+        if queue not in app.queue_handlers and all(
+            queue_handlers.fills != queue for queue_handlers in app.queue_handlers.values()
+        ):
             raise InvalidArgument(f"queue {queue!r} has no handler in the app; it has: {known}")
     return [
         name
-        for name, duty in app.duties.items()
-        if not queues or name in queues or duty.fills in queues
+        for name, queue_handlers in app.queue_handlers.items()
+        if not queues or name in queues or queue_handlers.fills in queues
     ]
 
 

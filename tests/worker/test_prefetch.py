@@ -122,7 +122,7 @@ def test_what_waits_for_a_place_goes_back_untouched_when_none_comes_free(scene: 
             await until(lambda: scene._flow("q").sizes.leased == 4)
             sizes = (await scene.counts()).sizes
             assert (sizes.ready, sizes.leased) == (36, 4)
-            assert len(runner.stations["q"].running) == 4
+            assert len(runner.consumers["q"].running) == 4
             stuck.gate.set()
             await scene.acked(LEARN + 40)
             flow = (await scene.counts()).flow

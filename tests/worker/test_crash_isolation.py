@@ -43,11 +43,11 @@ def test_two_lapses_or_one_before_the_last_attempt_make_a_suspect(
 
 
 def test_who_may_not_begin_comes_back_spread_over_time() -> None:
-    suspects = CrashIsolation()
-    delays = [suspects.delay(100.0, 0.0) for _ in range(100)]
+    crash_isolation = CrashIsolation()
+    delays = [crash_isolation.delay(100.0, 0.0) for _ in range(100)]
     assert delays[0] == round((PAUSE + SPACING) * 1000)
     assert delays[-1] == round((PAUSE + 100 * SPACING) * 1000)
-    assert suspects.delay(200.0, 1.0) == round((2 * PAUSE + SPACING) * 1000)
+    assert crash_isolation.delay(200.0, 1.0) == round((2 * PAUSE + SPACING) * 1000)
 
 
 def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scene) -> None:
@@ -74,7 +74,7 @@ def test_suspects_run_one_at_a_time_over_all_queues_and_others_go_on(scene: Scen
             await until(lambda: _delayed(scene) == 39)
             assert len(now) == 1
             await scene.put(1, id="fresh")
-            await until(lambda: runner.stations["q"].tally.outcomes.get("acked") == 1)
+            await until(lambda: runner.consumers["q"].tally.outcomes.get("acked") == 1)
             claims = len(scene.sent(Claim))
             for _ in range(20):
                 scene.clock.advance(PAUSE / 5)

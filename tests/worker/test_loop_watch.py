@@ -25,7 +25,7 @@ def test_who_holds_up_the_loop_is_named_once(
     scene.play(story())
     (warning,) = [text for text in caplog.messages if "has held up the event loop" in text]
     assert "sluggish, with <Handling 'q-0' of 'q', attempt 1>," in warning
-    assert "test_watch.py" in warning
+    assert "test_loop_watch.py" in warning
     assert "(sluggish)" in warning
 
 

@@ -26,7 +26,7 @@ def test_claims_never_bring_more_than_can_be_started(scene: Scene) -> None:
         await scene.put(*range(40))
         async with scene.at_work() as runner:
             await until(lambda: running == 5)
-            assert len(runner.stations["q"].running) == 5
+            assert len(runner.consumers["q"].running) == 5
             assert (await scene.counts()).sizes.leased == 5
             gate.set()
             await scene.acked(40)

@@ -60,7 +60,7 @@ def test_acks_wait_for_the_store_too(scene: Scene) -> None:
 
         await scene.put(*range(5))
         async with scene.at_work() as runner:
-            await until(lambda: len(runner.stations["q"].running) == 5)
+            await until(lambda: len(runner.consumers["q"].running) == 5)
             fault = scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Ack))
             gate.set()
             await until(lambda: fault.struck)
@@ -88,7 +88,7 @@ def test_leases_that_could_not_be_extended_in_time_are_given_up(scene: Scene) ->
 
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: any(entered(one) for one in runner.stations["q"].running))
+            await until(lambda: any(entered(one) for one in runner.consumers["q"].running))
             scene.engine.fail(bide.StoreUnavailable("gone"), times=None, when=away(Extend, Claim))
             for _ in range(35):
                 scene.clock.advance(1)
@@ -240,7 +240,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
         scene.lane = Lane(opened, scene.clock)
         runner = Runner(scene.app, lane=scene.lane)
         task = asyncio.create_task(runner.run())
-        await scene.pass_time(lambda: task.done() or runner.stations)
+        await scene.pass_time(lambda: task.done() or runner.consumers)
         assert tries == 4
         await scene.put(1)
         await scene.acked(1)
