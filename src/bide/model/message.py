@@ -1,7 +1,7 @@
 """A message: as a user hands it over, and as the store knows it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol
 
@@ -19,7 +19,6 @@ __all__ = [
     "LAPSED",
     "MAX_ATTEMPTS",
     "STATES",
-    "Alike",
     "Failure",
     "Item",
     "Message",
@@ -157,25 +156,6 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     failures: tuple[Failure, ...] = ()
     died: int | None = None
     """Set by an import: the message goes straight to the dead letters, as of this moment."""
-
-
-class Alike(list[Item]):
-    """Items that differ in nothing but id and body: so says whoever made them."""
-
-    __slots__ = ()
-
-
-class Fresh(Alike):
-    """Such items whose ids were made up for them, in ascending order.
-
-    Until they have been `tried` to be put nobody can have used them.
-    """
-
-    __slots__ = ("tried",)
-
-    def __init__(self, items: Iterable[Item] = ()) -> None:
-        super().__init__(items)
-        self.tried = False
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_id, new_ids
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
-from bide.model.message import STATES, Fresh, Item, NewMessage, State
+from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
 from bide.model.options import check_options
 from bide.queue.values import (
@@ -95,8 +95,6 @@ class Arguments:
         same = _behind_body(self.item(shared, "", now))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
-        if bytes not in map(type, listed):
-            items = Fresh(items)
         return cmd.Put(self.queue, items, policy_of_many(on_conflict))
 
     def put(
