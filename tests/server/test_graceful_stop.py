@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -34,7 +36,8 @@ class Leaving:
         self._server = HttpServer(app)
         self._loop = (loop_factory() or asyncio.new_event_loop)()
         self.thread = threading.Thread(
-            target=lambda: self._loop.run_until_complete(self._server.serve([listening]))
+            target=lambda: self._loop.run_until_complete(self._server.serve([listening])),
+            daemon=True,  # a server that does not stop fails its test, and not the whole run
         )
         self.thread.start()
 
@@ -46,7 +49,8 @@ class Leaving:
     def end(self) -> None:
         if self.thread.is_alive() and not self._server.stopping:
             self._loop.call_soon_threadsafe(self._server.stop)
-        self.thread.join()
+        self.thread.join(LONG)
+        assert not self.thread.is_alive(), "the server has not stopped"
         self._loop.close()
 
     def queued(self) -> bool:
@@ -225,23 +229,31 @@ def test_a_connection_on_which_nothing_comes_is_closed_soon(
 
 
 class Load:
-    """Clients that send one request after the other, and what became of each."""
+    """Clients that send one request after the other, and what became of each.
+
+    Use it in a `with` block: a test that fails inside must not leave clients behind.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._over = threading.Event()
         self.confirmed: list[str] = []
         self.lost: list[str] = []
-        keep = [threading.Thread(target=self._keep, args=(n, 0.003 * n)) for n in range(16)]
-        fresh = [threading.Thread(target=self._fresh, args=(n,)) for n in range(4)]
-        self._threads = keep + fresh
+        targets = [partial(self._keep, n, 0.003 * n) for n in range(16)]
+        targets += [partial(self._fresh, n) for n in range(4)]
+        self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
+
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
+        deadline = time.monotonic() + LONG
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        assert not any(thread.is_alive() for thread in self._threads), "a request has no answer"
 
     def _keep(self, number: int, pause: float) -> None:
         connection = HTTPConnection("127.0.0.1", self._port, timeout=LONG)
@@ -280,13 +292,12 @@ def _replaced(before: set[int], now: list[int]) -> bool:
 @pytest.mark.process
 def test_processes_are_replaced_under_load_and_every_request_is_answered(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, "--workers", "2") as server:
-        load = Load(server.port)
-        for _ in range(2):
-            before, least = set(server.workers()), len(load.confirmed) + 100
-            wait(lambda least=least: len(load.confirmed) > least)
-            server.process.send_signal(signal.SIGHUP)
-            wait(lambda before=before: _replaced(before, server.workers()))
-        load.end()
+        with Load(server.port) as load:
+            for _ in range(2):
+                before, least = set(server.workers()), len(load.confirmed) + 100
+                wait(lambda least=least: len(load.confirmed) > least)
+                server.process.send_signal(signal.SIGHUP)
+                wait(lambda before=before: _replaced(before, server.workers()))
         assert load.lost == []
         connection = HTTPConnection("127.0.0.1", server.port, timeout=LONG)
         connection.request("GET", Q)

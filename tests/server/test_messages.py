@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
+from bide.model.options import OPTIONS
+from bide.server import wire
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
@@ -285,3 +287,10 @@ def test_a_head_is_a_get_without_its_body(client: Client) -> None:
     head = client.send("HEAD", ONE)
     assert (head.status, head.data) == (200, b"")
     assert head.headers["etag"]
+
+
+def test_fields_of_a_message_come_in_their_order_and_none_is_left_out() -> None:
+    fields = wire.MessageOut.__struct_fields__
+    head = ("id", "queue", "state", "due", "priority", "attempt", "attempts", "group")
+    assert fields[: len(head)] == head
+    assert set(OPTIONS) <= set(fields)

@@ -209,8 +209,11 @@ class FailureOut(msgspec.Struct):
     reason: str
 
 
-class MessageOut(Options, kw_only=True, omit_defaults=False):
-    """A message as it is at one time. Times are Unix milliseconds."""
+class MessageOut(msgspec.Struct, kw_only=True):
+    """A message as it is at one time. Times are Unix milliseconds.
+
+    It has all fields of `Options`. It does not inherit them, because then they came first.
+    """
 
     id: str
     queue: str
@@ -221,6 +224,7 @@ class MessageOut(Options, kw_only=True, omit_defaults=False):
     """How many times it was delivered."""
     attempts: int
     """How many times it is delivered at most."""
+    group: str | UnsetType = UNSET
     token: int | UnsetType = UNSET
     """In the answer to a claim: what proves your hold; give it back with the ack."""
     expires: int | UnsetType = UNSET
