@@ -17,6 +17,7 @@ SETS = {
     "worker": "handlers in one worker process, on SQLite",
     "server": "the service over HTTP, with a load program beside it",
     "push": "subscriptions, from bide serve to a local receiver",
+    "rabbitmq": "messages to RabbitMQ and from it, on SQLite",
     "timing": "the timers of one process",
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }

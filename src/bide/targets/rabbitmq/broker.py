@@ -137,7 +137,11 @@ class Broker:
         )
         connection.kwargs["transport_factory"] = _Transport(self._gate)
         try:
-            await connection.connect(timeout=CONNECT)
+            try:
+                await connection.connect(timeout=CONNECT)
+            except BaseException:
+                await connection.close()  # or it warns that nobody has closed it
+                raise
         except (AuthenticationError, ProbableAuthenticationError, ConnectionNotAllowed) as error:
             raise Refused(f"{address.host} refused the connection: {_text(error)}") from error
         except InvalidFrameError as error:

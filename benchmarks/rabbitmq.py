@@ -1,0 +1,276 @@
+"""RabbitMQ as target and intake, beside aio-pika alone: one node, quorum queues, SQLite."""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import aio_pika
+from aio_pika import DeliveryMode, Message
+from aio_pika.abc import AbstractChannel
+
+import bide
+from benchmarks.figure import Figure
+from bide.clock import SYSTEM_CLOCK
+from bide.lane.shared import close_lane, open_lane
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
+from tests.rabbitmq.broker import Broker
+
+__all__ = ["run"]
+
+BODY = b"x" * 256
+COUNT, WINDOW = 20_000, 500
+RATE, SECONDS = 200, 6
+FAR, NEAR = 10_000, 20
+PENDING = 1_000_000
+
+CONSUMER = """
+import asyncio, sys, time, aio_pika
+async def main():
+    left = int(sys.argv[3])
+    over = asyncio.get_running_loop().create_future()
+    async def come(message):
+        nonlocal left
+        await message.ack()
+        left -= 1
+        due = message.headers.get("bide-due")
+        if due:
+            print(time.time() * 1000 - due)
+        if not left:
+            over.set_result(time.time())
+    connection = await aio_pika.connect(sys.argv[1])
+    channel = await connection.channel()
+    await channel.set_qos(500)
+    await (await channel.get_queue(sys.argv[2])).consume(come)
+    print("ready", flush=True)
+    print("over", await over, flush=True)
+    await connection.close()
+asyncio.run(main())
+"""
+
+
+def run(only: str) -> Iterator[Figure]:
+    """Yield the figures of all measurements whose name has a word."""
+    with tempfile.TemporaryDirectory(prefix="bide-bench-") as folder:
+        broker = Broker(Path(folder) / "rabbitmq")
+        try:
+            for measurement in (out, taken, lateness, near, pending):
+                if only in measurement.__name__:
+                    yield from measurement(broker, Path(folder))
+        finally:
+            broker.close()
+
+
+def out(broker: Broker, folder: Path) -> Iterator[Figure]:
+    """Messages that are due at one instant, until the consumer has the last."""
+
+    async def raw() -> float:
+        async with channel_of(broker, "raw") as channel:
+            with consumer(broker, "raw", COUNT) as over:
+                began = time.time()
+                await publish(channel, "raw", COUNT)
+                return COUNT / ((await asyncio.to_thread(over))[0] - began)
+
+    limit = asyncio.run(raw())
+    url = store(folder, "out")
+    asyncio.run(declare(broker, "out"))
+    subscribe(url, broker, "out")
+    due = time.time() + 6
+    with bide.Queue("q", url) as queue:
+        for _ in range(COUNT // 1_000):
+            queue.put_many([bide.NewMessage(BODY, at=due)] * 1_000)
+    with process("push", url, "--allow-network", "127.0.0.1"), consumer(broker, "out", COUNT) as it:
+        value = COUNT / (it()[0] - due)
+    yield Figure("out: 20 k due at one instant", value, "/s", limit, goal="≥ 60 %",
+                 met=value >= 0.6 * limit)  # fmt: skip
+
+
+def taken(broker: Broker, folder: Path) -> Iterator[Figure]:
+    """Messages with a delay, from a full queue into the store."""
+
+    async def fill(name: str) -> None:
+        async with channel_of(broker, name) as channel:
+            await publish(channel, name, COUNT, headers={"x-delay": 3_600_000})
+
+    asyncio.run(fill("in-raw"))
+    began = time.time()
+    with consumer(broker, "in-raw", COUNT) as over:
+        limit = COUNT / (over()[0] - began)
+
+    async def prepare() -> None:
+        async with channel_of(broker, "unused") as channel:
+            await channel.declare_exchange("in", durable=True)
+            dead: dict[str, str] = {"x-dead-letter-exchange": "in.delayed.dead"}
+            await channel.declare_queue(
+                "in.delayed", durable=True, arguments={"x-queue-type": "quorum", **dead}
+            )
+            await publish(channel, "in.delayed", COUNT, headers={"x-delay": 3_600_000})
+
+    asyncio.run(prepare())
+    url = store(folder, "in")
+    began = time.time()
+    with process("rabbitmq", url, f"{broker.url}?exchange=in"), bide.Queue("in", url) as queue:
+        while queue.counts().sizes.delayed < COUNT:
+            time.sleep(0.02)
+        value = COUNT / (time.time() - began)
+    yield Figure("in: messages with x-delay stored", value, "/s", limit, goal="≥ 50 %",
+                 met=value >= 0.5 * limit)  # fmt: skip
+
+
+def lateness(broker: Broker, folder: Path) -> Iterator[Figure]:
+    """Messages at an even pace: from the due time until the consumer has them."""
+    late = sorted(delivered(broker, folder, "pace", far=0))
+    p50, p99 = statistics.median(late), late[int(len(late) * 0.99)]
+    yield Figure("lateness at 200/s, p50", p50, "ms", goal="< 4 ms", met=p50 < 4)
+    yield Figure("lateness at 200/s, p99", p99, "ms", goal="< 15 ms", met=p99 < 15)
+
+
+def near(broker: Broker, folder: Path) -> Iterator[Figure]:
+    """The same, with messages before them that are due much later."""
+    late = delivered(broker, folder, "near", far=FAR)
+    yield Figure("lateness behind 10 k far ones, p50", statistics.median(late), "ms")
+
+
+def pending(broker: Broker, folder: Path) -> Iterator[Figure]:
+    """A million messages that wait: what that costs the broker and bide."""
+
+    def memory() -> float:
+        text = broker.ctl("eval", "erlang:garbage_collect(), erlang:memory(total).")
+        return int(text) / 1e6
+
+    url = store(folder, "pending")
+    asyncio.run(declare(broker, "pending"))
+    subscribe(url, broker, "pending")
+    before = memory()
+    with bide.Queue("q", url) as queue:
+        for _ in range(PENDING // 10_000):
+            queue.put_many([bide.NewMessage(BODY, delay=86_400)] * 10_000)
+    with process("push", url, "--allow-network", "127.0.0.1") as running:
+        time.sleep(5)
+        status = Path(f"/proc/{running.pid}/status").read_text()
+        used = int(status.split("VmRSS:")[1].split()[0]) / 1e3
+    yield Figure("1 M pending: memory of bide", used, "MB", goal="< 80 MB", met=used < 80)
+    yield Figure("1 M pending: RabbitMQ's memory grows by", memory() - before, "MB")
+
+
+def delivered(broker: Broker, folder: Path, name: str, far: int) -> list[float]:
+    """Return how late messages were, in milliseconds."""
+    url, count = store(folder, name), RATE * SECONDS if not far else NEAR
+    asyncio.run(declare(broker, name))
+    subscribe(url, broker, name)
+    with (
+        process("push", url, "--allow-network", "127.0.0.1"),
+        consumer(broker, name, count) as over,
+        bide.Queue("q", url) as queue,
+    ):
+        if far:
+            queue.put_many([bide.NewMessage(BODY, delay=3_600)] * far)
+        begin = time.monotonic()
+        for number in range(count):
+            time.sleep(max(0, begin + number / RATE - time.monotonic()))
+            queue.put(BODY, delay=1.5 + number * 7919 % 1500 / 1000)
+        return over()[1:]
+
+
+def store(folder: Path, name: str) -> str:
+    """Return the URL of an empty store."""
+    return f"sqlite:///{folder / name}.db"
+
+
+def subscribe(url: str, broker: Broker, queue: str) -> None:
+    """Have the messages of the queue "q" published to a queue of the broker."""
+    lane = open_lane(url)
+    target = Subscription(
+        name="s", queue="q", url=f"{broker.url}?key={queue}", concurrency=WINDOW
+    )  # fmt: skip
+    asyncio.run(_kept(Records(lane, SYSTEM_CLOCK), target))
+    close_lane(lane)
+
+
+async def _kept(records: Records, subscription: Subscription) -> None:
+    await records.put(subscription)
+
+
+async def declare(broker: Broker, queue: str) -> None:
+    """Declare a quorum queue."""
+    async with channel_of(broker, queue):
+        pass
+
+
+@asynccontextmanager
+async def channel_of(broker: Broker, queue: str) -> AsyncIterator[AbstractChannel]:
+    """Provide a channel, with a quorum queue declared."""
+    async with await aio_pika.connect(broker.url) as connection:
+        channel = await connection.channel()
+        await channel.declare_queue(queue, durable=True, arguments={"x-queue-type": "quorum"})
+        yield channel
+
+
+async def publish(
+    channel: AbstractChannel, queue: str, count: int, headers: dict[str, int] | None = None
+) -> None:
+    """Publish with confirms, so many in flight as bide has."""
+    window = asyncio.Semaphore(WINDOW)
+
+    async def one(number: int) -> None:
+        async with window:
+            message = Message(
+                BODY, message_id=str(number), delivery_mode=DeliveryMode.PERSISTENT,
+                headers=dict(headers or {}),
+            )  # fmt: skip
+            await channel.default_exchange.publish(message, queue)
+
+    await asyncio.gather(*[one(number) for number in range(count)])
+
+
+@contextmanager
+def consumer(broker: Broker, queue: str, count: int) -> "Iterator[_Over]":
+    """Run a consumer in a process of its own; it has begun."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER, broker.url, queue, str(count)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        over = _Over(running)
+        yield over
+    finally:
+        running.terminate()
+        running.wait()
+
+
+class _Over:
+    """Waits for the end of a consumer; returns when it was, and how late messages were."""
+
+    def __init__(self, running: "subprocess.Popen[str]") -> None:
+        assert running.stdout is not None
+        self._lines = running.stdout
+        assert self._lines.readline() == "ready\n"
+
+    def __call__(self) -> list[float]:
+        late: list[float] = []
+        for line in self._lines:
+            if line.startswith("over "):
+                return [float(line.split()[1]), *late]
+            late.append(float(line))
+        raise RuntimeError("the consumer has failed")
+
+
+@contextmanager
+def process(command: str, url: str, *more: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a command of bide on a store."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bide", command, *more, "--log-level", "error"],
+        env=os.environ | {"BIDE_URL": url},
+    )
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.wait()

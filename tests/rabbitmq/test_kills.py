@@ -1,0 +1,21 @@
+"""A short form of `python -m tests.rabbitmq.kills`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.rabbitmq.broker import Broker
+from tests.rabbitmq.kills import run
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("rabbitmq")
+def test_kills_lose_nothing(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "rabbitmq")
+    try:
+        result = run(broker, tmp_path, 4, 1.5)
+    finally:
+        broker.close()
+    assert result.wrong == [], (tmp_path / "log").read_text()
+    assert result.confirmed > 10
+    assert result.kills >= 2
