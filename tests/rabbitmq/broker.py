@@ -68,6 +68,8 @@ class Broker:
             ]
         (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
         self._names = subprocess.Popen([_program("epmd")], env=self._environment)
+        while not _connects(self._epmd):  # or the node starts one that outlives it
+            time.sleep(0.01)
         self.start()
 
     @property
@@ -118,6 +120,14 @@ def _program(name: str) -> str:
     program = str(found[-1]) if found else shutil.which(name)
     assert program is not None, f"no {name}: run `make test`, or tools/servers"
     return program
+
+
+def _connects(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _listens(port: int) -> bool:
