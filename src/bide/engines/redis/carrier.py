@@ -18,7 +18,7 @@ from bide.model.errors import OutcomeUnknown, StoreError, StoreReadOnly, StoreUn
 __all__ = ["Carrier", "Sent"]
 
 PROBE_MS = 300
-"""Milliseconds in which replicas that were missing have to show that they are back."""
+"""Milliseconds, at most, in which replicas that were missing have to show that they are back."""
 
 _log = logging.getLogger("bide.redis")
 
@@ -151,20 +151,24 @@ class Carrier:
         """Return a connection, or note why there is none."""
         try:
             connection = self._nodes.connection(address)
+            if address in self._short and any(each.writes for each in group):
+                missing = self._missing(connection, group)
+                if missing is not None:
+                    for each in group:
+                        if each.writes and not each.again:
+                            each.answer, each.done = missing, True
+                if not connection.open:
+                    self._nodes.lose(address)
+                    raise StoreUnavailable(
+                        f"{self._settings.shown} ({shown_address(address)}): the connection was "
+                        "lost while replicas were asked for"
+                    ) from raised.ConnectionError("the connection was lost")
         except StoreError as error:
             for each in group:
-                each.answer, each.asking, each.away = error, None, True
-                each.done = not is_away(error)
+                if not each.done:
+                    each.answer, each.asking, each.away = error, None, True
+                    each.done = not is_away(error)
             return None
-        if address in self._short and any(each.writes for each in group):
-            missing = self._missing(connection, group)
-            if missing is not None:
-                for each in group:
-                    if each.writes and not each.again:
-                        each.answer, each.done = missing, True
-            if not connection.open:  # it was lost meanwhile
-                self._nodes.lose(address)
-                return self._ready(address, group)
         return connection
 
     def _post(self, connection: Connection, group: list[Sent]) -> int:
@@ -320,8 +324,9 @@ class Carrier:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted, address = self._settings.wait_replicas, connection.address
         probe = next(each.probe for each in group if each.writes)
+        longest = int(min(PROBE_MS, self._settings.timeout * 500))  # else the server seems silent
         try:
-            connection.post(pack("SET", probe, "", "PX", 1000) + pack("WAIT", wanted, PROBE_MS))
+            connection.post(pack("SET", probe, "", "PX", 1000) + pack("WAIT", wanted, longest))
             reached = connection.receive(2)[1]
         except Lost:
             return None  # the calls themselves find out
