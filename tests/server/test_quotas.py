@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from bide.model.message import REASON_LENGTH
+from bide.server import quotas as module
+from bide.server.settings import Quota, Settings
 from bide.server.uses import Uses, make_file
+from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 
 Q = "/v1/queues/orders"
@@ -94,3 +98,88 @@ def test_a_rate_holds_however_many_processes_there_are(tmp_path: Path) -> None:
         # One message at once, however slowly the bucket fills, and whichever process is asked.
         assert sorted(status for status, _ in answers) == [201] + [429] * 23
         assert "0.01 messages a second" in str(answers)
+
+
+# What is counted, over HTTP.
+
+
+def batch_of(**item: Any) -> dict[str, Any]:
+    put = {"command": "put", "queue": "orders", "items": [{"id": "m", "data": "MQ==", **item}]}
+    return {"commands": [put]}
+
+
+def test_all_of_a_message_counts(serve: Serve, make_token: Any) -> None:
+    quotas = {"shop": Quota(max_body=1_000)}
+    client = serve(auth="required", quotas=quotas).with_token(make_token("shop", "produce"))
+    assert client.put(f"{Q}/messages/{'i' * 100}", {"body": "x" * 898}).status == 201
+    over = client.put(f"{Q}/messages/{'j' * 100}", {"body": "x" * 899})
+    assert (over.status, over.problem["title"]) == (413, "That is too large")
+    assert "take 1,001 bytes, the namespace may use 1,000 for a message" in over.problem["detail"]
+    large = "y" * 1_000
+    assert client.post(f"{Q}/messages", {"body": 1, "headers": {"h": large}}).status == 413
+    assert client.post(f"{Q}/messages", {"body": "x" * 600, "group": "g" * 450}).status == 413
+    assert client.post("/v1/batch", batch_of(headers={"h": large})).status == 413
+    failures = [[1, 0, "w", large]]
+    assert client.post("/v1/batch", batch_of(failures=failures)).status == 413
+
+
+def test_a_reason_that_a_put_brings_along_is_bounded(serve: Serve) -> None:
+    client = serve()
+    at_limit, over = ([[1, 0, "w", "r" * n]] for n in (REASON_LENGTH, REASON_LENGTH + 1))
+    assert client.post("/v1/batch", batch_of(failures=at_limit)).status == 200
+    refused = client.post("/v1/batch", batch_of(failures=over))
+    assert (refused.status, refused.problem["detail"]) == (
+        400, "length of a reason in failures=8193 must be between 0 and 8,192",
+    )  # fmt: skip
+    assert client.post("/v1/batch", batch_of(failures=[[1, 0, "w" * 513, "r"]])).status == 400
+
+
+def test_dead_and_kept_messages_count_and_deleting_makes_room(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECOUNT_EVERY", -1.0)
+    client = serve(auth="required", quotas={"shop": Quota(pending=3)})
+    client = client.with_token(make_token("shop", "admin"))
+    client.send("PATCH", "/v1/queues/orders", {"keep": "1h"})
+    for id in ("kept", "dead", "ready"):
+        assert client.put(f"{Q}/messages/{id}", {"body": 1}).status == 201
+    held = client.post(f"{Q}/claim", {"count": 3}).json["messages"]
+    leases = {one["id"]: {"id": one["id"], "token": one["token"]} for one in held}
+    client.post(f"{Q}/ack", {"leases": [leases["kept"]]})
+    client.post(f"{Q}/bury", {"leases": [leases["dead"]], "reason": "no"})
+    client.post(f"{Q}/retry", {"leases": [leases["ready"]]})
+    full = client.put(f"{Q}/messages/more", {"body": 1})
+    assert (full.status, full.problem["title"]) == (507, "The namespace is full")
+    assert "may have 3 messages and has 3, dead and kept ones included" in full.problem["detail"]
+    usage = client.get("/v1/usage").json
+    assert (usage["namespace"], usage["messages"], usage["max_messages"]) == ("shop", 3, 3)
+    assert "bide_quota_messages_used 3.0" in client.get("/metrics").data.decode()
+    for number, state in enumerate(("dead", "acked")):
+        assert client.post(f"{Q}/purge", {"state": state}).status == 200
+        assert client.put(f"{Q}/messages/{number}", {"body": 1}).status == 201
+        assert client.put(f"{Q}/messages/more", {"body": 1}).status == 507
+    assert client.send("DELETE", f"{Q}/messages/ready").status == 200
+    assert client.put(f"{Q}/messages/more", {"body": 1}).status == 201
+
+
+def test_a_server_that_asks_for_tokens_has_quotas_by_default(serve: Serve, make_token: Any) -> None:
+    server = serve()
+    body = {"body": "x" * 1_000_000, "headers": {"h": "y" * 100_000}}
+    assert server.post(f"{Q}/messages", body).status == 201
+    told = server.get("/v1/usage").json
+    assert (told["messages"], told["max_messages"], told["max_message_bytes"]) == (1, None, None)
+    client = server.with_token(make_token("shop", "produce", "read"))
+    told = client.get("/v1/usage").json
+    assert (told["namespace"], told["messages"]) == ("shop", 0)
+    assert (told["max_messages"], told["max_message_bytes"]) == (1_000_000, 1_048_576)
+    assert client.post(f"{Q}/messages", body).status == 413
+    assert client.post(f"{Q}/messages", {"body": "x" * 1_000_000}).status == 201
+    assert "bide_quota_messages 1e+06" in client.get("/metrics").data.decode()
+
+
+def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
+    settings = Settings(quotas={"shop": Quota(rate=5)}, max_body=2_000_000)
+    assert settings.quota("shop", asks=False) == Quota(rate=5)
+    assert settings.quota("shop", asks=True) == Quota(rate=5, pending=1_000_000, max_body=2_000_000)
+    lifted = Settings(quotas={"*": Quota(pending=10**12)})
+    assert lifted.quota(None, asks=True).pending == 10**12

@@ -10,6 +10,7 @@ from bide.model.replies import Counts
 from bide.observing.metrics import claim_metrics, registry_of
 from bide.server.access import Caller
 from bide.server.figures import Figures
+from bide.server.quotas import Usage
 from bide.server.service import Service
 from bide.targets.http.metrics import push_metrics
 from bide.targets.http.survey import Known
@@ -29,10 +30,12 @@ async def exposition(service: Service, caller: Caller) -> bytes:
         InvalidArgument: prometheus_client is not installed.
     """
     counts: dict[str, Counts] | StoreError
+    used: Usage | None = None
     try:
         names = await service.names(caller)
         asked = [service.ask(Counts, Count(caller.full(name))) for name in names]
         counts = dict(zip(names, await asyncio.gather(*asked), strict=True))
+        used = await service.quotas.usage(caller)
     except StoreError as error:
         counts = error
     registry = registry_of(lambda: _or_raise(counts), now=lambda: service.clock.now() / 1000)
@@ -44,6 +47,8 @@ async def exposition(service: Service, caller: Caller) -> bytes:
         known = {}  # that the store is away is told already
     figures = service.board.together(service.figures)
     registry.register(_ServerCollector(figures, known, caller, service.clock.now()))
+    if used is not None:
+        registry.register(_UsageCollector(used))
     return generate_latest(registry)
 
 
@@ -51,6 +56,31 @@ def _or_raise(counts: dict[str, Counts] | StoreError) -> Mapping[str, Counts]:
     if isinstance(counts, StoreError):
         raise counts
     return counts
+
+
+class _UsageCollector:
+    """Tells how much of its quota of messages the caller's namespace uses."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def describe(self) -> "list[Metric]":
+        """Promise nothing."""
+        return []
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield the figures; without a quota there is no limit."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        yield GaugeMetricFamily(
+            "bide_quota_messages_used", "Messages of the namespace, dead and kept ones included.",
+            value=self._usage.messages,
+        )  # fmt: skip
+        if self._usage.max_messages is not None:
+            yield GaugeMetricFamily(
+                "bide_quota_messages", "Messages that the namespace may have.",
+                value=self._usage.max_messages,
+            )  # fmt: skip
 
 
 class _ServerCollector:

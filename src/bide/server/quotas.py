@@ -1,25 +1,51 @@
-"""Quotas: how much a namespace may put, and how much it may have waiting.
+"""Quotas: how much a namespace may put, and how many messages it may have.
 
 They hold for all processes of a server together, and for each server on a store by itself.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from bide.lane.lane import Lane
 from bide.model.commands import Count, Queues
-from bide.model.message import Item
+from bide.model.message import Item, size_of
 from bide.model.replies import Counts, Names
 from bide.server.access import Caller
 from bide.server.problem import Problem
-from bide.server.settings import Settings
+from bide.server.settings import Quota, Settings
 from bide.server.uses import Use, Uses
 from bide.targets.http.subscription import Subscription
 
-__all__ = ["Quotas"]
+__all__ = ["Quotas", "Usage"]
 
-COUNT_EVERY = 1.0
-"""How often, in seconds, the messages of a namespace are counted at most."""
+COUNT_EVERY = 10.0
+"""How often, in seconds, the messages of a namespace are counted while it has room. Meanwhile what
+is put is added."""
+
+RECOUNT_EVERY = 1.0
+"""How often they are counted at most when it seems to have none."""
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """What a namespace uses, and how much it may use; `null` where nothing is limited."""
+
+    namespace: str | None
+    """`null`: the whole store."""
+    messages: int
+    """How many messages are in its queues, dead and kept ones included."""
+    max_messages: int | None
+    """How many may be."""
+    max_message_bytes: int | None
+    """How many bytes a message may take: body, headers, group and id."""
+    max_rate: float | None
+    """How many messages may be put a second."""
+    longest_delay: str | float | None
+    """How far ahead a message may be due."""
+    max_subscriptions: int | None
+    max_push_concurrency: int | None
+    """How many requests its subscriptions may have under way together."""
 
 
 class Quotas:
@@ -29,17 +55,42 @@ class Quotas:
         settings: what each namespace may use.
         lane: where its messages are counted.
         uses: what they have used, shared by the processes of a server.
+        asks: tells whether the server asks for tokens; then namespaces have default quotas.
     """
 
-    def __init__(self, settings: Settings, lane: Lane, uses: Uses | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lane: Lane,
+        uses: Uses | None = None,
+        asks: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._settings = settings
+        self._asks = asks
         self._lane = lane
         self._uses = uses or Uses()
 
     @property
     def any(self) -> bool:
         """Whether anything is limited at all."""
-        return bool(self._settings.quotas)
+        return self._asks() or bool(self._settings.quotas)
+
+    def of(self, namespace: str | None) -> Quota:
+        """Return what a namespace may use."""
+        return self._settings.quota(namespace, asks=self._asks())
+
+    async def usage(self, caller: Caller) -> Usage:
+        """Return what a caller's namespace uses, counted within the last second."""
+        quota = self.of(caller.namespace)
+        await self._count(caller, RECOUNT_EVERY)
+        with self._uses.of(caller.namespace) as use:
+            messages = int(use.pending)
+        return Usage(
+            namespace=caller.namespace, messages=messages, max_messages=quota.pending,
+            max_message_bytes=quota.max_body, max_rate=quota.rate,
+            longest_delay=quota.longest_delay, max_subscriptions=quota.subscriptions,
+            max_push_concurrency=quota.push_concurrency,
+        )  # fmt: skip
 
     async def admit(self, caller: Caller, items: Sequence[Item], now: int) -> None:
         """Let messages through.
@@ -48,9 +99,13 @@ class Quotas:
             Problem: they are too many, too large, or too far ahead.
         """
         self.bound(caller, items, now)
-        quota = self._settings.quota(caller.namespace)
+        quota = self.of(caller.namespace)
         if quota.pending is not None:
-            await self._count(caller)
+            await self._count(caller, COUNT_EVERY)
+            with self._uses.of(caller.namespace) as use:
+                seems_full = use.pending + len(items) > quota.pending
+            if seems_full:
+                await self._count(caller, RECOUNT_EVERY)
         with self._uses.of(caller.namespace) as use:
             if quota.pending is not None:
                 self._room(use, quota.pending, len(items))
@@ -64,13 +119,15 @@ class Quotas:
         Raises:
             Problem: one is too large, or too far ahead.
         """
-        quota = self._settings.quota(caller.namespace)
+        quota = self.of(caller.namespace)
         for item in items:
-            if quota.max_body is not None and len(item.data) > quota.max_body:
+            size = size_of(item) + len((item.group or "").encode())
+            if quota.max_body is not None and size > quota.max_body:
                 raise Problem(
                     "too-large",
-                    f"body takes {len(item.data):,} bytes, the namespace may use "
-                    f"{quota.max_body:,}; store it elsewhere and put a reference",
+                    f"body, headers, group and id of {item.id!r} take {size:,} bytes, the "
+                    f"namespace may use {quota.max_body:,} for a message; store them elsewhere and "
+                    "put a reference, or ask for a larger quota (max_body)",
                     field="body",
                 )
             ahead = item.delay if item.at is None else item.at - now
@@ -96,7 +153,7 @@ class Quotas:
         Raises:
             Problem: the namespace would have too many, or too many requests under way.
         """
-        quota = self._settings.quota(namespace)
+        quota = self.of(namespace)
         others = [one for one in known if one.name != name]
         if quota.subscriptions is not None and len(others) >= quota.subscriptions:
             raise Problem(
@@ -131,11 +188,11 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _count(self, caller: Caller) -> None:
-        """Count the messages of a namespace, unless one of the processes has done so just now."""
+    async def _count(self, caller: Caller, every: float) -> None:
+        """Count the messages of a namespace, unless a process has done so `every` seconds ago."""
         moment = time.monotonic()
         with self._uses.of(caller.namespace) as use:
-            if moment - use.counted <= COUNT_EVERY:
+            if moment - use.counted <= every:
                 return
             use.counted = moment
         pending = await self._pending(caller)
@@ -146,8 +203,9 @@ class Quotas:
         if use.pending + count > most:
             raise Problem(
                 "quota-exceeded",
-                f"the namespace may have {most:,} messages waiting and has {use.pending:,.0f}; let "
-                "some be consumed, cancel some, or ask for a larger quota",
+                f"the namespace may have {most:,} messages and has {use.pending:,.0f}, dead and "
+                "kept ones included; let some be consumed, cancel or purge some, or ask for a "
+                "larger quota (pending)",
             )
 
     async def _pending(self, caller: Caller) -> int:
@@ -159,5 +217,5 @@ class Quotas:
                 continue
             counts = await self._lane.acall(Count(name))
             assert isinstance(counts, Counts)
-            total += counts.sizes.total
+            total += counts.sizes.total + counts.kept
         return total

@@ -69,7 +69,7 @@ class Service:
         self.tokens = Tokens(self.lane, self.clock)
         self.uses = uses or Uses()
         self.board = board or Board()
-        self.quotas = Quotas(settings, self.lane, self.uses)
+        self.quotas = Quotas(settings, self.lane, self.uses, lambda: self.admission.asks)
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.lane, self.tokens, self.clock)
         self.stopping = asyncio.Event()

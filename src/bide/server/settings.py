@@ -23,6 +23,12 @@ Auth = Literal["auto", "required", "off"]
 
 PORT = 8642
 
+PENDING = 1_000_000
+"""How many messages a namespace may have on a server that asks for tokens."""
+
+MESSAGE = 1024 * 1024
+"""How many bytes a message may take there; as many as a body if the settings allow larger ones."""
+
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
 """Settings that a file may have as "30s" as well as in seconds."""
 
@@ -30,14 +36,18 @@ _MODE = re.compile("0?[0-7]{3}")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a namespace may use. What is left out is not limited."""
+    """How much a namespace may use. What is left out is not limited, but for two defaults.
+
+    `pending` and `max_body` have defaults on a server that asks for tokens: `PENDING` and
+    `MESSAGE`. A larger number lifts them.
+    """
 
     rate: float | None = None
     """How many messages may be put a second, by all of its tokens together, to this server."""
     pending: int | None = None
-    """How many messages may be in its queues at a time, counted once a second."""
+    """How many messages may be in its queues at a time, dead and kept ones included."""
     max_body: int | None = None
-    """How many bytes a body may take."""
+    """How many bytes a message may take: body, headers, group and id."""
     longest_delay: str | float | None = None
     """How far ahead a message may be due."""
     subscriptions: int | None = None
@@ -154,9 +164,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether the store is behind another server, which keeps tokens and subscriptions."""
         return self.store.partition("://")[0] in ("http", "https")
 
-    def quota(self, namespace: str | None) -> Quota:
-        """Return what a namespace may use."""
-        return self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
+    def quota(self, namespace: str | None, *, asks: bool) -> Quota:
+        """Return what a namespace may use.
+
+        Args:
+            namespace: which; `None` for callers of the whole store.
+            asks: whether the server asks for tokens: then there are defaults.
+        """
+        quota = self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
+        if not asks:
+            return quota
+        most, size = quota.pending, quota.max_body
+        return msgspec.structs.replace(
+            quota,
+            pending=PENDING if most is None else most,
+            max_body=max(MESSAGE, self.max_body) if size is None else size,
+        )
 
     def check(self) -> None:
         """Look for what cannot work together.

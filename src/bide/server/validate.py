@@ -20,9 +20,10 @@ from bide.model.limits import (
     MAX_BYTES,
     MAX_COUNT,
     MAX_LEASE,
+    MAX_NAME,
     MAX_PUT_FAILURES,
 )
-from bide.model.message import Item
+from bide.model.message import REASON_LENGTH, Item
 from bide.model.moments import LATEST
 from bide.model.options import check_options
 from bide.observing.heartbeat import is_register
@@ -105,6 +106,8 @@ def _item(item: Item, max_body: int) -> None:
         _moment(failure.moment, "failures")
         _text(failure.holder, "failures")
         _text(failure.reason, "failures")
+        _within(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)
+        _within(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
     _moment(item.died, "died")
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from bide.server.metrics import KIND, exposition
 from bide.server.operation import Answer, Call, Operation
+from bide.server.quotas import Usage
 
 __all__ = ["SERVICE"]
 
@@ -31,6 +32,11 @@ async def readyz(call: Call) -> Answer:
 async def metrics(call: Call) -> Answer:
     """Tell what Prometheus wants to know."""
     return Answer(200, await exposition(call.service, call.caller), kind=KIND)
+
+
+async def usage(call: Call) -> Answer:
+    """Tell what the caller's namespace uses of its quotas."""
+    return Answer(200, await call.service.quotas.usage(call.caller))
 
 
 async def openapi(call: Call) -> Answer:
@@ -64,6 +70,10 @@ SERVICE = (
         "metrics", "GET", "/metrics", "Figures for Prometheus", "read", metrics, {200: bytes},
         tag="service", kind=KIND,
         description="Those of the token's namespace, from all processes of the server together.",
+    ),
+    Operation(
+        "usage", "GET", "/v1/usage", "How much the namespace uses of its quotas", "read", usage,
+        {200: Usage}, tag="service",
     ),
     Operation(
         "openapi", "GET", "/openapi.json", "This description", None, openapi, {200: bytes},
