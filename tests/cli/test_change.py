@@ -96,7 +96,7 @@ def test_reschedule_needs_a_moment(run: Bide) -> None:
     assert result.exit_code == 2
     assert "--delay or --at" in result.stderr
     both = run("reschedule", "orders", "a", "--delay", "1h", "--at", "4000000000")
-    assert "needs one new moment: --delay or --at" in both.stderr
+    assert "needs one new due time: --delay or --at" in both.stderr
 
 
 def version(run: Bide, id: str) -> str:
@@ -131,9 +131,9 @@ def test_a_message_that_is_held_may_be_as_it_was_seen(run: Bide, orders: bide.Qu
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("cancel orders a --if-version 7", "'7' is no version; 'bide get' tells the version"),
-        ("reschedule orders a --delay 1 --if-version x", "'x' is no version; 'bide get' tells"),
-        ("cancel orders a b --if-version 0123456789abcdef", "--if-version is of one message"),
+        ("cancel orders a --if-version 7", "'7' is not a version; 'bide get' shows the version"),
+        ("reschedule orders a --delay 1 --if-version x", "'x' is not a version; 'bide get'"),
+        ("cancel orders a b --if-version 0123456789abcdef", "--if-version is the version of one"),
     ],
 )
 def test_a_version_that_cannot_be(run: Bide, line: str, told: str) -> None:

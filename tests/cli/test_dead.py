@@ -136,8 +136,8 @@ def test_a_living_message_is_no_dead_letter(run: Bide, letters: bide.Queue) -> N
     assert run("dead", "list", "orders", "alive").stdout == ""
     result = run("dead", "show", "orders", "a", "alive", "none")
     assert result.exit_code == 1
-    assert "alive is no dead letter of orders: it is delayed" in result.stderr
-    assert "none is no dead letter of orders: it is not there" in result.stderr
+    assert "alive is not a dead letter of orders: it is delayed" in result.stderr
+    assert "none is not a dead letter of orders: it is not there" in result.stderr
     assert result.stdout.startswith("a\t")
     assert letters.counts().sizes.delayed == 1
 
@@ -178,7 +178,7 @@ def test_purge_wants_a_yes(run: Bide, letters: bide.Queue) -> None:
 @pytest.mark.process
 def test_purge_asks_on_a_terminal(terminal: Terminal, letters: bide.Queue, tmp_path: Path) -> None:
     screen, code = terminal("dead", "purge", "orders", "--error", "ValueError", typed="n\n")
-    assert "Delete 2 dead letters of orders for good?" in screen
+    assert "Delete 2 dead letters of orders permanently?" in screen
     assert (code, left(letters)) == (1, "abc")
     screen, code = terminal("dead", "purge", "orders", "--error", "ValueError", typed="y\n")
     assert "2 dead letters purged" in screen

@@ -156,13 +156,13 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
         ("ls", "there is no command 'ls'; did you mean 'queues'?"),
         ("rm orders a", "there is no command 'rm'; did you mean 'cancel'?"),
         ("enqueue orders 1", "there is no command 'enqueue'; did you mean 'put'?"),
-        ("help", "there is no command 'help'; bide --help lists those that there are"),
+        ("help", "there is no command 'help'; bide --help lists all commands"),
         ("--url sqlite:///x.db queues", "bide itself has no option '--url'; options go after the"),
         ("put orders 1 --delay=-5", "'-5' is negative; for 'now' give 0, for a moment in the past "
          "use --at"),
-        ("ack orders a abc", "'abc' is no token; it is the number that claim prints second"),
-        ("ack orders a 0", "'0' is no token; it is the number that claim prints second"),
-        ("worker shop:app --concurrency 4", "@app.handler(..., concurrency=N); --processes says"),
+        ("ack orders a abc", "'abc' is not a token; the token is the second column"),
+        ("ack orders a 0", "'0' is not a token; the token is the second column"),
+        ("worker shop:app --concurrency 4", "@app.handler(..., concurrency=N); --processes sets"),
     ],
 )  # fmt: skip
 def test_what_others_write_is_met_with_the_mend(run: Bide, line: str, told: str) -> None:

@@ -96,7 +96,7 @@ def test_memory_cannot_be_moved_from_a_shell(run: Bide, url: str, orders: bide.Q
     orders.put(1)
     result = run("move", url, "memory://")
     assert result.exit_code == 2
-    assert "with bide.move" in result.output
+    assert "call bide.move" in result.output
 
 
 def test_follow_and_dry_run_do_not_go_together(run: Bide, url: str) -> None:

@@ -61,7 +61,7 @@ def test_a_pipe_is_told_whether_it_was_stored(run: Bide, orders: bide.Queue) -> 
     assert (first.stdout, first.stderr, first.exit_code) == ("a\n", "", 0)
     again = run("put", "orders", "2", "--id", "a")
     assert (again.stdout, again.exit_code) == ("a\n", 0)
-    assert again.stderr.startswith("kept what was there: a is delayed, due ")
+    assert again.stderr.startswith("kept the existing message: a is delayed, due ")
     assert run("put", "orders", "2", "--id", "a", "--on-conflict", "raise").exit_code == 1
     assert json.loads(run("put", "orders", "2", "--id", "a", "--json").stdout)["done"] is False
     assert run("put", "orders", "2", "--id", "a", "--json").stderr == ""
@@ -99,7 +99,7 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders"], "needs one body"),
         (["orders", "1", "--file", __file__], "needs one body"),
         (["orders", "1", "--delay", "soon"], "1h30m"),
-        (["orders", "1", "--delay", "soon"], "'soon' is no length of time; write 250ms, 30s"),
+        (["orders", "1", "--delay", "soon"], "'soon' is not a valid duration; write 250ms, 30s"),
         (["orders", "1", "--delay=-5"], "'-5' is negative; for 'now' give 0"),
         (["orders", "1", "--delay", "-5m"], "'-5m' is negative; for 'now' give 0"),
         (["orders", "1", "--delay", "nan"], "'nan' is not a finite number of seconds"),
@@ -115,11 +115,11 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["orders", "1", "--header", "x"], "NAME=VALUE"),
         (["orders", "1", "--id", ""], "0 bytes"),
         (["no queue", "1"], "cannot be the name of a queue"),
-        (["orders", "-", "--lines", "--id", "x"], "ids are made up"),
+        (["orders", "-", "--lines", "--id", "x"], "ids are generated"),
         (["orders", "1", "--lines"], "stdin or --file"),
         (["orders", "\udcff", "--text"], "no UTF-8 text"),
-        (["orders", "1", "--if-version", "7"], "'7' is no version; 'bide get' tells"),
-        (["orders", "-", "--lines", "--if-version", "0" * 16], "--lines do not go together"),
+        (["orders", "1", "--if-version", "7"], "'7' is not a version; 'bide get' shows"),
+        (["orders", "-", "--lines", "--if-version", "0" * 16], "cannot be used with --lines"),
     ],
 )
 def test_wrong_usage_says_why(run: Bide, arguments: list[str], word: str) -> None:
@@ -220,7 +220,7 @@ def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue)
     lines = "1\n" * 1_500 + "{oops\n"
     result = run("put", "orders", "--lines", stdin=lines)
     assert "line 1501 is no JSON" in result.stderr
-    assert "; what stands before line 1001 was put, and nothing from there on" in result.stderr
+    assert "; the lines before line 1001 were put, the others were not" in result.stderr
     assert orders.counts().flow.put == 1_000
 
 

@@ -65,7 +65,7 @@ def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.
     assert code == 0
     assert re.fullmatch(r"✓ a delayed, due [-:0-9 ]+ \(in 1h\)\n", plain(screen))
     screen, _ = terminal("put", "orders", "1", "--id", "a")
-    assert plain(screen).startswith("= kept what was there: a is delayed")
+    assert plain(screen).startswith("= kept the existing message: a is delayed")
     here = terminal("put", "orders", "1", "--id", "a", TZ="Asia/Kolkata")[0]
     told = orders.get("a")
     assert told is not None
@@ -124,7 +124,7 @@ def test_purge_asks(
 ) -> None:
     orders.put_many(range(3), delay=60)
     screen, ended = terminal("purge", "orders", "--state", "delayed", typed=answer)
-    assert "Delete 3 delayed messages of orders for good?" in screen
+    assert "Delete 3 delayed messages of orders permanently?" in screen
     assert ended == code
     assert orders.counts().sizes.delayed == left
 
@@ -144,7 +144,7 @@ def test_the_other_screens(terminal: Terminal, orders: bide.Queue) -> None:
     orders.claim()[0].bury("a bad\nday")
     orders.put(2, id="b")
     for arguments, words in (
-        (["counts", "orders"], ["dead", "1", "the oldest that waits"]),
+        (["counts", "orders"], ["dead", "1", "the oldest waiting message"]),
         (["queues"], ["orders", "late by"]),
         (["dead", "orders"], ["a bad", " 1  a bad"]),
         (["dead", "show", "orders", "a"], ["k: v", "day", "dead since", "expires"]),
@@ -153,7 +153,7 @@ def test_the_other_screens(terminal: Terminal, orders: bide.Queue) -> None:
         (["audit"], ["it balances"]),
         (["revive", "orders", "--all"], ["1 dead letter of orders revived"]),
         (["pause", "orders"], ["orders is paused"]),
-        (["counts", "orders"], ["paused: nobody can claim"]),
+        (["counts", "orders"], ["paused: claims get nothing"]),
     ):
         screen, code = terminal(*arguments)
         assert code == 0, screen

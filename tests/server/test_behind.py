@@ -40,7 +40,7 @@ def test_subscriptions_and_tokens_are_kept_by_the_other(serve: Serve, tmp_path: 
     assert "at its own /v1/subscriptions" in client.get("/v1/subscriptions").problem["detail"]
     done = run(tmp_path, "token", "create", "--scope", "read", "--url", behind.url)
     assert done.returncode == 2
-    assert "make tokens with the URL of the store that it serves" in done.stderr
+    assert "use the URL of the store that it serves" in done.stderr
 
 
 @pytest.mark.parametrize("more", [{"auth": "required"}, {"host": "0.0.0.0"}])

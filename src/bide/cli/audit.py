@@ -22,9 +22,9 @@ GONE = ("acked", "cancelled", "expired", "purged")
 def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
     """Check that every message is accounted for, on a live store: of one queue, or of all.
 
-    put = acked + cancelled + expired + purged + delayed + ready + leased + dead, by the counters;
-    and the messages themselves are counted one by one as well. Exit code 1 when it does not add up.
-    In a pipe a line is: name, value; the verdict comes last.
+    The counters must add up: put = acked + cancelled + expired + purged + delayed + ready + leased
+    + dead. The audit also counts the messages one by one. If the sums differ, the exit code is 1.
+    In a pipe, each line is: name, value; the verdict comes last.
 
     \b
     Example:

@@ -37,8 +37,8 @@ def cancel(
 ) -> bool:  # fmt: skip
     """Cancel messages that no worker holds: by id, or by a rule.
 
-    A cancel that says it is done is final. Exit code 1 when one of the messages was not cancelled
-    (a worker holds it, it is dead, there is none), or when the rule found nothing.
+    A confirmed cancel is final. The exit code is 1 if one of the messages was not cancelled (a
+    worker holds it, it is dead, it does not exist), or if the rule found nothing.
 
     \b
     Example:
@@ -54,7 +54,7 @@ def cancel(
             "--before (with --dry-run)"
         )
     if if_version is not None and len(ids) > 1:
-        raise usage_error("--if-version is of one message; cancel them one by one")
+        raise usage_error("--if-version is the version of one message; cancel them one by one")
     if ids:
         orders = store.queue(queue)
         if as_seen:
@@ -87,7 +87,7 @@ def cancel(
 def reschedule(store: Store, out: Output, queue: str, id: str, **change: Any) -> bool:
     """Change when a message is due, if no worker holds it.
 
-    Exit code 1 when it was not moved: a worker holds it, it is dead, or there is no such message.
+    The exit code is 1 if it was not moved: a worker holds it, it is dead, or it does not exist.
 
     \b
     Example:
@@ -95,7 +95,7 @@ def reschedule(store: Store, out: Output, queue: str, id: str, **change: Any) ->
       bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
     """  # fmt: skip
     if (change["delay"] is None) == (change["at"] is None):
-        raise usage_error("reschedule needs one new moment: --delay or --at")
+        raise usage_error("reschedule needs one new due time: --delay or --at")
     outcome = store.queue(queue).reschedule(id, **change)
     as_seen = change["if_due"] is not None or change["if_version"] is not None
     return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)

@@ -32,14 +32,20 @@ COLUMNS = (
 
 @click.command()
 @queue_argument
-@count_option("-n", "--count", most=MAX_COUNT, help="How many at most; 1 by default.")
-@time_option("--wait", "How long to wait for one to fall due; by default not at all.")
-@time_option("--lease", "After so long without an ack it goes to another worker.", "30s")
-@flag("--ack", help="Ack once they are printed, and the output flushed.")
-@flag("--body", "only_body", help="With --ack: print bodies alone, text and bytes as they are.")
+@count_option("-n", "--count", most=MAX_COUNT, help="The maximum number of messages; 1 by default.")
+@time_option("--wait", "How long to wait for a due message; by default not at all.")
+@time_option(
+    "--lease",
+    "How long the message is leased; without an ack by then, it is delivered again.",
+    "30s",
+)
+@flag("--ack", help="Ack after the messages are printed and the output is flushed.")
+@flag("--body", "only_body", help="With --ack: print only the bodies, text and bytes unchanged.")
 @text_option("--exec", "CMD", "Run a shell command for each message.", dest="command")
-@time_option("--retry", "With --exec: try again so long after a failure; 10s by default.")
-@flag("--loop", help="With --exec: go on until interrupted.")
+@time_option(
+    "--retry", "With --exec: the delay before a failed message is retried; 10s by default."
+)
+@flag("--loop", help="With --exec: repeat until interrupted.")
 @on_any_store
 def claim(
     store: Store, out: Output, queue: str, count: int | None, wait: float | None, lease: float,
@@ -47,15 +53,15 @@ def claim(
 ) -> bool:  # fmt: skip
     """Take due messages, or run a command for each.
 
-    Each message is leased: until the lease ends, nobody else gets it. In a pipe a line is: id,
-    token, body. Settle each with `bide ack QUEUE ID TOKEN` (or retry, bury, extend) before its
-    lease ends. Exit code 1 when nothing was due in time.
+    Each message is leased: no other worker gets it until the lease ends. In a pipe, each line is:
+    id, token, body. Settle each message with `bide ack QUEUE ID TOKEN` (or retry, bury, extend)
+    before its lease ends. The exit code is 1 if no message was due in time.
 
-    --exec runs CMD once a message, one after the other, with the body on stdin and BIDE_QUEUE,
-    BIDE_ID, BIDE_ATTEMPT, BIDE_LEASE_TOKEN, BIDE_DUE and BIDE_URL in its environment. The lease is
-    extended while it runs. Exit code 0 of CMD acks; any other has the message tried again, with the
-    exit code as the reason, and makes the exit code of `bide claim` 1. An interrupt stops CMD and
-    hands its message back.
+    --exec runs CMD for one message at a time, with the body on stdin and BIDE_QUEUE, BIDE_ID,
+    BIDE_ATTEMPT, BIDE_LEASE_TOKEN, BIDE_DUE and BIDE_URL in its environment. It extends the lease
+    while CMD runs. If CMD exits with 0, the message is acked. Otherwise the message is retried with
+    the exit code as the reason, and `bide claim` exits with 1. An interrupt stops CMD and returns
+    its message to the queue.
 
     \b
     Example:
@@ -64,7 +70,7 @@ def claim(
       bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
     """  # fmt: skip
     _refuse_odd(count, ack, only_body, command, retry, loop)
-    if wait is None and not loop:  # one that waits may be called before the first put
+    if wait is None and not loop:  # with a wait, the first put may come later
         store.must_stand()
     orders = store.queue(queue)
     if command is not None:
@@ -76,7 +82,7 @@ def claim(
     if not deliveries:
         if out.terminal:
             within = f" within {rounded(wait * 1000)}" if wait else ""
-            warn(f"nothing of {queue} is due{within}")
+            warn(f"no message is due in {queue}{within}")
         return False
     _print(out, deliveries, only_body, ack)
     out.flush()
@@ -88,16 +94,16 @@ def _refuse_odd(
     loop: bool,
 ) -> None:  # fmt: skip
     wrong = None
-    if command is not None and not command.strip():  # as of a variable that is not set
-        wrong = "--exec has no command; an empty one would ack every message and do nothing"
+    if command is not None and not command.strip():  # such as a shell variable that is not set
+        wrong = "--exec has no command; an empty command would ack every message without any work"
     elif command is not None and (ack or only_body):
-        wrong = "--exec acks by the exit code of the command; leave --ack and --body out"
+        wrong = "--exec acks by the exit code of the command; remove --ack and --body"
     elif command is None and (retry is not None or loop):
-        wrong = "--retry and --loop go with --exec"
+        wrong = "--retry and --loop need --exec"
     elif only_body and not ack:
         wrong = "--body prints no token to ack with; add --ack"
     elif loop and count is not None:
-        wrong = "--loop goes on until it is interrupted, --count ends before; choose one"
+        wrong = "--loop repeats until it is interrupted, --count stops earlier; use one of them"
     if wrong is not None:
         raise usage_error(wrong)
 
@@ -135,5 +141,5 @@ def _ack(orders: Queue, out: Output, deliveries: list[Delivery]) -> bool:
     lost = [outcome for outcome in orders.ack(deliveries) if not outcome]
     for outcome in lost:
         told = standing(outcome, outcome.id) if out.terminal else str(outcome)
-        warn(f"not acked, the lease was over: {told}")
+        warn(f"not acked, the lease had ended: {told}")
     return not lost

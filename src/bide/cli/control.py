@@ -20,9 +20,9 @@ PURGEABLE = click.Choice(["delayed", "ready", "dead", "acked", "expired"])
 @queue_argument
 @on_any_store
 def pause(store: Store, out: Output, queue: str) -> None:
-    """Stop claims from a queue, in every process, until it is resumed. Puts go on.
+    """Stop claims from a queue, in every process, until it is resumed. Puts continue.
 
-    A queue that does not exist yet can be paused. A line on stderr says so, as it may be a typo.
+    A queue that does not exist yet can be paused. A line on stderr says so: it may be a typo.
 
     \b
     Example:
@@ -41,35 +41,37 @@ def pause(store: Store, out: Output, queue: str) -> None:
 def resume(store: Store, out: Output, queue: str) -> None:
     """Let messages be claimed again.
 
-    Exit code 1 when there is no such queue.
+    The exit code is 1 if the queue does not exist.
 
     \b
     Example:
       bide resume orders
     """
     store.existing(queue).resume()
-    out.report({"queue": queue, "paused": False}, ("▶ ", "green"), f"{queue} goes on")
+    out.report({"queue": queue, "paused": False}, ("▶ ", "green"), f"{queue} is resumed")
 
 
 @click.command()
 @queue_argument
 @click.option(
     "--state", type=PURGEABLE, required=True,
-    help="The state. For acked and expired: forget those messages and their ids.",
+    help="The state. For acked and expired: forget these messages and their ids.",
 )  # fmt: skip
-@moment_option("--before", "Only what came into the state (delayed, ready: falls due) before then.")
+@moment_option(
+    "--before", "Only messages that entered the state (delayed, ready: fall due) before then."
+)
 @flag("-y", "--yes", help="Do not ask.")
 @on_store
 def purge(
     store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
 ) -> None:
-    """Delete all messages of a state for good. Messages that a worker holds stay.
+    """Delete all messages of a state permanently. Messages that a worker holds stay.
 
     Asks first on a terminal; elsewhere it needs --yes. Prints how many were deleted ("purged" in a
     pipe and in JSON).
 
-    Acked and expired messages are gone already; for a time the queue remembers them and their ids.
-    Purging them makes the queue forget: their ids can be put again.
+    Acked and expired messages have left the queue, which remembers their ids for a time. After a
+    purge these ids can be put again.
 
     \b
     Example:
@@ -84,12 +86,12 @@ def confirmed_purge(
 ) -> None:
     """Ask, then delete a thousand messages at a time."""
     sizes = store.existing(queue).counts().sizes
-    # Of what is remembered only the sum of both states is known.
+    # Acked and expired messages are only counted together.
     counted = before is None and state not in ("acked", "expired")
     total = int(getattr(sizes, state)) if counted else None
     many = "all" if total is None else f"{total:,}"
-    span = " from before that moment" if before is not None else ""
-    confirm(f"Delete {many} {state} messages of {queue}{span} for good?", yes)
+    span = " from before that time" if before is not None else ""
+    confirm(f"Delete {many} {state} messages of {queue}{span} permanently?", yes)
     count = store.repeat(Arguments(queue).purge(state, before), f"purging {queue}", total)
     out.report({"purged": count}, DONE, f"{plural(count, f'{state} message')} purged")
 
@@ -99,6 +101,6 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise usage_error("purge deletes messages for good; say --yes")
+        raise usage_error("purge deletes messages permanently; confirm with --yes")
     if not click.confirm(question, err=True):
         click.get_current_context().exit(1)

@@ -23,7 +23,7 @@ COLUMNS = (
     Column("late by", falls=1, right=True), Column(""),
 )  # fmt: skip
 
-all_option = flag("--all", "own", help="Also the queues that bide keeps for itself.")
+all_option = flag("--all", "own", help="Include the internal queues of bide.")
 
 
 def facts_of(found: Counts) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def size_cells(found: Counts) -> list[Cell]:
 def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
     """List the queues of the store, or those whose names begin with PREFIX.
 
-    In a pipe a line is: name, delayed, ready, leased, dead, and "paused" if it is.
+    In a pipe, each line is: name, delayed, ready, leased, dead, and "paused" if it is.
 
     \b
     Example:
@@ -79,9 +79,9 @@ def _cells(name: str, found: Counts) -> list[Cell]:
 @queue_argument
 @on_store
 def counts(store: Store, out: Output, queue: str) -> None:
-    """Count the messages in each state, and what became of all others.
+    """Count the messages in each state, and those that have left the queue.
 
-    In a pipe a line is: name, count.
+    In a pipe, each line is: name, count.
 
     \b
     Example:
@@ -99,8 +99,8 @@ def counts(store: Store, out: Output, queue: str) -> None:
     states.append([("remembered", "dim"), counted(found.kept, STYLES["gone"])])
     flow: list[list[Cell]] = [[(n, "dim"), counted(getattr(found.flow, n))] for n in FLOW]
     rows = [[*left, *right] for left, right in zip_longest(states, flow, fillvalue=["", ""])]
-    out.text((queue, "bold"), ("  paused: nobody can claim", "yellow") if found.paused else "")
+    out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if found.paused else "")
     out.console.print(grid(rows, "lrlr", gap=3))
     if found.oldest is not None:
         when = f"{local(found.oldest, now_ms())} ({relative(found.oldest, now_ms())})"
-        out.text(("the oldest that waits was due ", "dim"), when)
+        out.text(("the oldest waiting message was due ", "dim"), when)

@@ -31,9 +31,9 @@ OTHER_WORDS = {
     "delete": "purge", "remove": "purge", "rm": "purge", "get": "show", "ls": "list",
     "requeue": "revive", "retry": "revive",
 }  # fmt: skip
-"""What other tools call these commands."""
+"""The names that other tools use for these commands."""
 
-dry_run_option = flag("--dry-run", help="Only count them.")
+dry_run_option = flag("--dry-run", help="Only count the dead letters.")
 
 
 class _DeadGroup(Group):
@@ -81,8 +81,8 @@ def list_(
 ) -> None:
     """List the dead letters of a queue, oldest first; without QUEUE, those of each queue.
 
-    In a pipe a line is: id, when it died, attempts, the last error. Without QUEUE the name of the
-    queue comes first.
+    In a pipe, each line is: id, time of death, attempts, the last error. Without QUEUE,
+    the name of the queue comes first.
 
     \b
     Example:
@@ -109,7 +109,7 @@ def list_(
         empty=lambda: _none(store, queues, queue, letters),
     )  # fmt: skip
     if limit is None and out.terminal and next(found, None) is not None:
-        warn("... and more: --limit N shows N, a pipe shows all")
+        warn("... there are more: --limit N shows N, a pipe shows all")
 
 
 def _cells(letter: Message, with_queue: bool) -> list[Cell]:
@@ -136,7 +136,7 @@ def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFil
 def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
     """Show dead letters with all their failures, by id, error or time.
 
-    Exit code 1 when one of the ids is of no dead letter, or when none was found.
+    The exit code is 1 if one of the ids is not a dead letter, or if none was found.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
         message = orders.get(id)
         if message is None or message.state != "dead":
             where = "is not there" if message is None else f"is {message.state}"
-            warn(f"{id} is no dead letter of {queue}: it {where}")
+            warn(f"{id} is not a dead letter of {queue}: it {where}")
             missing = True
     for message in letters.of(orders):
         _show(out, message)
@@ -177,16 +177,16 @@ def _show(out: Output, message: Message) -> None:
 @queue_argument
 @dry_run_option
 @all_option
-@time_option("--delay", "How long from now until they are due; at once by default.", 0)
+@time_option("--delay", "The delay from now until they are due; none by default.", 0)
 @on_store
 @dead_filter_options
 def revive(
     store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
     letters: DeadFilter,
 ) -> bool:  # fmt: skip
-    """Have dead letters delivered again; their attempts are counted from 0.
+    """Return dead letters to the queue; their attempts start again from 0.
 
-    Exit code 1 when one of them was not revived, or when there was none.
+    The exit code is 1 if one of them was not revived, or if there was none.
 
     \b
     Example:
@@ -225,9 +225,10 @@ def purge(
     store: Store, out: Output, queue: str, everything: bool, dry_run: bool, yes: bool,
     letters: DeadFilter,
 ) -> bool:  # fmt: skip
-    """Delete dead letters for good; asks first on a terminal, elsewhere it needs --yes.
+    """Delete dead letters permanently.
 
-    Exit code 1 when ids, --error or --after find none.
+    Asks first on a terminal; elsewhere it needs --yes. The exit code is 1 if ids, --error or
+    --after find none.
 
     \b
     Example:
@@ -243,7 +244,7 @@ def purge(
     chosen = _ids(letters.of(store.existing(queue)))
     if dry_run:
         return _would(out, queue, len(chosen), "purged")
-    confirm(f"Delete {plural(len(chosen), LETTER)} of {queue} for good?", yes)
+    confirm(f"Delete {plural(len(chosen), LETTER)} of {queue} permanently?", yes)
     count = 0
     with Bar(f"purging {queue}", len(chosen)) as bar:
         for part in in_parts(chosen):

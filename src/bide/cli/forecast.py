@@ -1,4 +1,4 @@
-"""`bide forecast`: a bar chart of what falls due when."""
+"""`bide forecast`: a bar chart of due times."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -35,14 +35,14 @@ def bar(count: int, most: int, width: int) -> str:
 
 @click.command()
 @queue_argument
-@time_option("--bucket", "How long the span of a bar is.", "1m")
-@time_option("--horizon", "How far to look ahead.", "1h")
+@time_option("--bucket", "The time span of a bar.", "1m")
+@time_option("--horizon", "How far into the future.", "1h")
 @on_store
 def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: float) -> None:
-    """Chart how many messages fall due when. Counts, never lists.
+    """Chart how many messages fall due over time.
 
-    In a pipe a line is: when the span begins, how many messages fall due in it. The first line says
-    how many are "overdue", the last how many fall due "later".
+    In a pipe, each line is: the start of the span, the number of messages due in it. The first line
+    is "overdue" and their number, the last line "later" and the number due after the horizon.
 
     \b
     Example:

@@ -150,7 +150,7 @@ def print_outcomes(
 ) -> bool:
     """Print what became of messages; return whether all of it was done.
 
-    In a pipe a line is: id, the verb or "no", the state of the message, and what that means.
+    In a pipe, each line is: id, the verb or "no", the state of the message, and what that means.
 
     Args:
         out: where to print.

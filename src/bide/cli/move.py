@@ -43,9 +43,11 @@ def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.argument("source", callback=_a_store)
 @click.argument("target", callback=_a_store)
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@flag("--follow", help="Go on moving what comes, until Ctrl-C.")
-@flag("--dry-run", help="Only say what would be moved.")
-@count_option("--batch", most=MAX_PAGE, default=BATCH, help="How many are in transit at a time.")
+@flag("--follow", help="Keep moving new messages until Ctrl-C.")
+@flag("--dry-run", help="Only print what would be moved.")
+@count_option(
+    "--batch", most=MAX_PAGE, default=BATCH, help="The number of messages in transit at a time."
+)
 @output_options
 def move(
     source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,
@@ -54,21 +56,21 @@ def move(
     """Move queues to another store, live: from the URL SOURCE to the URL TARGET.
 
     Moves all queues, or those that you name, with everything: due times, bodies, priorities,
-    attempts, failures, groups, headers, dead letters. If it is interrupted or killed at any point,
-    the same command goes on.
+    attempts, failures, groups, headers, dead letters. If it is interrupted or killed, run the same
+    command again: it continues where it stopped.
 
     \b
     In a pipe and in JSON, for each queue:
-      moved       delayed and ready messages that are in the target now
-      dead        dead letters that are in the target now
-      finished    of the moved ones, those that an interrupted run had left in transit
+      moved       delayed and ready messages that are now in the target
+      dead        dead letters that are now in the target
+      finished    moved messages that an interrupted run had left in transit
       held        messages that stay because a worker holds them; run it again
-      known       messages that stay because the target has one of the same id
+      known       messages that stay because the target has the same id
       remembered  acked and expired messages, which only the source remembers
       left        all messages that are still in the source
     In a dry run the first two are called would-move and would-move-dead in a pipe.
 
-    Exit code 1 when something is left in the source.
+    The exit code is 1 if messages are left in the source.
 
     \b
     Example:
@@ -77,7 +79,7 @@ def move(
     """  # fmt: skip
     out = Output(as_json)
     if follow and dry_run:
-        raise usage_error("--follow moves and --dry-run does not")
+        raise usage_error("--follow moves messages, --dry-run does not; use one of them")
     with Store(source) as there, Store(target, makes=True) as here:
         there.must_stand("SOURCE is the URL of a store that is there: sqlite:///bide.db")
         _must_be_shared(there, here)
@@ -107,8 +109,8 @@ def _must_be_shared(*stores: Store) -> None:
     for store in stores:
         if store.missing is None and not store.capabilities.shared:
             raise usage_error(
-                f"{store.shown} lives and dies with this command; move it in the process that has "
-                "it, with bide.move"
+                f"{store.shown} exists only in this process; call bide.move in the process that "
+                "has the store"
             )
 
 

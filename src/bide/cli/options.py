@@ -59,8 +59,8 @@ def _read_duration(value: str | float, what: str) -> float:
         why = in_options(str(error).removeprefix(f"{what}={number!r} "))
         if why.startswith("is no duration"):
             why = (
-                "is no length of time; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number of "
-                "seconds"
+                "is not a valid duration; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number "
+                "of seconds"
             )
         raise click.BadParameter(f"{value!r} {why}") from None
     if now_ms() + ms > LATEST:
@@ -79,14 +79,14 @@ def read_moment(value: str | float) -> float:
         moment = datetime.fromisoformat(number) if isinstance(number, str) else number
     except ValueError:
         raise click.BadParameter(
-            f"{value!r} is no moment; write ISO 8601 with a zone, as 2026-12-01T09:00+01:00 or "
-            "2026-12-01T08:00Z, or Unix seconds"
+            f"{value!r} is not a valid time; write ISO 8601 with a zone, as "
+            "2026-12-01T09:00+01:00 or 2026-12-01T08:00Z, or Unix seconds"
         ) from None
     if isinstance(moment, datetime) and moment.tzinfo is None:
         here = moment.astimezone().isoformat(timespec="minutes")
         raise click.BadParameter(
-            f"{value!r} has no time zone, so it names no moment; for this machine's zone write "
-            f"{here}, for UTC add a Z"
+            f"{value!r} has no time zone; for the zone of this machine write {here}, for UTC "
+            "add a Z"
         )
     try:
         return unix(moment) / 1000
@@ -180,19 +180,19 @@ prefix_argument = click.argument("prefix", default="", callback=_no_url)
 when_options = together(
     click.option(
         "--delay", type=read_delay, metavar="TIME",
-        help="How long from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
+        help="The time from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
     ),
     moment_option(
         "--at",
-        "When it is due instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix seconds. "
-        "In the past means at once.",
+        "The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix seconds. "
+        "A time in the past means at once.",
     ),
 )  # fmt: skip
 
 rule_options = together(
     text_option("--group", "NAME", "Only messages of this group."),
-    moment_option("--after", "Only if due then or later."),
-    moment_option("--before", "Only if due before then."),
+    moment_option("--after", "Only messages due then or later."),
+    moment_option("--before", "Only messages due before then."),
 )
 
 
@@ -213,7 +213,7 @@ message_options = together(*map(_message_option, OPTIONS.values()))
 def if_due_option(verb: str) -> Decorator:
     """Take when the message was due when the user saw it: `--if-due`."""
     return moment_option(
-        "--if-due", f"Only if it is still due then, so that you {verb} what you saw."
+        "--if-due", f"{verb.capitalize()} the message only if it is still due then."
     )
 
 
@@ -223,7 +223,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> s
             checked_version(value)
         except InvalidArgument:
             raise click.BadParameter(
-                f"{value!r} is no version; 'bide get' tells the version of a message as it is"
+                f"{value!r} is not a version; 'bide get' shows the version of a message"
             ) from None
     return value
 
@@ -236,13 +236,13 @@ def version_option(what: str) -> Decorator:
     """
     return click.option(
         "--if-version", metavar="VERSION", callback=_version,
-        help=f"{what} it is still as you saw it, by the version that 'bide get' tells.",
+        help=f"{what} the message still has this version; 'bide get' shows it.",
     )  # fmt: skip
 
 
 max_body_option = click.option(
     "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
-    help="How large a body may be; 1 MiB by default.",
+    help="The maximum size of a body; 1 MiB by default.",
 )  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def grace_option(what: str) -> Decorator:
     Args:
         what: what may take that time.
     """
-    return time_option("--grace", f"How long {what} may take to finish when it is stopped.", "30s")
+    return time_option("--grace", f"How long {what} may take to finish after a stop signal.", "30s")
 
 
 def log_options(each: str) -> Decorator:
@@ -277,8 +277,8 @@ def log_options(each: str) -> Decorator:
         click.option(
             "--log-level", type=click.Choice(["debug", "info", "warning", "error"]),
             default="info", show_default=True,
-            help=f"At debug each message that was {each} has a line; at info failures have, and "
-            "every 10 s a line sums up the rest.",
+            help=f"debug logs each message that was {each}; info logs failures, and a summary of "
+            "the rest every 10 s.",
         ),
     )  # fmt: skip
 
@@ -296,7 +296,7 @@ def networks_option(**more: Any) -> Decorator:
     """Take to which private networks push may send: `--allow-network`."""
     return click.option(
         "--allow-network", "networks", type=_network, multiple=True, metavar="NETWORK",
-        help="A private network that push may send to, as 10.1.0.0/16; may be given several times.",
+        help="A private network that push may send to, such as 10.1.0.0/16; can be repeated.",
         **more,
     )  # fmt: skip
 
@@ -310,8 +310,8 @@ def rabbitmq_option(**more: Any) -> Decorator:
     """Take the URLs of exchanges whose delayed messages are taken in."""
     return click.option(
         "--rabbitmq", multiple=True, metavar="URL", envvar="BIDE_RABBITMQ", show_envvar=True,
-        help="Take in the delayed messages of an exchange, amqp://user@host/vhost?exchange=NAME, "
-        "and publish them when they are due; may be given several times. See bide rabbitmq.",
+        help="Delay the messages of an exchange, amqp://user@host/vhost?exchange=NAME, and publish "
+        "them when they are due; can be repeated. See bide rabbitmq.",
         **more,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`bide` itself: which commands there are, and how they end."""
+"""The `bide` command line: its commands, their errors and exit codes."""
 
 import sys
 import traceback
@@ -14,11 +14,11 @@ from bide.model.errors import BideError
 __all__ = ["DEBUG", "SECTIONS", "Entry", "Program", "main"]
 
 DEBUG = "bide.debug"
-"""Under this key the context remembers that tracebacks are wanted."""
+"""The key in the context that says whether to print tracebacks."""
 
 
 class Entry(NamedTuple):
-    """Where a command is, and its line in the list: known without importing it."""
+    """The import path of a command and its line in the help, without importing it."""
 
     name: str
     where: str
@@ -30,15 +30,15 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("put", "put:put", "Store a message until it is due."),
         Entry("cancel", "change:cancel", "Cancel messages that no worker holds."),
         Entry("reschedule", "change:reschedule", "Change when a message is due."),
-        Entry("get", "read:get", "Look at messages by id."),
-        Entry("peek", "read:peek", "Look at the messages that are delivered next."),
+        Entry("get", "read:get", "Show messages by id."),
+        Entry("peek", "read:peek", "Show the messages that are delivered next."),
         Entry("scan", "read:scan", "List messages by state, group or time."),
     ),
     "Queues": (
         Entry("queues", "counts:queues", "List the queues of the store."),
         Entry("counts", "counts:counts", "Count the messages in each state."),
         Entry("top", "top:top", "Watch queues and workers, live."),
-        Entry("forecast", "forecast:forecast", "Chart how many messages fall due when."),
+        Entry("forecast", "forecast:forecast", "Chart how many messages fall due over time."),
         Entry("audit", "audit:audit", "Check that every message is accounted for."),
         Entry("pause", "control:pause", "Stop claims from a queue."),
         Entry("resume", "control:resume", "Let messages be claimed again."),
@@ -54,30 +54,30 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "sources",
             "sources:sources",
-            "List the sources, how far they have come, and what went wrong.",
+            "List sources, their progress and their errors.",
         ),
-        Entry("schedules", "schedules:schedules", "List the schedules, and when they tick next."),
+        Entry("schedules", "schedules:schedules", "List schedules and their next ticks."),
         Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
-        Entry("ack", "settle:ack", "Say that a claimed message is done."),
-        Entry("retry", "settle:retry", "Have a claimed message tried again."),
+        Entry("ack", "settle:ack", "Acknowledge a claimed message: it is done."),
+        Entry("retry", "settle:retry", "Return a claimed message for another attempt."),
         Entry("bury", "settle:bury", "Make a claimed message a dead letter."),
-        Entry("extend", "settle:extend", "Hold a claimed message for longer."),
-        Entry("release", "settle:release", "End the lease of a message, whoever holds it."),
+        Entry("extend", "settle:extend", "Extend the lease of a claimed message."),
+        Entry("release", "settle:release", "End the lease of a message that any worker holds."),
         Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
-        Entry("revive", "dead:revive", "Have dead letters delivered again."),
+        Entry("revive", "dead:revive", "Return dead letters to the queue."),
     ),
     "Service": (
         Entry("serve", "serve:serve", "Offer the queue over HTTP."),
-        Entry("token", "token:token", "Make, list or revoke the service's tokens."),
+        Entry("token", "token:token", "Create, list or revoke the tokens of the server."),
         Entry("push", "push:push", "Send due messages to the URLs of subscriptions."),
         Entry("rabbitmq", "rabbitmq:rabbitmq", "Delay messages for exchanges of RabbitMQ."),
         Entry(
             "subscription",
             "subscription:subscription",
-            "Say which queues are pushed to which URLs.",
+            "Configure which queues are pushed to which URLs.",
         ),
     ),
-    "Try it": (Entry("demo", "demo:demo", "Watch orders time out on time, and see it proved."),),
+    "Try it": (Entry("demo", "demo:demo", "Watch orders time out on time, with a proof."),),
 }
 
 _ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
@@ -89,7 +89,7 @@ OTHER_WORDS = {
     "revoke": "cancel", "rm": "cancel", "run": "worker", "send": "put", "show": "get",
     "start": "worker", "stats": "counts", "status": "queues", "unpause": "resume",
 }  # fmt: skip
-"""What others call these commands."""
+"""The names that other tools use for these commands."""
 
 
 class Program(click.Group):
@@ -108,7 +108,7 @@ class Program(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options that stand before the command."""
+        """Parse the options before the command."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -121,7 +121,7 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was called, or say which one may have been meant."""
+        """Find the command, or suggest a similar one."""
         name = args[0]
         if name not in _ENTRIES and not name.startswith("-"):
             raise click.UsageError(f"there is no command {name!r}{_meant(name)}", ctx)
@@ -145,7 +145,7 @@ class Program(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what goes wrong becomes an exit code and a line of text."""
+        """Run a command; an error becomes an exit code and a line of text."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -185,7 +185,7 @@ def _meant(name: str) -> str:
     from difflib import get_close_matches
 
     near = [OTHER_WORDS[name]] if name in OTHER_WORDS else get_close_matches(name, _ENTRIES, 1)
-    return f"; did you mean {near[0]!r}?" if near else "; bide --help lists those that there are"
+    return f"; did you mean {near[0]!r}?" if near else "; bide --help lists all commands"
 
 
 class _NotDone(click.ClickException):
@@ -195,7 +195,7 @@ class _NotDone(click.ClickException):
 
 
 class _WrongUsage(click.ClickException):
-    """The command cannot be carried out as it was written."""
+    """The command line is not valid."""
 
     exit_code = errors.WRONG_USAGE
 
@@ -243,14 +243,14 @@ Shell completion, for bash (zsh and fish alike):
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
-    help="Show the version and leave.",
+    help="Show the version and exit.",
 )  # fmt: skip
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """A delay queue: messages that bide their time.
 
-    The store is named by --url or the environment's BIDE_URL, and is otherwise the file bide.db in
-    this folder. Each command has examples in its --help.
+    --url names the store, else the environment variable BIDE_URL, else it is the file bide.db in
+    this folder. The --help of each command has examples.
 
     \b
     Example:

@@ -28,14 +28,13 @@ def push(
 ) -> None:
     """Send due messages to the URLs of subscriptions, without a server.
 
-    bide serve does the same beside answering HTTP. Subscriptions are made with bide subscription.
-    Those that are new, changed or deleted meanwhile are noticed. Any number of these processes may
-    run on one store: they share the work, and what one of them held when it died is sent by
-    another.
+    bide serve does the same and also answers HTTP. bide subscription creates subscriptions; this
+    command notices new, changed and deleted ones. Several of these processes can run on one store:
+    they share the work, and when one dies, another sends the messages that it held.
 
-    Only public addresses are sent to, unless --allow-network names others. SIGTERM and Ctrl-C let
-    requests under way finish within the grace time; the rest is handed back, untouched. A second
-    one hands it back at once.
+    Messages go to public addresses only, unless --allow-network names other networks. On SIGTERM or
+    Ctrl-C, requests under way get the grace time to finish; the rest returns to the queue, and the
+    attempt does not count. A second signal returns it at once.
 
     \b
     Example:

@@ -25,7 +25,7 @@ __all__ = ["rabbitmq"]
     type=click.Choice(["quorum", "classic"]),
     default="quorum",
     show_default=True,
-    help="Of the queues that it declares; those that are there already keep their type.",
+    help="The type of the queues that it declares; existing queues keep their type.",
 )
 @networks_option()
 @grace_option("messages under way")
@@ -33,7 +33,7 @@ __all__ = ["rabbitmq"]
     "--metrics",
     type=port_address,
     metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics there.",
+    help="Serve Prometheus metrics.",
 )
 @log_options("published")
 @debug_option
@@ -49,15 +49,15 @@ def rabbitmq(
 ) -> None:
     """Delay messages for exchanges of RabbitMQ.
 
-    AMQP_URL names a broker and a target exchange X, which stays as it is. X.delayed is declared
-    beside it: publish there, with a header x-delay (milliseconds), bide-delay ("30m"), bide-at or
-    x-opt-delivery-time. The message is stored, and published to X with its routing key when it is
-    due. Until then it can be cancelled and moved by its message_id: bide cancel QUEUE ID, where
-    QUEUE is the name of the exchange, or &queue=NAME in the URL.
+    AMQP_URL names a broker and a target exchange X, which does not change. This command declares
+    the exchange X.delayed beside it. Publish to X.delayed with a header x-delay (milliseconds),
+    bide-delay ("30m"), bide-at or x-opt-delivery-time: bide stores the message, and publishes it to
+    X with its routing key when it is due. Until then its message_id can cancel or reschedule it:
+    bide cancel QUEUE ID, where QUEUE is the name of the exchange, or &queue=NAME in the URL.
 
-    What cannot be stored goes to the exchange X.delayed.dead, with the reason in the header
-    bide-reason. The environment variable BIDE_RABBITMQ keeps passwords off the command line. Any
-    number of these processes may run. Like bide push, each also serves all subscriptions of the
+    A message that cannot be stored goes to the exchange X.delayed.dead; its header bide-reason says
+    why. The environment variable BIDE_RABBITMQ keeps passwords off the command line. Several of
+    these processes can run on one store. Like bide push, each also serves all subscriptions of the
     store.
 
     \b

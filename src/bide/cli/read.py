@@ -20,19 +20,19 @@ SCREEN = 100
 """How many messages a scan shows on a terminal by default."""
 
 limit_option = count_option(
-    "-n", "--limit", help=f"How many at most; on a terminal {SCREEN}, in a pipe all."
+    "-n", "--limit", help=f"The maximum number; {SCREEN} on a terminal, all in a pipe."
 )
 
 
 @click.command()
 @queue_argument
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@flag("--body", "only_body", help="Print the body alone: text and bytes as they are, else JSON.")
+@flag("--body", "only_body", help="Print only the body: text and bytes unchanged, else JSON.")
 @on_store
 def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: bool) -> bool:
-    """Look at messages by id.
+    """Show messages by id.
 
-    Exit code 1 when one of them is not there.
+    The exit code is 1 if one of them does not exist.
 
     \b
     Example:
@@ -61,18 +61,20 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
 
 @click.command()
 @queue_argument
-@count_option("-n", "--count", most=MAX_PAGE, default=10, help="How many at most.")
+@count_option("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
 @on_store
 def peek(store: Store, out: Output, queue: str, count: int) -> None:
-    """Look at the messages that are delivered next: ready ones, then delayed ones.
+    """Show the messages that are delivered next: ready ones, then delayed ones.
 
-    In a pipe a line is: id, state, due, priority, attempt, group, body.
+    In a pipe, each line is: id, state, due, priority, attempt, group, body.
 
     \b
     Example:
       bide peek orders -n 20
     """  # fmt: skip
-    print_messages(out, store.existing(queue).peek(count), f"nothing waits in {queue}")
+    print_messages(
+        out, store.existing(queue).peek(count), f"no message is ready or delayed in {queue}"
+    )
 
 
 @click.command()
@@ -86,7 +88,7 @@ def scan(
 ) -> None:
     """List messages by state, group or time, while the queue is in use.
 
-    In a pipe a line is: id, state, due, priority, attempt, group, body.
+    In a pipe, each line is: id, state, due, priority, attempt, group, body.
 
     \b
     Example:
@@ -96,4 +98,6 @@ def scan(
     found = store.existing(queue).scan(state, **rule)
     print_messages(out, islice(found, limit or (SCREEN if out.terminal else None)))
     if limit is None and out.terminal and next(found, None) is not None:
-        warn(f"... and more: --limit N shows N, a pipe shows all, 'bide counts {queue}' counts")
+        warn(
+            f"... there are more: --limit N shows N, a pipe shows all, 'bide counts {queue}' counts"
+        )

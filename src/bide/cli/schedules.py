@@ -26,7 +26,7 @@ __all__ = ["schedules"]
 EXAMPLE = "bide schedules shop:app"
 
 LOOK = 500
-"""How many ticks of a schedule are looked at: it has one, and those that are tried again."""
+"""How many ticks of a schedule are read: the next one, and those that are retried."""
 
 COLUMNS = (
     Column("schedule", least=ID), Column("when", falls=2), Column("next"),
@@ -38,16 +38,19 @@ FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]", required=False)
-@count_option("-n", "--count", most=1_000, default=3, help="How many ticks of each to show.")
+@count_option(
+    "-n", "--count", most=1_000, default=3, help="The number of ticks to show per schedule."
+)
 @on_store
 def schedules(store: Store, out: Output, target: str | None, count: int) -> None:
-    """List the schedules, and when they tick next.
+    """List schedules and their next ticks.
 
-    Without MODULE:APP, those that have a tick in the store: a worker with them has run. With it,
-    those of the app, of the store that it names, whether or not a worker has run.
+    Without MODULE:APP, list the schedules with a tick in the store, that is, after a worker with
+    them has run. With MODULE:APP, list the schedules of the app, on the store that it names, even
+    if no worker has run yet.
 
-    In a pipe a line is: queue, when, time zone, state of the next tick, how many run, are tried
-    again and are dead, error, and the next ticks.
+    In a pipe, each line is: queue, when, time zone, state of the next tick, the number of ticks
+    that run, are retried and are dead, error, and the next ticks.
 
     \b
     Example:
@@ -56,7 +59,7 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
       bide schedules --json | jq 'select(.error)'
     """  # fmt: skip
     if target is None:
-        store.must_stand("name another one with --url or BIDE_URL, or name the app: " + EXAMPLE)
+        store.must_stand("name another store with --url or BIDE_URL, or name the app: " + EXAMPLE)
         found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
     else:
         found = _of_app(store, target, count)
@@ -91,7 +94,7 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
             stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
             facts = stored or _facts(schedule.queue, rule, [], [], 0)
             if (when := _when(rule)) != (facts["when"], facts["timezone"]):
-                # The worker that takes it up puts another tick.
+                # The next worker with this schedule puts another tick.
                 facts["was"] = f"{facts['when']} {facts['timezone']}"
                 facts["when"], facts["timezone"] = when
                 facts["ticks"] = []
@@ -103,7 +106,7 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
 
 
 def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
-    """Return the facts about a schedule in the store; `None` if the queue is none."""
+    """Return the facts about a schedule in the store; `None` if the queue belongs to none."""
     from bide.worker.periodic.recurrence import parse
     from bide.worker.periodic.schedule_ticks import read
 
@@ -182,7 +185,7 @@ def _cells(one: dict[str, Any]) -> list[Cell]:
 
 
 def _remark(one: dict[str, Any]) -> list[Part]:
-    """Return what is out of the ordinary."""
+    """Return notes on retried, dead or changed ticks."""
     parts: list[Part] = []
     if "state" not in one:
         parts.append(("no worker has run yet", "dim"))

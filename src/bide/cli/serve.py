@@ -1,8 +1,9 @@
 """`bide serve`: the queue over HTTP."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -14,105 +15,63 @@ __all__ = ["serve"]
 
 NEEDED = ("h11", "httptools", "prometheus_client")
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _setting(name: str, help: str, **more: Any) -> Callable[[F], F]:
+    """Take a setting from the option or from its environment variable, `BIDE_SERVE_NAME`."""
+    variable = "BIDE_SERVE_" + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    return click.option(name, help=help, **{"envvar": variable, "show_envvar": True, **more})
+
 
 @click.command()
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    envvar="BIDE_SERVE_CONFIG",
-    show_envvar=True,
-    help="A TOML file with settings; flags and the environment go before it.",
+@_setting(
+    "--config", "A TOML file with settings; options and the environment override it.",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+)  # fmt: skip
+@_setting(
+    "--store", "The store: sqlite:///file.db, ...  By default bide.db in this folder.",
+    envvar="BIDE_URL", metavar="URL",
+)  # fmt: skip
+@_setting(
+    "--host", "The address to listen on; 127.0.0.1 by default. Others need tokens.", metavar="HOST"
 )
-@click.option(
-    "--store",
-    envvar="BIDE_URL",
-    show_envvar=True,
-    metavar="URL",
-    help="The store: sqlite:///file.db, ...  By default bide.db in this folder.",
-)
-@click.option(
-    "--host",
-    envvar="BIDE_SERVE_HOST",
-    show_envvar=True,
-    metavar="HOST",
-    help="The address to listen on; 127.0.0.1 by default. Others need tokens.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    envvar="BIDE_SERVE_PORT",
-    show_envvar=True,
-    metavar="PORT",
-    help="The port to listen on; 8642 by default, 0: any.",
-)
-@click.option(
-    "--socket",
-    envvar="BIDE_SERVE_SOCKET",
-    show_envvar=True,
-    metavar="PATH",
-    help="A Unix socket to listen on instead.",
-)
-@click.option(
-    "--socket-mode",
-    envvar="BIDE_SERVE_SOCKET_MODE",
-    show_envvar=True,
+@_setting(
+    "--port", "The port to listen on; 8642 by default; 0 takes a free port.",
+    type=click.IntRange(0, 65_535), metavar="PORT",
+)  # fmt: skip
+@_setting("--socket", "A Unix socket to listen on instead.", metavar="PATH")
+@_setting(
+    "--socket-mode", "The mode of the socket; 600 by default, 660 also admits the group.",
     metavar="MODE",
-    help="Who may open that socket; 600 by default, 660: the group as well.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 256),
-    envvar="BIDE_SERVE_WORKERS",
-    show_envvar=True,
-    metavar="N",
-    help="How many processes share the work; 1 by default.",
-)
-@click.option(
-    "--auth",
+)  # fmt: skip
+@_setting(
+    "--workers", "The number of server processes; 1 by default.",
+    type=click.IntRange(1, 256), metavar="N",
+)  # fmt: skip
+@_setting(
+    "--auth", "Whether requests need a token; auto: as soon as the store has a token.",
     type=click.Choice(["auto", "required", "off"]),
-    envvar="BIDE_SERVE_AUTH",
-    show_envvar=True,
-    help="Whether requests need a token; auto: from when on the store has one.",
-)
-@click.option(
-    "--grace",
-    type=DURATION,
-    envvar="BIDE_SERVE_GRACE",
-    show_envvar=True,
-    metavar="TIME",
-    help="How long requests get to finish when the server is stopped; 30s by default.",
-)
-@click.option(
-    "--log-json",
-    is_flag=True,
-    default=None,
-    envvar="BIDE_SERVE_LOG_JSON",
-    show_envvar=True,
-    help="Log one JSON object a line.",
-)
-@click.option(
-    "--log-level",
+)  # fmt: skip
+@_setting(
+    "--grace", "How long requests may take to finish after a stop signal; 30s by default.",
+    type=DURATION, metavar="TIME",
+)  # fmt: skip
+@_setting("--log-json", "Log one JSON object a line.", is_flag=True, default=None)
+@_setting(
+    "--log-level", "info and debug log each request.",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    envvar="BIDE_SERVE_LOG_LEVEL",
-    show_envvar=True,
-    help="From info on, each request has a line.",
-)
-@click.option(
-    "--push/--no-push",
+)  # fmt: skip
+@_setting(
+    "--push/--no-push", "Whether to send due messages to subscriptions; on by default.",
     default=None,
-    envvar="BIDE_SERVE_PUSH",
-    show_envvar=True,
-    help="Whether this server sends what is due to the URLs of subscriptions; it does by default.",
-)
+)  # fmt: skip
 @rabbitmq_option()
 @networks_option(envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
 @click.option(
-    "--check",
-    is_flag=True,
-    help="Look whether the server could start, show its settings, and leave.",
+    "--check", is_flag=True, help="Check whether the server could start, print its settings, exit."
 )
-@click.option("--json", "as_json", is_flag=True, help="With --check: one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="With --check: print one JSON object.")
 @debug_option
 @click.pass_context
 def serve(
@@ -127,17 +86,15 @@ def serve(
 ) -> None:
     """Offer the queue over HTTP, for programs in any language.
 
-    Without tokens the server listens on this machine alone, and whoever is on it may do anything.
-    Once there is a token (bide token create) each request needs one, from the next second on. The
-    API is described at /docs and
-    /openapi.json.
+    Without tokens, the server listens on this machine only, and every local user may do anything.
+    Once the store has a token (bide token create), each request needs one; this takes effect within
+    a second. The API is documented at /docs and /openapi.json.
 
-    What is due is sent to the URLs of subscriptions (bide subscription) as well, to public
+    The server also sends due messages to the URLs of subscriptions (bide subscription), at public
     addresses and those of --allow-network.
 
-    SIGTERM and Ctrl-C answer the claims that wait and finish what is under way, within the grace
-    time; what is still being pushed then is handed back. SIGHUP replaces the processes one after
-    the other.
+    On SIGTERM or Ctrl-C, the server answers waiting claims and gives requests the grace time to
+    finish; pushes that take longer return to the queue. SIGHUP replaces the processes one by one.
 
     \b
     Example:
@@ -187,7 +144,7 @@ def _check(settings: Any, out: Output) -> None:
     with Store(settings.store) as store:
         try:
             store.names("")
-        except StoreUnavailable:  # a file that the server is going to make
+        except StoreUnavailable:  # a file that the server will create
             if not settings.store.startswith("sqlite:"):
                 raise
         else:

@@ -22,7 +22,9 @@ __all__ = ["ack", "bury", "extend", "release", "retry"]
 
 def _token(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise click.BadParameter(f"{text!r} is no token; it is the number that claim prints second")
+        raise click.BadParameter(
+            f"{text!r} is not a token; the token is the second column that claim prints"
+        )
     return int(text)
 
 
@@ -32,10 +34,10 @@ def _lease_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leases(id: str, token: int | None) -> list[Lease]:
-    """Return the lease that was named or, for '-', those that `claim` has printed."""
+    """Return the given lease or, for '-', the leases that `claim` printed."""
     if id != "-":
         if token is None:
-            raise usage_error("Missing argument 'TOKEN'. It is the second thing that claim prints")
+            raise usage_error("Missing argument 'TOKEN'. It is the second column that claim prints")
         return [Lease(id, token)]
     lines = enumerate(sys.stdin, 1)
     return [_parsed(line, number) for number, line in lines if line.strip()]
@@ -50,7 +52,7 @@ def _parsed(line: str, number: int) -> Lease:
         return Lease(id, int(token))
     except (ValueError, KeyError, TypeError) as error:
         raise usage_error(
-            f"line {number} of stdin is none that claim prints: id, a tab, token"
+            f"line {number} of stdin is not a line that claim prints: id, tab, token"
         ) from error
 
 
@@ -58,7 +60,7 @@ def _settle(
     store: Store, out: Output, queue: str, lease: tuple[str, int | None], verb: str,
     command: Callable[[Arguments, Sequence[Lease]], Command],
 ) -> bool:  # fmt: skip
-    """Settle the named leases, a thousand in one command, and print what became of each."""
+    """Settle the given leases, a thousand per command, and print each outcome."""
 
     def outcomes() -> Iterator[Outcome]:
         for part in in_parts(_leases(*lease)):
@@ -72,10 +74,11 @@ def _settle(
 @_lease_arguments
 @on_store
 def ack(store: Store, out: Output, queue: str, id: str, token: int | None) -> bool:
-    """Say that a claimed message is done: it leaves the queue.
+    """Acknowledge a claimed message: it is done.
 
-    ID and TOKEN are what `bide claim` printed; '-' instead reads such lines from stdin. Exit code 1
-    when the lease was over: another worker may have the message now.
+    The message leaves the queue. ID and TOKEN are what `bide claim` printed; with '-', they are
+    read as such lines from stdin. The exit code is 1 if the lease had ended: another worker may
+    hold the message now.
 
     \b
     Example:
@@ -87,13 +90,15 @@ def ack(store: Store, out: Output, queue: str, id: str, token: int | None) -> bo
 
 @click.command()
 @_lease_arguments
-@time_option("--delay", "How long from now; at once by default.", 0)
-@text_option("--reason", "TEXT", "What went wrong; the message keeps it.", "")
+@time_option("--delay", "The delay from now; none by default.", 0)
+@text_option("--reason", "TEXT", "What went wrong; stored with the message.", "")
 @on_store
 def retry(
     store: Store, out: Output, queue: str, id: str, token: int | None, delay: float, reason: str
 ) -> bool:
-    """Have a claimed message tried again; its last attempt makes it a dead letter.
+    """Return a claimed message for another attempt.
+
+    After its last attempt, the message becomes a dead letter.
 
     \b
     Example:
@@ -107,10 +112,10 @@ def retry(
 
 @click.command()
 @_lease_arguments
-@text_option("--reason", "TEXT", "Why; the message keeps it.", "")
+@text_option("--reason", "TEXT", "Why; stored with the message.", "")
 @on_store
 def bury(store: Store, out: Output, queue: str, id: str, token: int | None, reason: str) -> bool:
-    """Make a claimed message a dead letter, for people to look at.
+    """Make a claimed message a dead letter.
 
     \b
     Example:
@@ -123,10 +128,10 @@ def bury(store: Store, out: Output, queue: str, id: str, token: int | None, reas
 
 @click.command()
 @_lease_arguments
-@time_option("--lease", "How long from now the lease lasts.", "30s")
+@time_option("--lease", "The new length of the lease, from now.", "30s")
 @on_store
 def extend(store: Store, out: Output, queue: str, id: str, token: int | None, lease: float) -> bool:
-    """Hold a claimed message for longer.
+    """Extend the lease of a claimed message.
 
     \b
     Example:
@@ -140,14 +145,14 @@ def extend(store: Store, out: Output, queue: str, id: str, token: int | None, le
 @click.command()
 @queue_argument
 @click.argument("id")
-@text_option("--reason", "TEXT", 'Why; "released by" and your name when missing.')
+@text_option("--reason", "TEXT", 'Why; by default "released by" and your name.')
 @on_store
 def release(store: Store, out: Output, queue: str, id: str, reason: str | None) -> bool:
-    """End the lease of a message, whoever holds it.
+    """End the lease of a message that any worker holds.
 
-    For a worker that hangs. Counts as a failed attempt: the message is ready again at once, or a
-    dead letter when its attempts are used up. Its holder can no longer ack it. Exit code 1 when
-    nobody held it.
+    Use it when a worker hangs. It counts as a failed attempt: the message is ready again at once,
+    or a dead letter if its attempts are used up. The worker can no longer ack it. The exit code is
+    1 if no worker held the message.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`bide sources`: how far the sources of a store have read."""
+"""`bide sources`: the progress of the sources of a store."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ COLUMNS = (
 @click.command()
 @on_store
 def sources(store: Store, out: Output) -> None:
-    """List the sources, how far they have come, and what went wrong.
+    """List sources, their progress and their errors.
 
-    A source is here once a worker with it has run on this store. `state` is that of its next
-    window: leased means that it is being asked.
+    A source is listed after a worker with it has run on this store. `state` is the state of its
+    next window: leased means that the worker is reading the source now.
 
-    In a pipe a line is: queue, name, state, next, last window from, to, messages found, messages
-    put, messages put since it began, attempt, error.
+    In a pipe, each line is: queue, name, state, next, last window from, to, messages found,
+    messages put, messages put since the source started, attempt, error.
 
     \b
     Example:
@@ -80,7 +80,7 @@ def _facts(store: Store, home: str) -> dict[str, Any] | None:
 
 
 def _window(store: Store, home: str) -> Message | None:
-    """Return the window that is being read, or else the next, or else the one that is dead."""
+    """Return the window that is being read, else the next one, else the dead one."""
     for state in ("leased", "next", "leased", "dead"):
         if found := store.ask(Page, Scan(home, state, limit=1)).messages:
             return found[0]

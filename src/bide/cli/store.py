@@ -28,9 +28,9 @@ __all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
 R = TypeVar("R")
 
 NAMED = 8
-"""How many queues an error names if there is no such queue."""
+"""How many existing queues an error names."""
 
-ELSEWHERE = "put something first, or name another one with --url or BIDE_URL"
+ELSEWHERE = "put a message first, or name another store with --url or BIDE_URL"
 
 
 def refuse_lone(url: str) -> None:
@@ -41,14 +41,14 @@ def refuse_lone(url: str) -> None:
     """
     if urlsplit(url).scheme == "memory":
         raise InvalidArgument(
-            f"{mask(url)} lives and dies with this command: it sees nothing that others put, and "
-            "what it puts is lost; name a store that is shared with --url or BIDE_URL, such as "
-            "sqlite:///bide.db"
+            f"{mask(url)} lives and dies with this command: no other process sees its "
+            "messages, and they are lost at the end; name a shared store with --url or BIDE_URL, "
+            "such as sqlite:///bide.db"
         )
 
 
 def refuse_own(queue: str) -> None:
-    """Refuse to put into one of bide's own queues.
+    """Refuse to put into an internal queue of bide.
 
     Raises:
         InvalidArgument: it is one.
@@ -61,7 +61,7 @@ def refuse_own(queue: str) -> None:
 
 
 class NoQueue(click.ClickException):
-    """There is no such queue: a typo, or nothing was ever put into it."""
+    """The queue does not exist: a typo, or nothing was ever put into it."""
 
     exit_code = NOT_DONE
 
@@ -77,12 +77,12 @@ class NoQueue(click.ClickException):
 
 
 class Store:
-    """Opens queues of one store, and closes them all in the end.
+    """Opens queues of one store, and closes all of them at the end.
 
     Args:
         url: of the store, or `None` for the file bide.db in this folder.
-        makes: whether it may make the file of a store that is not there. Whoever looks, or changes
-            what is there, must not: the store of somebody who is in the wrong folder is elsewhere.
+        makes: whether to create the file of a store that does not exist. Commands that only read
+            or change messages must not create it: the user may be in the wrong folder.
     """
 
     def __init__(self, url: str | None, *, makes: bool = False) -> None:
@@ -93,7 +93,7 @@ class Store:
 
     @property
     def shown(self) -> str:
-        """The URL, fit to be shown."""
+        """The URL without its password."""
         return mask(self.url)
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
@@ -106,7 +106,7 @@ class Store:
         return self._stack.enter_context(Queue(name, self.url, max_body=max_body))
 
     def existing(self, name: str) -> Queue:
-        """Open a queue that has to be there.
+        """Open a queue that must exist.
 
         Raises:
             NoQueue: there is no such queue.
@@ -118,9 +118,9 @@ class Store:
         return queue
 
     def told(self, queue: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """Pass on what became of messages; of the first that is not there, look at the queue.
+        """Yield outcomes; at the first message that does not exist, check that the queue exists.
 
-        So nobody pays for a look who has named a queue that is there.
+        So a command that finds its messages needs no extra request.
 
         Raises:
             NoQueue: there is no such queue.
@@ -133,12 +133,12 @@ class Store:
             yield outcome
 
     def must_have(self, queue: str) -> None:
-        """See that there is a queue, as far as one may look.
+        """Check that a queue exists, if the token allows it to be read.
 
         Raises:
             NoQueue: there is no such queue.
         """
-        # Whoever may not look, as with a token to produce alone, is told of the messages.
+        # A token that may only produce gets the outcomes of the messages instead.
         with suppress(StoreError):
             if not self.has(queue):
                 raise NoQueue(f"there is no queue {queue!r}", self, queue)
@@ -147,22 +147,22 @@ class Store:
         """Return the names of the queues that begin with `prefix`.
 
         Args:
-            prefix: how they begin; one that only bide's own have asks for these.
-            own: whether to return as well those that bide keeps for itself.
+            prefix: how they begin; a prefix of internal queues returns these.
+            own: whether to include the internal queues of bide.
         """
         found = self.ask(Names, Queues(prefix)).names
         return [name for name in found if own or is_listed(name, prefix)]
 
     def has(self, queue: str) -> bool:
-        """Tell whether there is such a queue; looking makes no store where there is none."""
+        """Tell whether a queue exists, without creating the store."""
         return self.missing is None and queue in self.ask(Names, Queues(queue)).names
 
     def registers(self) -> list[str]:
-        """Return the names of the queues in which workers say that they are there."""
+        """Return the names of the queues that hold the heartbeats of workers."""
         return [name for name in self.ask(Names, Queues("")).names if is_register(name)]
 
     def ask(self, kind: type[R], command: Command) -> R:
-        """Have a command carried out, and return its reply."""
+        """Run a command, and return its reply."""
         reply = self.lane.call(command)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
@@ -188,7 +188,7 @@ class Store:
 
     @property
     def lane(self) -> Lane:
-        """The way to the store itself."""
+        """The lane to the store."""
         self._may_open()
         if self._lane is None:
             self._lane = open_lane(self.url)
@@ -196,7 +196,7 @@ class Store:
         return self._lane
 
     def at_close(self, callback: Callable[[], object]) -> None:
-        """Have something called when this is closed."""
+        """Call a function when the store is closed."""
         self._stack.callback(callback)
 
     def __enter__(self) -> Self:
@@ -212,23 +212,23 @@ class Store:
 
     @property
     def missing(self) -> Path | None:
-        """The file that would have to be there, if it is not."""
+        """The file of the store, if it does not exist."""
         parts = urlsplit(self.url)
         path = Path(unquote(parts.path.removeprefix("/")))
         file = parts.scheme == "sqlite" and not parts.netloc and bool(parts.path)
         return path.absolute() if file and not path.exists() else None
 
-    def must_stand(self, mend: str = ELSEWHERE) -> None:
-        """Refuse a store that is not there.
+    def must_stand(self, fix: str = ELSEWHERE) -> None:
+        """Refuse a store that does not exist.
 
         Args:
-            mend: what the user might do.
+            fix: what the user can do.
 
         Raises:
             StoreUnavailable: the store is a file, and there is none.
         """
         if (path := self.missing) is not None:
-            raise StoreUnavailable(f"there is no store at {path} yet; {mend}")
+            raise StoreUnavailable(f"there is no store at {path} yet; {fix}")
 
     def _may_open(self) -> None:
         if not self._makes:

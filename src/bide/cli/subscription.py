@@ -29,13 +29,13 @@ __all__ = ["subscription"]
 
 
 class _Unknown(click.ClickException):
-    """There is no such subscription."""
+    """No subscription has this name."""
 
     exit_code = NOT_DONE
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"there is no subscription {name!r}; bide subscription list --all shows which there are"
+            f"there is no subscription {name!r}; bide subscription list --all lists them"
         )
 
 
@@ -52,11 +52,11 @@ STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "ma
 
 @click.group(cls=Group)
 def subscription() -> None:
-    """Say which queues are pushed to which URLs.
+    """Configure which queues are pushed to which URLs.
 
-    A subscription has bide serve, or bide push, send each due message of a queue to a URL, signed
-    as Standard Webhooks has it, or publish it to RabbitMQ. Subscriptions are kept in the store;
-    --url may name a server too.
+    For each subscription, bide serve or bide push sends the due messages of a queue to a URL,
+    signed as in Standard Webhooks, or publishes them to RabbitMQ. The store keeps the
+    subscriptions; --url can also name a server.
 
     \b
     Example:
@@ -66,11 +66,11 @@ def subscription() -> None:
 
 
 namespace_option = text_option(
-    "--namespace", "NAME", "Whose it is; without it, of those in no namespace."
+    "--namespace", "NAME", "The namespace of the subscription; none by default."
 )
 secret_option = click.option(
     "--secret-file", type=click.Path(path_type=Path, allow_dash=True), metavar="PATH",
-    help="A file with a secret of your own, as bide makes them; - for stdin.",
+    help="A file with your own secret, in the format that bide creates; - for stdin.",
 )  # fmt: skip
 
 
@@ -98,34 +98,38 @@ def _header(text: str) -> tuple[str, str]:
 @namespace_option
 @click.option(
     "--header", "headers", type=_header, multiple=True, metavar="'NAME: VALUE'",
-    help="Sent with every request; may be given several times.",
+    help="A header for every request; can be repeated.",
 )  # fmt: skip
 @click.option(
     "--concurrency",
     type=int,
     metavar="N",
-    help="Requests under way at a time; 10, or 500 for RabbitMQ.",
+    help="The maximum number of concurrent requests; 10, or 500 for RabbitMQ.",
 )
-@click.option("--rate", type=float, metavar="N", help="Requests a second; not limited by default.")
-@time_option("--timeout", "Time to answer; 15s.")
-@click.option("--attempts", type=int, metavar="N", help="How often a message is sent; 10.")
-@time_option("--first", "The pause after the first attempt, doubled after each; 10s.")
-@time_option("--ceiling", "The longest of these pauses; 1h.")
+@click.option(
+    "--rate", type=float, metavar="N", help="Requests per second; not limited by default."
+)
+@time_option("--timeout", "How long the receiver may take to answer; 15s.")
+@click.option(
+    "--attempts", type=int, metavar="N", help="The maximum number of attempts per message; 10."
+)
+@time_option("--first", "The delay after the first failed attempt; doubles each time; 10s.")
+@time_option("--ceiling", "The longest of these delays; 1h.")
 @click.option(
     "--failures", type=int, metavar="N",
-    help="After so many failures in a row, the receiver gets no more requests for a while; 5.",
+    help="After so many failures in a row, requests to the receiver stop for a while; 5.",
 )  # fmt: skip
-@time_option("--probe", "For how long, at first; 30s.")
+@time_option("--probe", "How long they stop the first time; 30s.")
 @secret_option
 @on_any_store
 def put(
     store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
     headers: tuple[tuple[str, str], ...], secret_file: Path | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Make a subscription, or replace the one of this name.
+    """Create a subscription, or replace the one of this name.
 
-    RECEIVER is the URL that messages are sent to. The secret of a new subscription is printed, only
-    now. An existing one keeps its secrets, and stays paused if it is.
+    RECEIVER is the URL that messages are sent to. The secret of a new subscription is printed once.
+    An existing subscription keeps its secrets, and stays paused if it is paused.
 
     \b
     Example:
@@ -144,7 +148,7 @@ def put(
 @subscription.command()
 @click.argument("queue")
 @click.option("--to", required=True, metavar="URL", help="https://... or amqp://...")
-@text_option("--name", "NAME", "Of the subscription; the name of the queue by default.")
+@text_option("--name", "NAME", "The name of the subscription; by default the name of the queue.")
 @namespace_option
 @on_any_store
 def add(
@@ -165,12 +169,12 @@ def add(
 
 @subscription.command(name="list")
 @namespace_option
-@flag("--all", "everywhere", help="Those of all namespaces.")
+@flag("--all", "everywhere", help="List all namespaces.")
 @on_store
 def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) -> None:
-    """List the subscriptions, and whether their receivers answer.
+    """List subscriptions and whether their receivers answer.
 
-    In a pipe a line is: namespace, name, queue, URL, state, why.
+    In a pipe, each line is: namespace, name, queue, URL, state, why.
 
     \b
     Example:
@@ -205,11 +209,11 @@ def _cells(one: Named) -> list[Cell]:
 
 @subscription.command()
 @click.argument("name")
-@text_option("--reason", "TEXT", "Why; list shows it.", "")
+@text_option("--reason", "TEXT", "Why; shown by list.", "")
 @namespace_option
 @on_store
 def pause(store: Store, out: Output, name: str, reason: str, namespace: str | None) -> None:
-    """Send nothing more; the messages wait.
+    """Stop sending; the messages wait in the queue.
 
     \b
     Example:
@@ -225,7 +229,7 @@ def pause(store: Store, out: Output, name: str, reason: str, namespace: str | No
 @namespace_option
 @on_store
 def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
-    """Send again, at once, also if sending had stopped because the receiver failed.
+    """Start sending again at once, even if it stopped because the receiver failed.
 
     \b
     Example:
@@ -239,7 +243,7 @@ def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
 @subscription.command()
 @click.argument("name")
 @time_option(
-    "--overlap", "For how long requests are signed with the old secrets as well; 0: not at all.",
+    "--overlap", "How long requests are also signed with the old secrets; 0: not at all.",
     "1d",
 )  # fmt: skip
 @secret_option
@@ -249,7 +253,7 @@ def rotate(
     store: Store, out: Output, name: str, overlap: float, secret_file: Path | None,
     namespace: str | None,
 ) -> None:  # fmt: skip
-    """Sign with a new secret, and print it, only now.
+    """Sign with a new secret, and print it once.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`bide token`: who may use the service."""
+"""`bide token`: the tokens that give access to the server."""
 
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -37,10 +37,10 @@ class _Scopes(click.Choice[str]):
 
 @click.group(cls=Group)
 def token() -> None:
-    """Make, list or revoke the service's tokens.
+    """Create, list or revoke the tokens of the server.
 
-    They are kept in the store, as hashes, and hold for every server on it. A token is for the
-    queues of one namespace, or for the whole store.
+    The store keeps hashes of the tokens; every server on the store accepts them. A token is valid
+    for the queues of one namespace, or for the whole store.
 
     \b
     Example:
@@ -50,20 +50,24 @@ def token() -> None:
 
 
 @token.command()
-@text_option("--namespace", "NAME", "Whose queues it is for; without it, those of the whole store.")
+@text_option(
+    "--namespace",
+    "NAME",
+    "The namespace whose queues it gives access to; by default the whole store.",
+)
 @click.option(
     "--scope", "scopes", multiple=True, required=True,
     type=_Scopes(["produce", "consume", "read", "admin"]),
-    help="What it allows; may be given several times. admin allows everything.",
+    help="What it allows; can be repeated. admin allows everything.",
 )  # fmt: skip
-@time_option("--expires", "For how long it is good; for ever by default.")
+@time_option("--expires", "How long the token is valid; by default it does not expire.")
 @text_option("--name", "TEXT", "What it is used for.", "")
 @on_any_store
 def create(
     store: Store, out: Output, namespace: str | None, scopes: tuple[str, ...],
     expires: float | None, name: str,
 ) -> None:  # fmt: skip
-    """Make a token, and show it: this once.
+    """Create a token, and print it once.
 
     \b
     Example:
@@ -73,7 +77,8 @@ def create(
     expires_ms = None if expires is None else round(expires * 1000)
     if expires_ms == 0:
         raise click.BadParameter(
-            "must be longer than 0; leave it out for 'for ever'", param_hint="'--expires'"
+            "must be longer than 0; without --expires the token does not expire",
+            param_hint="'--expires'",
         )
     text, made = _tokens(store).create(namespace, scopes, expires_ms=expires_ms, name=name)
     if out.as_json:
@@ -85,9 +90,9 @@ def create(
 @token.command(name="list")
 @on_store
 def list_(store: Store, out: Output) -> None:
-    """List the tokens: who they are for and what they allow, not the tokens themselves.
+    """List the tokens: their namespaces and scopes, not the tokens themselves.
 
-    In a pipe a line is: id, namespace, scopes, made, good until, name.
+    In a pipe, each line is: id, namespace, scopes, made, good until, name.
 
     \b
     Example:
@@ -121,7 +126,7 @@ def _cells(one: "Token") -> list[Cell]:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @on_store
 def revoke(store: Store, out: Output, ids: tuple[str, ...]) -> bool:
-    """Refuse tokens from now on; ID is what list shows.
+    """Revoke tokens at once; list shows the IDs.
 
     \b
     Example:
@@ -142,8 +147,8 @@ def _tokens(store: Store) -> "Tokens":
 
     if urlsplit(store.url).scheme in ("http", "https"):
         raise InvalidArgument(
-            f"{store.shown} is a server, which gives nobody its tokens; make tokens with the URL "
-            "of the store that it serves, such as --url sqlite:///bide.db"
+            f"{store.shown} is a server, which does not give out its tokens; use the URL of the "
+            "store that it serves, such as --url sqlite:///bide.db"
         )
     return Tokens(store.lane)
 

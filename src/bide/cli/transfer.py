@@ -37,13 +37,13 @@ UNSET_OPTIONS = {
 @queue_argument
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", metavar="PATH",
-    help="Write to a file, which appears when it is complete.",
+    help="Write to a file, which is created when the export is complete.",
 )  # fmt: skip
 @on_store
 def export(store: Store, out: Output, queue: str, output: str) -> None:
-    """Write a queue as lines of JSON, while it is in use, in flat memory.
+    """Write a queue as lines of JSON, while it is in use, in constant memory.
 
-    A message that somebody holds is written as well: it is ready again after an import.
+    Messages that a worker holds are included: they are ready again after an import.
 
     \b
     Example:
@@ -51,7 +51,9 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
     orders = store.existing(queue)
-    Path(output).parent.stat()  # otherwise the error would name a temporary file
+    Path(
+        output
+    ).parent.stat()  # raises here, where the error names the file and not a temporary one
     count = 0
     with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar:
         with click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file:
@@ -67,26 +69,26 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
 @queue_argument
 @click.argument("file", default="-", metavar="[FILE]")
 @text_option(
-    "--redis-zset", "KEY", "Take over this sorted set of the Redis whose URL replaces FILE."
+    "--redis-zset", "KEY", "Import this sorted set; in place of FILE, give the URL of its Redis."
 )
 @click.option(
     "--scores", type=click.Choice(["auto", "s", "ms"]), default="auto",
-    help="Of a sorted set: whether scores are Unix seconds or milliseconds.",
+    help="For a sorted set: whether scores are Unix seconds or milliseconds.",
 )  # fmt: skip
 @click.option(
     "--body", type=click.Choice(["auto", "json", "text", "bytes"]), default="auto",
-    help="Of a sorted set: what its members are.",
+    help="For a sorted set: the format of its members.",
 )  # fmt: skip
 @text_option(
     "--id-field",
     "NAME",
-    "Of a sorted set: the field of members that are JSON objects which becomes the id.",
+    "For a sorted set of JSON objects: the field that becomes the id.",
 )
 @flag(
     "--remove",
-    help="Of a sorted set: take out what was put, unless its score has changed meanwhile.",
+    help="For a sorted set: remove the imported members, except those whose score has changed.",
 )
-@flag("--dry-run", help="Of a sorted set: only say what would be put.")
+@flag("--dry-run", help="For a sorted set: only print what would be put.")
 @max_body_option
 @on_any_store
 def import_(
@@ -95,12 +97,13 @@ def import_(
 ) -> bool:  # fmt: skip
     """Put messages from an export, or a sorted set in Redis.
 
-    FILE, or stdin, has the lines of an export. What is there already, by its id, is kept as it is,
-    so an import can be repeated. Each thousand lines are a commit; a line that is none stops the
-    import, and the error says which it was.
+    FILE, or stdin, has the lines of an export. A message whose id exists already is kept unchanged,
+    so an import can be repeated. Each thousand lines are one commit. A line that is not valid stops
+    the import; the error says which one.
 
-    Of a sorted set each member becomes a message that is due at its score. Exit code 1 when there
-    is no member, or when members cannot be messages; they stay, and the others are taken.
+    Each member of a sorted set becomes a message that is due at its score. Members that cannot be
+    messages stay in the set; the others are imported. The exit code is 1 if there are such members
+    or no members at all.
 
     \b
     Example:
@@ -119,7 +122,7 @@ def import_(
             "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset"
         )
     if file.startswith(("redis", "unix:")) and "://" in file:
-        raise usage_error("to take over a sorted set name it with --redis-zset KEY")
+        raise usage_error("to import a sorted set, name it with --redis-zset KEY")
     stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
     with Bar(f"importing bytes into {queue}", _size(stream)) as bar:
         imported = store.queue(queue, max_body).load(_counted(stream, bar))
@@ -148,7 +151,7 @@ def _load_set(
     store: Store, name: str, url: str, key: str, max_body: int, *, dry_run: bool, **options: Any
 ) -> LoadedSet:
     with ExitStack() as stack:
-        if dry_run and store.missing is not None:  # looking must not make a store
+        if dry_run and store.missing is not None:  # a dry run must not create a store
             queue = stack.enter_context(Queue(name, "memory://dry-run", max_body=max_body))
         else:
             queue = store.queue(name, max_body)
@@ -168,7 +171,7 @@ def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run
     if out.as_json:
         facts |= {"reasons": reasons, "dry_run": dry_run}
     there = f", {loaded.kept:,} were there already" if loaded.kept else ""
-    moved = f", {loaded.rescheduled:,} of these at another moment" if loaded.rescheduled else ""
+    moved = f", {loaded.rescheduled:,} of these with another due time" if loaded.rescheduled else ""
     verb = "would be" if dry_run else "are"
     mark = DONE if loaded.stored or loaded.kept else NOTHING
     sentence = f"{_new(loaded.stored, verb)} in {queue}{there}{moved}"

@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def port_address(text: str) -> tuple[str, int]:
-    """Read where to serve: "9464" (this machine alone), "0.0.0.0:9464", "[::1]:9464"."""
+    """Parse the address to serve at: "9464" (this machine only), "0.0.0.0:9464", "[::1]:9464"."""
     host, _, port = text.rpartition(":")
     if port.isdigit() and 1 <= int(port) <= 65_535:
         return host.strip("[]") or LOOPBACK, int(port)
@@ -24,8 +24,8 @@ def port_address(text: str) -> tuple[str, int]:
 def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
         raise click.UsageError(
-            "how many messages a handler has at a time is said where it is registered: "
-            "@app.handler(..., concurrency=N); --processes says how many processes there are",
+            "set the concurrency of a handler where it is registered: "
+            "@app.handler(..., concurrency=N); --processes sets the number of processes",
             ctx,
         )
 
@@ -38,40 +38,40 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
     default=1,
     show_default=True,
     metavar="N",
-    help="How many processes share the work.",
+    help="The number of worker processes.",
 )
 @click.option(
     "--url",
     metavar="URL",
-    help="The store, instead of the one that the app or BIDE_URL names.",
+    help="The store. By default the one of the app, else BIDE_URL.",
 )
 @click.option(
     "--queues",
     metavar="NAMES",
-    help="Only these, with commas between them; by default all that have a handler.",
+    help="Work on these queues only, separated by commas; by default on all with a handler.",
 )
 @click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
 @grace_option("handlers")
-@click.option("--reload", is_flag=True, help="Start anew when Python files in this folder change.")
+@click.option("--reload", is_flag=True, help="Restart when Python files in this folder change.")
 @click.option(
     "--health-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="A file that is there, and touched every second, while the worker is well.",
+    help="A file that exists, and is touched every second, while the worker is healthy.",
 )
 @click.option(
     "--health-port",
     type=port_address,
     metavar="[HOST:]PORT",
-    help="Answer HTTP there: 200 while the worker is well, else 503 and why. Without a host, only "
-    "this machine reaches it; 0.0.0.0:8080 is for all addresses.",
+    help="Answer HTTP health checks: 200 while the worker is healthy, else 503 and the reason. "
+    "Without a host, only this machine can connect; 0.0.0.0:8080 listens on all addresses.",
 )
 @click.option(
     "--metrics",
     type=port_address,
     metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics there. Without a host, only this machine reaches them; "
-    "0.0.0.0:9464 is for all addresses.",
+    help="Serve Prometheus metrics. Without a host, only this machine can connect; "
+    "0.0.0.0:9464 listens on all addresses.",
 )
 @rabbitmq_option()
 @log_options("handled")
@@ -94,12 +94,12 @@ def worker(
 ) -> None:
     """Run the handlers of an app.
 
-    MODULE:APP is where the app is: shop:app is `app = bide.App()` in shop.py, here or installed.
-    The store is that of --url, or the one that the app names, or else BIDE_URL.
+    MODULE:APP names the app: shop:app is `app = bide.App()` in shop.py, in this folder or
+    installed. The store is the one of --url, else the one that the app names, else BIDE_URL.
 
-    SIGTERM and Ctrl-C let handlers finish within the grace time; what has not finished then is
-    handed back, untouched. A second one hands back at once. SIGHUP starts the processes anew, one
-    after the other, with the code that is there now. A process that dies is replaced.
+    On SIGTERM or Ctrl-C, handlers get the grace time to finish; then the worker returns unfinished
+    messages to the queue, and their attempt does not count. A second signal returns them at once.
+    SIGHUP restarts the processes one by one with the current code. A process that dies is replaced.
 
     \b
     Example:
@@ -118,10 +118,10 @@ def worker(
     from bide.worker.process.supervisor import Supervisor, command_of
 
     if url is not None:
-        opener(url)  # refuses what is no URL of a store
-        # Not on the command line of the processes, where everybody could read a password.
+        opener(url)  # raises if it is not the URL of a store
+        # Not on the command line of the processes, where other users could read a password.
         os.environ["BIDE_URL"] = url
-    intakes(rabbitmq)  # refuses what cannot be
+    intakes(rabbitmq)  # raises if a URL is not valid
     os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)
     names = [name.strip() for name in (queues or "").split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)

@@ -25,7 +25,7 @@ __all__ = ["demo"]
     default=5_000,
     show_default=True,
     metavar="N",
-    help="How many orders come.",
+    help="The number of orders.",
 )
 @click.option(
     "--seconds",
@@ -33,7 +33,7 @@ __all__ = ["demo"]
     default=8,
     show_default=True,
     metavar="S",
-    help="For how long they come; the last time out 4 s later.",
+    help="How long orders arrive; the last ones time out 4 s later.",
 )
 @click.option(
     "--workers",
@@ -41,7 +41,7 @@ __all__ = ["demo"]
     default=3,
     show_default=True,
     metavar="N",
-    help="How many workers there are; one of them is killed.",
+    help="The number of workers; one of them is killed.",
 )
 @click.option("--keep", is_flag=True, help="Keep the folder with the store and the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -49,16 +49,16 @@ __all__ = ["demo"]
 def demo(
     ctx: click.Context, orders: int, seconds: float, workers: int, keep: bool, as_json: bool
 ) -> None:
-    """Watch orders time out on time, and see it proved.
+    """Watch orders time out on time, with a proof.
 
-    A shop puts orders, each with a time-out of a few seconds, and cancels the time-outs of those
-    that are paid. Workers in other processes handle the rest. One worker is killed with -9 with its
-    hands full; its orders come to the others when its leases lapse. All of it happens on a SQLite
-    file in a temporary folder.
+    A shop puts orders with a timeout of a few seconds each, and cancels the timeouts of paid
+    orders. Workers in other processes handle the rest. One worker is killed with -9 while it holds
+    orders; the others get them when its leases lapse. The store is a SQLite file in a temporary
+    folder.
 
-    Each process writes down what it did. At the end this is held against the store: every unpaid
-    order was handled, none that was paid in time was, every second handling comes from a lapsed
-    lease, and the audit balances. Exit code 1 if not.
+    Each process records what it did. At the end the demo compares the records with the store: every
+    unpaid order was handled, no order that was paid in time was handled, every second handling
+    comes from a lapsed lease, and the audit balances. If not, the exit code is 1.
 
     \b
     Example:

@@ -19,24 +19,24 @@ SHORTEST = 0.1
 
 @click.command()
 @prefix_argument
-@time_option("--interval", "How often to look.", "1s")
-@flag("--once", help="Look once, and leave.")
+@time_option("--interval", "How often to refresh.", "1s")
+@flag("--once", help="Print once and exit.")
 @on_store
 def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> None:
     """Watch queues and workers, live.
 
     All queues of the store, or those whose names begin with PREFIX.
 
-    Ctrl-C and SIGTERM end it. Without a terminal it looks once; with --json it prints an object for
-    each look.
+    Ctrl-C and SIGTERM end it. Without a terminal it prints once; with --json it prints one object
+    per refresh.
 
-    In a pipe a line is: "queue", name, delayed, ready, leased, dead, seconds late, the
-    counters of `bide counts`, and the median and the 99th percentile of the lateness of deliveries
-    of the last minute, in seconds; or "worker", name, how many it holds, of which queues.
+    In a pipe, each line is: "queue", name, delayed, ready, leased, dead, seconds late, the counters
+    of `bide counts`, and the median and the 99th percentile of the lateness of deliveries in the
+    last minute, in seconds; or "worker", name, the number of messages that it holds, their queues.
 
-    With --url http://... it reads the server's event stream, and waits for a server that is down.
-    Workers are those of `bide worker`, clients that claim by HTTP, and every other holder of
-    messages.
+    With --url http://... it reads the event stream of the server, and waits while the server is
+    down. The workers are those of `bide worker`, clients that claim over HTTP, and every other
+    holder of messages.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
                 _print_all(out, poller)
             else:
                 _watch(out, poller)
-    except KeyboardInterrupt:  # the way to leave
+    except KeyboardInterrupt:  # this is how users end it
         return
     finally:
         poller.close()
