@@ -29,26 +29,26 @@ __all__ = ["FOREVER", "Consumer", "Judge"]
 
 FOREVER = float("inf")
 CLEANUP = 5.0
-"""Seconds for an async handler to end after it was interrupted because its time was over."""
+"""Seconds that an async handler gets to end after its timeout interrupted it."""
 AGAIN = 1.0
-"""After so many seconds at most an extension that failed is tried again."""
+"""The longest delay, in seconds, before a failed extension is retried."""
 
 Judge = Callable[[Handling, BaseException], Verdict | None]
 
 
 class Consumer:
-    """Works on one queue.
+    """Claims the messages of one queue, runs their handlers and settles them.
 
     Args:
         queue_handlers: the queue and its handlers.
         around: the middleware, outermost first.
-        state: what handlers share.
+        state: the `App.state` that handlers share.
         store_client: runs its commands on the store.
-        holder: as whom it claims.
-        started: called when deliveries were started.
+        holder: the name of the holder in its claims.
+        started: called after deliveries were started.
         crash_isolation: shared by the consumers of a process; by default the consumer has its own.
-        judge: says what becomes of a message whose handler raised; `policy.judge` otherwise, also
-            where it has no opinion.
+        judge: decides how to settle a message whose handler raised; if it returns `None`,
+            `policy.judge` decides.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Consumer:
     # Tasks that run as long as the consumer.
 
     async def claim(self) -> None:
-        """Claim what can be started, and start it."""
+        """Claim messages while there is room, and start them."""
         queue_handlers, prefetch = self.queue_handlers, self._prefetch
         while True:
             room = policy.room(
@@ -116,19 +116,21 @@ class Consumer:
                 if not _leaving():
                     continue  # it was recalled
                 if not self._asking.cancelled() and self._asking.exception() is None:
-                    self.give_back(self._asking.result())  # it came in this very moment
+                    self.give_back(
+                        self._asking.result()
+                    )  # the reply came together with the cancellation
                 raise
             self.start(reply)
 
     async def settle(self) -> None:
-        """Tell the store what became of messages: all that ended meanwhile at a time."""
+        """Settle messages in batches: all that ended since the last batch."""
         while True:
             await self._settling.tell_all()
             if self.quiet:
                 self._quiet.set()
 
     async def beat(self) -> None:
-        """Extend the leases of what runs, all with one command a beat, and miss those lost."""
+        """Extend the leases of running messages, one command a beat; give up lost leases."""
         beat = pause = self._lease / 3
         while True:
             await sleep(self._clock, pause)
@@ -155,17 +157,17 @@ class Consumer:
 
     @property
     def stuck(self) -> bool:
-        """Whether all its places are taken by handlers that do not return."""
+        """Whether handlers past their timeout occupy all its places."""
         return self._stuck_handlers.stuck
 
     def current(self) -> Tally:
-        """Return what was done so far, and how much is under way."""
+        """Return the totals so far, and how much is running."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
         self._add_up()
         return self.tally
 
     async def report(self) -> None:
-        """Say now and then in one line what was done."""
+        """Log a summary every `delivery_log.SUMMARY` seconds."""
         while True:
             await sleep(self._clock, delivery_log.SUMMARY)
             self._summary.tell(self.current(), self._clock.monotonic())
@@ -174,22 +176,22 @@ class Consumer:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing runs whose outcome counts, and nothing is left to be settled."""
+        """Whether no handler runs whose outcome counts, and nothing is left to settle."""
         busy = self._settling.busy or self._prefetch.waiting
         return not busy and all(one.gone for one in self.running)
 
     def leave(self) -> None:
-        """Start nothing more: what waits for a place goes back."""
+        """Start nothing more; return prefetched messages to the queue."""
         self._hand_back(self._prefetch.take_all())
 
     async def until_quiet(self) -> None:
-        """Wait until nothing is left to be done; nothing new may be claimed any more."""
+        """Wait until all messages are settled. Cancel `claim` first."""
         while not self.quiet:
             self._quiet.clear()
             await self._quiet.wait()
 
     def hand_back(self) -> None:
-        """Interrupt what runs, and hand it back untouched when it has ended."""
+        """Interrupt handlers, and release their messages; the attempt does not count."""
         self._leaving = True
         for one in self._held():
             if one.handler.is_async:
@@ -199,13 +201,13 @@ class Consumer:
         self._settling.look()
 
     def abandon(self) -> None:
-        """Hand back what still runs, though it was interrupted."""
+        """Release the messages of handlers that still run after the interruption."""
         for one in self._held():
             self._give_up(one)
         self._settling.look()
 
     def close(self) -> None:
-        """Say what was done since the last summary, and let go of the threads."""
+        """Log the last summary, and stop the threads."""
         self._summary.tell(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
@@ -219,9 +221,9 @@ class Consumer:
     # One delivery.
 
     def start(self, reply: Claimed) -> None:
-        """Start what a claim has brought, as far as there are places; let the rest wait."""
-        # The lease counts from now, not from the store's moment: their clocks may differ. If the
-        # reply had to wait for this loop, the first extension tells the truth.
+        """Start claimed messages while places are free; the rest waits."""
+        # The lease counts from now, not from the time of the store: their clocks may differ. If
+        # this loop was late to read the reply, the first extension finds a lost lease.
         now = self._clock.monotonic()
         waiting = self._prefetch.waiting
         self.tally.claims += 1
@@ -249,7 +251,7 @@ class Consumer:
             self._wait(self._prefetch.hold)
 
     def _may_begin(self, one: Handling, now: float) -> bool:
-        """Hand back a suspect, for a little later, while another one runs in this process."""
+        """Release a suspect with a short delay while another one runs in this process."""
         if not is_suspect(one.message):
             return True
         if self._crash_isolation.admit(one):
@@ -260,7 +262,7 @@ class Consumer:
         return False
 
     def give_back(self, reply: Claimed) -> None:
-        """Hand back what a claim has brought, untouched."""
+        """Release the messages of a claim; their attempt does not count."""
         now = self._clock.monotonic()
         handler = any_handler(self.queue_handlers)
         back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
@@ -282,7 +284,7 @@ class Consumer:
         self._timer = self._clock.call_later(self._loop, seconds, self._look_at_waiting)
 
     def _look_at_waiting(self) -> None:
-        """Hand back what has waited too long for a place; look again while something waits."""
+        """Release messages that waited too long for a place; repeat while any waits."""
         self._timer = None
         now = self._clock.monotonic()
         if over := self._prefetch.overdue(now):
@@ -292,7 +294,7 @@ class Consumer:
             self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
 
     def _recall(self) -> None:
-        """Let no claim wait that asks for more than there is room for now."""
+        """Cancel the waiting claim: it asks for more messages than there is room for now."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -304,9 +306,9 @@ class Consumer:
         self.vacancy.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
-        """A handler has returned or raised."""
+        """Settle a delivery whose handler has returned or raised."""
         del self.running[one]
-        if one.message.failures:  # else it is no suspect
+        if one.message.failures:  # only a message with failures can be a suspect
             self._crash_isolation.left(one)
         now = self._clock.monotonic()
         one.took = took = now - one.began
@@ -337,7 +339,7 @@ class Consumer:
             delivery_log.unusual(one, error)
         try:
             return policy.judge(one.message, error, one.handler.retry, self._chance())
-        except Exception as mistake:  # noqa: BLE001  (of an exception that a user wrote)
+        except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
             delivery_log.misjudged(one, error, mistake)
             return policy.misjudged(one.message, error, mistake, one.handler.retry)
 
@@ -353,7 +355,7 @@ class Consumer:
             self._run_away(one)
 
     def _run_away(self, one: Handling) -> None:
-        """Give up what goes on past its time: its attempt has failed, whatever comes of it."""
+        """Fail the attempt of a handler that continues past its timeout."""
         if one.gone or one not in self.running:
             return
         verdict = policy.judge(

@@ -6,19 +6,19 @@ from bide.model.message import Message
 __all__ = ["CrashIsolation", "is_suspect"]
 
 PAUSE = 0.5
-"""A suspect that may not begin is due again after so many seconds at least."""
+"""The shortest delay, in seconds, of a suspect that may not start yet."""
 
 SPACING = 0.02
-"""So many seconds lie between two that are handed back: however many there are, each process sees
-fifty of them a second at most."""
+"""Seconds between the due times of two released suspects: however many there are, each process
+claims at most fifty of them a second."""
 
 
 def is_suspect(message: Message) -> bool:
     """Tell whether a message, as it was claimed, may be what kills processes.
 
-    Its last attempt ended in a lapse, and the one before did too, or no attempt comes after this
-    one. Who was merely beside another when that killed their process has one lapse, and so has who
-    was held by a process that was killed from outside: they run as always.
+    A suspect's last attempt ended in a lapse, and the one before did too, or this is its last
+    attempt. A message that only ran beside a suspect, or in a process that was killed from outside,
+    has one lapse: it runs as usual.
 
     Example:
         >>> from bide.model.message import LAPSED, Failure
@@ -34,20 +34,19 @@ def is_suspect(message: Message) -> bool:
 
 
 def _lapsed_before(message: Message, back: int) -> bool:
-    """Tell whether the attempt so many before this one ended in a lapse."""
+    """Tell whether the attempt `back` before this one ended in a lapse."""
     if len(message.failures) < back:
         return False
     failure = message.failures[-back]
-    # One of before a revival is not counted: it has all its attempts anew.
+    # A failure before a revival does not count: the attempts started again from 0.
     return failure.lapsed and failure.attempt == message.attempt - back
 
 
 class CrashIsolation:
     """Lets one suspect run at a time in this process, over all its queues.
 
-    The others are handed back untouched, to be due a little later: held here they would lapse
-    together with the one that kills the process, and handed back at once they would be claimed
-    again at once.
+    The others are released with a short delay. If they stayed here, they would lapse together with
+    the one that kills the process; without a delay they would be claimed again at once.
     """
 
     def __init__(self) -> None:
@@ -55,24 +54,24 @@ class CrashIsolation:
         self._free_from = 0.0
 
     def admit(self, one: Handling) -> bool:
-        """Tell whether a suspect may begin; if so, it is the only one until it has left."""
-        # What no longer counts has been settled: should it never end, the others need not wait.
+        """Tell whether a suspect may start; if so, no other may until it has left."""
+        # A delivery that is gone is settled: even if its handler never ends, the others may start.
         if self._one is not None and not self._one.gone:
             return False
         self._one = one
         return True
 
     def left(self, one: Handling) -> None:
-        """A delivery, suspect or not, has ended or was handed back."""
+        """Admit the next suspect if this delivery, which has ended or was released, was one."""
         if self._one is one:
             self._one = None
 
     def delay(self, now: float, chance: float) -> int:
-        """Return in how many milliseconds one that may not begin is due again.
+        """Return the delay, in milliseconds, of a suspect that may not start yet.
 
         Args:
             now: by the monotonic clock.
-            chance: 0 to 1, so that several processes do not ask at the same moments.
+            chance: 0 to 1, so that several processes do not claim at the same time.
         """
         self._free_from = max(self._free_from, now + PAUSE) + SPACING
         return round((self._free_from - now + PAUSE * chance) * 1000)

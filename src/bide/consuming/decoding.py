@@ -1,4 +1,4 @@
-"""From a stored body to the value that a handler is annotated to take."""
+"""Decode a stored body into the type that a handler is annotated with."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,20 +15,20 @@ Decode = Callable[[Message], Any]
 
 
 class Unfit(Exception):
-    """A body is not what its handler is annotated to take; trying again would not help."""
+    """A body does not fit the annotation of its handler; a retry would not help."""
 
 
 def decoder(kind: Any, what: str) -> Decode:
-    """Return what makes a value of a type out of a message's body.
+    """Return a function that decodes the body of a message into a type.
 
     Args:
         kind: a dataclass, a `TypedDict`, a msgspec `Struct`, a pydantic model, or anything that
             msgspec knows, such as `list[int]`; `bytes` takes bodies that were put as bytes, and
-            `Any` whatever there is.
-        what: whose parameter it is, for the error.
+            `Any` takes every body.
+        what: the owner of the parameter, for the error.
 
     Raises:
-        InvalidArgument: nobody knows how to make a value of this type.
+        InvalidArgument: this type cannot be decoded.
     """
     if kind is Any or kind is object:
         return lambda message: message.body
@@ -54,12 +54,12 @@ def _refusal(kind: Any, what: str, why: str) -> InvalidArgument:
 
 
 def _validate(kind: Any, value: Any) -> Any:
-    """Make a model of pydantic's inside of something else, as in `list[Order]`."""
+    """Validate a pydantic model inside another type, as in `list[Order]`."""
     return kind.model_validate(value)
 
 
 def _strange(info: Any, seen: set[int]) -> Any:
-    """Find a type that neither msgspec nor pydantic knows, which msgspec tells only on use."""
+    """Find a type that neither msgspec nor pydantic knows; msgspec would report it only on use."""
     if isinstance(info, msgspec.inspect.CustomType):
         return None if hasattr(info.cls, "model_validate") else info.cls
     if id(info) in seen or not isinstance(info, msgspec.Struct):
@@ -85,7 +85,7 @@ def _json(decode: Callable[[bytes], Any], kind: Any) -> Decode:
             raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
         try:
             return decode(message.data)
-        except Exception as error:  # whatever a user's own validation raises
+        except Exception as error:  # validation code of the user may raise anything
             raise Unfit(f"the body is no {_name(kind)}: {error}") from error
 
     return to_value

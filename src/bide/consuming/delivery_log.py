@@ -1,4 +1,4 @@
-"""What the worker's log says about deliveries, each with the same fields for machines."""
+"""Log deliveries, each with the same fields for machines."""
 
 import logging
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ __all__ = [
 ]  # fmt: skip
 
 SUMMARY = 10.0
-"""Every so many seconds a line says what was done on a queue."""
+"""Seconds between two summaries of a queue."""
 
 QUIET = frozenset({"acked", "discarded", "released"})
-"""What needs nobody's attention: a line for each only when details are wanted."""
+"""Outcomes that need no attention: logged one by one at debug only."""
 
 _log = logging.getLogger("bide.worker.delivery")
 
@@ -34,7 +34,7 @@ _log = logging.getLogger("bide.worker.delivery")
 def settled(
     pairs: Sequence[tuple[Handling, Verdict]], outcomes: Sequence[Outcome], results: Sequence[str]
 ) -> None:
-    """Say what became of messages, once the store has it."""
+    """Log the outcomes of messages after the store confirmed them."""
     detailed = _log.isEnabledFor(logging.DEBUG)
     if not detailed and QUIET.issuperset(results):
         return
@@ -66,11 +66,11 @@ def settled(
 
 
 class Summary:
-    """Says in one line what was done on a queue since the last time, if anything was.
+    """Logs in one line what was done on a queue since the last summary, if anything.
 
     Args:
         queue: its name.
-        now: by the monotonic clock.
+        now: in seconds of the monotonic clock.
     """
 
     def __init__(self, queue: str, now: float) -> None:
@@ -79,7 +79,7 @@ class Summary:
         self._outcomes: dict[str, int] = {}
 
     def tell(self, tally: Tally, now: float) -> None:
-        """Say what has come to pass meanwhile."""
+        """Log what was done since the last summary."""
         known, seconds = self._outcomes, now - self._since
         self._outcomes, self._since = dict(tally.outcomes), now
         done = {
@@ -97,7 +97,7 @@ class Summary:
 
 
 def lost(one: Handling, why: str) -> None:
-    """Say that a lease was lost under a running handler."""
+    """Log that the lease of a running handler was lost."""
     _log.warning(
         "%s: the lease was lost while %s ran: %s", one, one.handler.name, why,
         extra=_fields(one, "lost"),
@@ -105,7 +105,7 @@ def lost(one: Handling, why: str) -> None:
 
 
 def apart(one: Handling) -> None:
-    """Say that a message is suspected of killing processes."""
+    """Log that a message is suspected of killing processes."""
     _log.warning(
         "%s: its lease has lapsed too often; it may be what kills its process, and runs without "
         "others like it", one, extra=_fields(one, "suspect"),
@@ -113,18 +113,18 @@ def apart(one: Handling) -> None:
 
 
 def overrun(one: Handling, stuck: int, places: int) -> None:
-    """Say that a handler did not end in its time, and goes on."""
-    what, mend = "keeps its thread", "Let it look at delivery.lost, or make it async"
+    """Log that a handler continues past its timeout."""
+    what, fix = "keeps its thread", "Let it look at delivery.lost, or make it async"
     if one.handler.is_async:
-        what, mend = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
+        what, fix = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
     _log.error(
         "%s: %s goes on past its timeout and %s; %d of %d places are taken like that. %s",
-        one, one.handler.name, what, stuck, places, mend, extra=_fields(one, "timeout"),
+        one, one.handler.name, what, stuck, places, fix, extra=_fields(one, "timeout"),
     )  # fmt: skip
 
 
 def stuck(queue: str) -> None:
-    """Say that a queue stands still in this process."""
+    """Log that a queue stands still in this process."""
     _log.error(
         "%s: all its places are taken by handlers that went on past their timeout; nothing more "
         "of it is begun in this process", queue, extra={"queue": queue},
@@ -132,7 +132,7 @@ def stuck(queue: str) -> None:
 
 
 def unusual(one: Handling, error: BaseException) -> None:
-    """Say that something came out of a handler that usually ends a program."""
+    """Log that a handler raised an exception that usually ends a program."""
     _log.error(
         "%s: %s raised %r; the worker goes on, and the attempt has failed",
         one, one.handler.name, error, extra=_fields(one, "failed"),
@@ -140,7 +140,7 @@ def unusual(one: Handling, error: BaseException) -> None:
 
 
 def misjudged(one: Handling, error: BaseException, mistake: Exception) -> None:
-    """Say that an exception is itself broken."""
+    """Log that the code of an exception failed itself."""
     _log.error(
         "%s: %s raised a %s whose own code failed", one, one.handler.name, type(error).__name__,
         extra=_fields(one, "failed"), exc_info=mistake,
@@ -148,7 +148,7 @@ def misjudged(one: Handling, error: BaseException, mistake: Exception) -> None:
 
 
 def too_late(one: Handling, error: BaseException | None) -> None:
-    """Say that a handler has ended whose outcome no longer counts."""
+    """Log that a handler ended whose outcome no longer counts."""
     _log.info(
         "%s: %s has ended (%s), which no longer counts", one, one.handler.name,
         "well" if error is None else type(error).__name__, extra=_fields(one, "late"),

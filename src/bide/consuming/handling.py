@@ -1,4 +1,4 @@
-"""A delivery as a handler sees it, and what the worker remembers about it meanwhile."""
+"""A delivery as a handler sees it, with the state that the worker keeps about it."""
 
 import asyncio
 import threading
@@ -23,11 +23,11 @@ BY_RETURNING = (
 
 
 class Handling(Delivery):
-    """A message in the hands of a handler. The worker keeps its lease, and settles it.
+    """A message that a handler runs for. The worker extends its lease, and settles it.
 
-    A handler that wants it takes a parameter annotated with `bide.Handling`, or with its base class
-    `bide.Delivery`. The ways to settle of the latter raise `Unsupported` here: a handler returns,
-    or raises, and so says what becomes of its message.
+    To receive it, a handler takes a parameter annotated with `bide.Handling` or with its base class
+    `bide.Delivery`. The settling methods of `Delivery` raise `Unsupported` here: a handler settles
+    its message by returning or raising.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Handling(Delivery):
         self.claimed = claimed
         self.settled = False
         self.handler = handler
-        """What handles it."""
+        """The handler of the message."""
         self.state = state
         """The `App.state` of this worker."""
         self.arrived = 0.0
@@ -51,16 +51,16 @@ class Handling(Delivery):
         self.began = 0.0
         """When its handler was started, by the monotonic clock."""
         self.took = 0.0
-        """For how many seconds it ran, once it has ended."""
+        """How many seconds it ran; set after its end."""
         self.expires = 0.0
-        """Until when the worker may believe to hold it, by the monotonic clock."""
+        """When the lease ends as far as the worker knows, by the monotonic clock."""
         self.given: Any = None
-        """What the chain of its queue has prepared for the handler: the tick, the window."""
+        """The tick of a schedule, or the window of a source."""
         self.gone = False
-        """Whether what comes of the handler no longer counts."""
+        """Whether the outcome of the handler no longer counts."""
         self.timed_out = False
         self.task: asyncio.Task[None] | None = None
-        """What runs it on the loop."""
+        """The task that runs it on the loop."""
         self.timer: Timer | None = None
         self._event: threading.Event | None = None
 
@@ -69,34 +69,34 @@ class Handling(Delivery):
 
     @property
     def lateness(self) -> float:
-        """How long after its due moment its handler was started, in seconds."""
+        """How long after its due time its handler was started, in seconds."""
         waited = self.began - self.arrived if self.began else 0.0
         return (self.claimed - self.message.due) / 1000 + waited
 
     @property
     def lost(self) -> threading.Event:
-        """Set when what comes of this handler no longer counts.
+        """An event that is set when the outcome of this handler no longer counts.
 
-        The lease was lost to somebody else, the time allowed is over, or the worker is leaving and
-        has handed the message back. A plain handler that takes long looks at it now and then, and
-        returns; one that is a coroutine function is cancelled instead.
+        This happens when the lease was lost, the timeout has passed, or the worker stops and has
+        released the message. A long-running plain handler checks it now and then, and returns; an
+        async handler is cancelled instead.
         """
         event = self._event
         if event is None:
             event = self._event = threading.Event()
-        if self.gone:  # after the event was made known: whoever sets `gone` looks in turn
+        if self.gone:  # checked after the event is stored: `lose` sets `gone` first
             event.set()
         return event
 
     def lose(self) -> None:
-        """Let the handler know that what comes of it no longer counts."""
+        """Tell the handler that its outcome no longer counts."""
         self.gone = True
         if self._event is not None:
             self._event.set()
         self.cancel()
 
     def cancel(self) -> None:
-        """Interrupt an async handler; a plain one goes on."""
+        """Interrupt an async handler; a plain one continues."""
         if self.handler.is_async and self.task is not None:
             self.task.cancel()
 

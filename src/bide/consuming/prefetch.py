@@ -1,4 +1,4 @@
-"""Claiming a little ahead: what waits in this process for one of its places."""
+"""Prefetch messages: claim more than there are free places, if they start soon."""
 
 from collections import deque
 
@@ -7,29 +7,28 @@ from bide.consuming.handling import Handling
 __all__ = ["HOLD", "MOST", "Prefetch"]
 
 SOON = 0.02
-"""What is claimed ahead is to be started within so many seconds, by the pace of late."""
+"""Prefetched messages should start within so many seconds, by the recent pace."""
 
 MOST = 960
-"""How many messages of one queue wait in a process at most: so many a crash delays beside those
-that ran, and so many others cannot take meanwhile."""
+"""How many messages of one queue a process prefetches at most: a crash delays them, and other
+processes cannot take them."""
 
 HOLD = 0.05
-"""After so many seconds what waits is handed back, for others to start."""
+"""Seconds after which a prefetched message is released, so that others can start it."""
 
 SLOW = 1.0
-"""The pace, in seconds a delivery, that is assumed until another one has been seen: so slow that
-nothing is claimed ahead."""
+"""The initial pace, in seconds a delivery: so slow that nothing is prefetched."""
 
 WEIGHT = 0.05
-"""How much the last delivery says about the next."""
+"""The weight of the last delivery in the pace."""
 
 
 class Prefetch:
-    """The messages of a queue that were claimed before a place was free, and how many may be.
+    """The prefetched messages of a queue, and how many there may be.
 
-    Handlers that end at once free their places in ones and twos. If no more were claimed than
-    these, each claim would be a commit for a handful of messages; so as many more are claimed as
-    are going to be started at once anyway. Handlers that take their time get nothing ahead.
+    Fast handlers free one or two places at a time. If a claim took only so many messages, each
+    commit would be for a handful. So a claim prefetches the messages that will start within about
+    20 ms anyway. Slow handlers prefetch nothing.
 
     Args:
         concurrency: how many places there are.
@@ -38,23 +37,23 @@ class Prefetch:
 
     def __init__(self, concurrency: int, lease: float) -> None:
         self.waiting: deque[Handling] = deque()
-        """In the order in which they are going to be started."""
+        """In the order in which they will start."""
         self.hold = min(HOLD, lease / 4)
-        """For how many seconds a message may wait; its lease is not extended meanwhile."""
+        """How many seconds a message may wait; its lease is not extended during that time."""
         self._soon = min(SOON, lease / 10) * concurrency
         self._pace = SLOW
 
     @property
     def most(self) -> int:
-        """How many may wait, by the pace of late."""
+        """How many may wait, by the recent pace."""
         return MOST if self._soon > MOST * self._pace else int(self._soon / self._pace)
 
     def ended(self, took: float) -> None:
-        """A delivery has taken so many seconds."""
+        """Update the pace with the duration of a delivery, in seconds."""
         self._pace += (took - self._pace) * WEIGHT
 
     def overdue(self, now: float) -> list[Handling]:
-        """Take out and return what has waited too long; the pace was not what it seemed."""
+        """Remove and return messages that waited too long; the pace estimate was wrong."""
         over = []
         while self.waiting and self.waiting[0].arrived + self.hold <= now:
             over.append(self.waiting.popleft())
@@ -63,7 +62,7 @@ class Prefetch:
         return over
 
     def take_all(self) -> list[Handling]:
-        """Take out and return everything."""
+        """Remove and return all prefetched messages."""
         everything = list(self.waiting)
         self.waiting.clear()
         return everything

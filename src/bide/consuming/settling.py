@@ -1,4 +1,4 @@
-"""Settling: the store is told what became of messages, all that ended meanwhile at a time."""
+"""Settle messages in batches: all that ended since the last batch."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,12 +15,12 @@ Pairs = list[tuple[Handling, Verdict]]
 
 
 class Settling:
-    """What is to be told to the store of one queue, and what is being told.
+    """Collects the outcomes of one queue, and sends them to the store.
 
     Args:
         queue: its name.
         store_client: runs its commands on the store.
-        told: called with what the store was told, and what it has answered.
+        told: called with the deliveries of a batch and the outcomes from the store.
     """
 
     def __init__(
@@ -35,20 +35,20 @@ class Settling:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something that the store does not know yet."""
+        """Whether the store has not confirmed all outcomes yet."""
         return self._telling or bool(self._pairs)
 
     def add(self, one: Handling, verdict: Verdict) -> None:
-        """Have the store told what becomes of a message."""
+        """Settle a message with the next batch."""
         self._pairs.append((one, verdict))
         self._news.set()
 
     def look(self) -> None:
-        """Let `tell_all` return, even if there is nothing to tell."""
+        """Let `tell_all` return, even without outcomes to send."""
         self._news.set()
 
     async def tell_all(self) -> None:
-        """Wait for something to tell, and tell it, however long the store is away."""
+        """Wait for outcomes, and send them; retry as long as the store is unavailable."""
         await self._news.wait()
         self._news.clear()
         if not self._pairs:

@@ -1,4 +1,4 @@
-"""The way to the store, for a worker: when the store goes away, it is waited for."""
+"""Run the commands of a worker, and wait while the store is unavailable."""
 
 import logging
 import random
@@ -17,13 +17,13 @@ R = TypeVar("R", bound=Reply)
 
 PAUSES = Backoff(first="100ms", factor=2, ceiling="2s", jitter=0.2)
 REMIND = 60.0
-"""After so many seconds it is said again that the store is away."""
+"""Seconds between two log lines about a store that stays unavailable."""
 
 _log = logging.getLogger("bide.worker")
 
 
 class StoreClient:
-    """Has commands carried out, and says once when the store is away and once when it is back."""
+    """Runs commands, and logs when the store becomes unavailable and when it is back."""
 
     def __init__(self, lane: Lane, clock: Clock) -> None:
         self.lane = lane
@@ -34,7 +34,7 @@ class StoreClient:
     async def patiently(
         self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
     ) -> R:
-        """Have a command carried out, however long the store is away."""
+        """Run a command; retry as long as the store is unavailable."""
         attempt = 0
         while True:
             try:
@@ -46,10 +46,10 @@ class StoreClient:
     async def once(
         self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
     ) -> R:
-        """Have a command carried out.
+        """Run a command once.
 
         Raises:
-            StoreError: it was not.
+            StoreError: the store failed or is unavailable.
         """
         try:
             reply = await self.lane.acall(command, owner, wait)

@@ -1,4 +1,4 @@
-"""Notice when handlers that went on past their timeout take all places of a queue."""
+"""Notice when handlers past their timeout occupy all places of a queue."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,30 +10,30 @@ from bide.consuming.handling import Handling
 __all__ = ["STUCK", "StuckHandlers"]
 
 STUCK = 5.0
-"""Seconds for which all places of a queue are taken by runaways before that is told."""
+"""Seconds for which such handlers occupy all places before the worker reports it."""
 
 
 class StuckHandlers:
     """Notices when a queue stands still because its handlers do not return.
 
-    Nobody can end a thread, or a task that swallows its cancellation: each keeps its place. While
-    one place is left the queue goes on. Without one, only another process can go on.
+    A thread, or a task that swallows its cancellation, cannot be ended: it keeps its place. The
+    queue continues while one place is left; without one, only another process can work on it.
 
     Args:
         queue: its name.
-        clock: what says how long it has been so.
+        clock: measures how long they occupy all places.
     """
 
     def __init__(self, queue: str, clock: Clock) -> None:
         self.stuck = False
-        """Whether all places have been taken for a while."""
+        """Whether they have occupied all places for `STUCK` seconds."""
         self._queue = queue
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._timer: Timer | None = None
 
     def look(self, running: Iterable[Handling], places: int) -> int:
-        """Something has run away, or has ended after all: return how many run now like that."""
+        """Count the handlers past their timeout, after one of them started or ended to be so."""
         count = sum(one.gone and one.timed_out for one in running)
         if count < places:
             self.close()
@@ -43,7 +43,7 @@ class StuckHandlers:
         return count
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
