@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+import pytest
+
 from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Put
+from bide.model.message import Item
 from bide.observing.heartbeat import Roll, announced
 from bide.observing.tally import Histogram
 from tests.server.client import Client, Q
@@ -85,6 +90,42 @@ def test_workers_are_told_with_or_without_work(client: Client) -> None:
         assert told["lateness"]["orders"] == {"p50": 0.005, "p99": 0.005, "count": 1}
         with claiming(client, wait="1m", holder="curl"):
             stream.until("workers", lambda data: "curl" in str(data))
+
+
+def test_wrong_entries_of_workers_are_skipped_and_logged_once(
+    serve: Serve, make_token: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bide.worker")
+    server = serve(auth="required")
+    shop = server.with_token(make_token("shop", "admin"))
+    shop.put(f"{Q}/messages/a", {"body": 1})
+    fine = [0] * 18
+    wrong: list[Any] = [
+        {"workers": {}, "lateness": {"orders": [[1], 0]}},
+        {"workers": {}, "lateness": {"orders": [[*fine, 1], 0]}},
+        {"workers": {}, "lateness": {"orders": [[-1, *fine[1:]], 0]}},
+        {"workers": {}, "lateness": {"orders": [[1 << 60, *fine[1:]], 0]}},
+        {"workers": {}, "lateness": {"orders": [fine, 1e300]}},
+        {"workers": {}, "lateness": {"not a queue": [fine, 0]}},
+        {"workers": {"web": ["not a queue"]}},
+        {"workers": {"\x1b[2J": ["orders"]}},
+        {"workers": {"w" * 1_000: ["orders"]}},
+    ]
+    lane = open_lane(server.app.service.settings.store)
+    items = [
+        Item(f"bad-{n}", msgspec.json.encode(one), delay=3_600_000) for n, one in enumerate(wrong)
+    ]
+    lane.call(Put("shop/bide:workers", items))
+    close_lane(lane)
+    say(server.app.service.settings.store, "web1:7", "shop/orders")
+    with listening(shop, "counts=0.02&workers=true") as stream:
+        told = stream.until("workers", lambda data: data["lateness"])
+        assert [one["holder"] for one in told["workers"]] == ["web1:7"]
+        for _ in range(3):
+            stream.until("tick")
+    logged = [record.getMessage() for record in caplog.records if "bad-" in record.getMessage()]
+    assert len(logged) == len(wrong)
+    assert all(len(line) < 500 for line in logged)
 
 
 def test_a_prefix_leaves_out_the_others(client: Client) -> None:

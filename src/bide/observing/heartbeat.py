@@ -9,14 +9,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Purge, Put
-from bide.model.errors import BideError
-from bide.model.identity import OWN
+from bide.model.errors import BideError, InvalidArgument
+from bide.model.identity import OWN, check_name, check_queue
 from bide.model.message import Item, Message
 from bide.observing.tally import Histogram, Tally
 
@@ -42,6 +43,9 @@ PATIENCE = 2.0
 
 SWEEP_EVERY = 60
 """After so many beats what dead processes have said is deleted."""
+
+LONGEST_REASON = 300
+"""How many characters of an error about a wrong entry are logged."""
 
 _log = logging.getLogger("bide.worker")
 
@@ -87,17 +91,35 @@ def swept() -> Purge:
 def read(message: Message) -> Roll | None:
     """Return what a process has said, with the names that queues have in the whole store.
 
-    `None` if it is nothing that this bide understands.
+    Whoever may claim may write to the register, so everything in it is checked. A wrong entry is
+    logged once.
+
+    Returns:
+        `None` if the entry is wrong, or of a newer version.
     """
     try:
         roll = _decode(message.data)
-    except msgspec.MsgspecError:
+        for holder, queues in roll.workers.items():
+            check_name(holder, "holder")
+            for queue in queues:
+                check_queue(queue)
+        for queue, histogram in roll.lateness.items():
+            check_queue(queue)
+            histogram.check()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
+        _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
     home = message.queue.removesuffix(QUEUE)
     return Roll(
         {holder: [home + queue for queue in queues] for holder, queues in roll.workers.items()},
         {home + queue: histogram for queue, histogram in roll.lateness.items()},
     )
+
+
+@lru_cache(maxsize=1_000)
+def _log_wrong(queue: str, id: str, reason: str) -> None:
+    """Log a wrong entry; the cache keeps a second call for the same entry from running this."""
+    _log.info("%s: the entry %r of a worker is skipped: %s", queue, id, reason)
 
 
 class Lately:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from bide.model.errors import InvalidArgument
+
 __all__ = ["OUTCOMES", "Histogram", "Tally", "added"]
 
 BOUNDS = (
@@ -12,6 +14,9 @@ BOUNDS = (
     300.0, 1800.0,
 )  # fmt: skip
 """Upper bounds of the buckets in seconds, for lateness and duration alike."""
+
+MOST = 1 << 53
+"""The largest number that a histogram from elsewhere may have."""
 
 OUTCOMES = ("acked", "discarded", "retried", "dead", "released", "lost")
 """How a delivery ends: done, no longer wanted, to be tried again, a dead letter, handed back
@@ -47,6 +52,19 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
                 buckets[bisect_left(BOUNDS, value)] += 1
         buckets[0] += low
         self.sum += sum(values)
+
+    def check(self) -> None:
+        """Check a histogram that came from elsewhere.
+
+        Raises:
+            InvalidArgument: it has other buckets than this version, or an impossible number.
+        """
+        if len(self.buckets) != len(BOUNDS) + 1:
+            raise InvalidArgument(
+                f"a histogram has {len(self.buckets):,} buckets, not {len(BOUNDS) + 1}"
+            )
+        if not all(0 <= count <= MOST for count in self.buckets) or not abs(self.sum) <= MOST:
+            raise InvalidArgument(f"a histogram has a number below 0 or above {MOST:,}")
 
     @property
     def count(self) -> int:
