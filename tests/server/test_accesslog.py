@@ -2,14 +2,18 @@
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
 
-from bide.observing.logs import JsonFormatter
+from bide.observing.logs import JsonFormatter, PlainFormatter
 from bide.server.accesslog import log_request
+from tests.server.conftest import Serve
+from tests.server.test_clients import until
 
 _TOLD = ("GET", "/v1/queues", 200, 0.0123456, "listQueues", "127.0.0.1", None, "a1b2")
 
@@ -45,7 +49,8 @@ def test_a_request_is_an_object_with_what_it_was(kept: Kept) -> None:
     assert entry.pop("time").endswith("+00:00")
     assert entry == {
         "level": "info", "logger": "bide.access", "pid": os.getpid(),
-        "message": "GET /v1/queues 200 12.3 ms", "method": "GET", "path": "/v1/queues",
+        "message": "GET /v1/queues 200 12.3 ms client=127.0.0.1 namespace=- token=a1b2",
+        "method": "GET", "path": "/v1/queues",
         "status": 200, "duration": 0.012346, "operation": "listQueues", "client": "127.0.0.1",
         "namespace": "", "token": "a1b2",
     }  # fmt: skip
@@ -62,7 +67,8 @@ def test_other_handlers_find_all_that_records_have(kept: Kept) -> None:
     log_request(*_TOLD)
     (record,) = kept.records
     said = logging.Formatter("%(asctime)s %(levelname)s %(module)s %(message)s %(path)s")
-    assert said.format(record).endswith(" INFO accesslog GET /v1/queues 200 12.3 ms /v1/queues")
+    assert " INFO accesslog GET /v1/queues 200 12.3 ms client=" in said.format(record)
+    assert said.format(record).endswith(" /v1/queues")
     plain = logging.LogRecord("x", logging.INFO, "", 0, "", (), None)
     assert set(vars(plain)) <= set(vars(record))
 
@@ -71,3 +77,25 @@ def test_nothing_is_told_below_the_level(kept: Kept) -> None:
     logging.getLogger("bide.access").setLevel(logging.WARNING)
     log_request(*_TOLD)
     assert kept.records == []
+
+
+def test_a_line_tells_who_asked_and_is_bounded(serve: Serve, make_token: Any, kept: Kept) -> None:
+    server = serve(auth="required")
+    shop = server.with_token(make_token("shop", "read"))
+    assert shop.get("/v1/queues").status == 200
+    raw = b"GET /v1/\x9b2J" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(raw)
+        assert connection.recv(100)
+    until(lambda: len(kept.records) == 2)
+    known, refused = (PlainFormatter("%(message)s").format(record) for record in kept.records)
+    id = str(shop.token).split("_")[1]
+    assert known.endswith(f" ms client=127.0.0.1 namespace=shop token={id}")
+    assert len(refused) < 300
+    assert "client=127.0.0.1 namespace=- token=-" in refused
+    assert all(len(JsonFormatter().format(record)) < 1_000 for record in kept.records)
+
+
+def test_control_characters_of_a_path_are_escaped_for_every_handler(kept: Kept) -> None:
+    log_request("GET", "/v1/\x9b2J\x1b[2J", 404, 0.1, "", "127.0.0.1", None, None)
+    assert kept.records[0].getMessage().startswith(r"GET /v1/\x9b2J\x1b[2J 404 100.0 ms client=")

@@ -12,7 +12,11 @@ __all__ = ["log_refused", "log_request"]
 
 _log = logging.getLogger("bide.access")
 
-_MESSAGE = "%s %s %d %.1f ms"
+_MESSAGE = "%s %s %d %.1f ms client=%s namespace=%s token=%s"
+
+LONGEST_METHOD = 20
+LONGEST_PATH = 200
+"""How many characters of a request's method and path are logged."""
 
 _COMMON = vars(logging.LogRecord(_log.name, logging.INFO, __file__, 0, _MESSAGE, None, None))
 """What the records of all requests have."""
@@ -81,11 +85,13 @@ def log_request(
     """
     if not _log.isEnabledFor(logging.INFO):
         return
+    method, path = _bounded(method, LONGEST_METHOD), _bounded(path, LONGEST_PATH)
     now = time.time()
+    told = client or "-", namespace or "-", token or "-"
     _log.handle(
         _RequestRecord(
             {
-                **_COMMON, "args": (method, path, status, took * 1000),
+                **_COMMON, "args": (method, path, status, took * 1000, *told),
                 "created": now, "msecs": float(int(now % 1 * 1000)), "process": os.getpid(),
                 "method": method, "path": path, "status": status, "duration": round(took, 6),
                 "operation": operation, "client": client, "namespace": namespace or "",
@@ -93,6 +99,18 @@ def log_request(
             }
         )
     )  # fmt: skip
+
+
+def _bounded(text: str, most: int) -> str:
+    """Return at most `most` characters of a text, without any that a terminal obeys.
+
+    Example:
+        >>> _bounded("/v1/\\x1b[2J", 200), _bounded("/v1/queues", 6)
+        ('/v1/\\\\x1b[2J', '/v1/q…')
+    """
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[:most])
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def log_refused(client: str, status: int, detail: str) -> None:
