@@ -22,9 +22,10 @@ def raw(client: Client, data: bytes) -> socket.socket:
 
 def claiming(client: Client, **content: object) -> socket.socket:
     data = json.dumps(content).encode()
+    token = f"Authorization: Bearer {client.token}\r\n" if client.token else ""
     head = (
         f"POST {Q}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(data)}\r\n\r\n"
+        f"{token}Content-Length: {len(data)}\r\n\r\n"
     )
     return raw(client, head.encode() + data)
 

@@ -204,3 +204,37 @@ def test_workers_are_not_told_without_counts(client: Client) -> None:
     reply = client.get("/v1/events?counts=0&workers=true")
     assert (reply.status, reply.problem["field"]) == (400, "counts")
     until(lambda: len(client.app.service.hub) == 0)
+
+
+def test_streams_are_capped_by_namespace_and_by_address(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", max_streams=2)
+    shop = server.with_token(make_token("shop", "read"))
+    mail = server.with_token(make_token("mail", "read"))
+    with listening(shop, "counts=0"), listening(shop, "counts=0"):
+        for client, what in ((shop, "the namespace shop"), (mail, "the address 127.0.0.1")):
+            reply = client.get("/v1/events?counts=0")
+            assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+            assert what in reply.problem["detail"]
+            assert "max_streams" in reply.problem["detail"]
+    until(lambda: len(server.app.service.hub) == 0)
+    with listening(mail, "counts=0"):
+        pass  # there is room again
+
+
+def test_streams_are_not_capped_without_tokens(serve: Serve) -> None:
+    client = serve(max_streams=1)
+    with listening(client, "counts=0"), listening(client, "counts=0"):
+        pass
+
+
+def test_waiting_claims_are_capped(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", max_waiting=1)
+    shop = server.with_token(make_token("shop", "admin"))
+    with claiming(shop, wait="1m"):
+        until(lambda: server.app.service.waiting == 1)
+        reply = shop.post(f"{Q}/claim", {"wait": "1m"})
+        assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+        assert "max_waiting" in reply.problem["detail"]
+        assert shop.post(f"{Q}/claim").status == 200  # it does not wait
+    until(lambda: server.app.service.waiting == 0)
+    assert shop.post(f"{Q}/claim", {"wait": 0.01}).status == 200

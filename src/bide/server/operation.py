@@ -4,6 +4,7 @@ The routes, the checks and the OpenAPI description are all made of these.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from bide.model.body import MAX_DEPTH
 from bide.model.errors import InvalidArgument
 from bide.queue.arguments import Arguments
 from bide.server.access import OPEN, Caller
+from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem, of_validation
 from bide.server.receiving import Receive, read_body
 from bide.server.service import Service
@@ -229,6 +231,22 @@ class Call:
             return msgspec.convert(dict(pairs), kind, strict=False)
         except msgspec.ValidationError as error:
             raise of_validation(error, kind, "The query") from None
+
+    @property
+    def client(self) -> str | None:
+        """The client's address; `None` on a Unix socket."""
+        client = self.scope.get("client")
+        return client[0] if client else None
+
+    def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
+        """Count this call among those that stay open, where tokens are asked for.
+
+        Raises:
+            Problem: when the block is entered: there are too many.
+        """
+        if not self.service.admission.asks:
+            return nullcontext()
+        return calls.one(self.caller.namespace, self.client)
 
     async def begin_stream(self, kind: str) -> None:
         """Send the beginning of an answer that goes on for as long as there is something to say."""

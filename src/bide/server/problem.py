@@ -74,6 +74,7 @@ _OWN = (
     Kind("too-large", 413, "That is too large"),
     Kind("unsupported-type", 415, "The content type is not taken"),
     Kind("too-many-connections", 429, "Too many connections from one address", None, 1),
+    Kind("too-many-open", 429, "Too many streams or waiting claims", None, 1),
     Kind("head-too-large", 431, "The head of the request is too large"),
     Kind("rate-limited", 429, "Too many messages a second", None, 1),
     Kind("quota-exceeded", 507, "The namespace is full"),

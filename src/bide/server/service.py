@@ -20,6 +20,7 @@ from bide.server.admission import Admission
 from bide.server.claimers import Claimers
 from bide.server.figures import Board, Figures
 from bide.server.hub import Hub
+from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem
 from bide.server.pushing import Pushing
 from bide.server.quotas import Quotas
@@ -83,6 +84,8 @@ class Service:
         self.waiting = 0
         """How many claims wait."""
         self.claimers = Claimers()
+        self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
+        self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self._under_way = 0
         self._ended = False
 

@@ -96,6 +96,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many connections each process keeps; fewer if it may not open so many descriptors."""
     connections_per_address: int = 1_000
     """How many of these may come from one address; not limited while no tokens are asked for."""
+    max_streams: int = 100
+    """How many event streams each namespace, and each address, may have open at each process; not
+    limited while no tokens are asked for."""
+    max_waiting: int = 100
+    """How many claims of each namespace, and of each address, may wait at each process; not limited
+    while no tokens are asked for."""
     log_json: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quotas: dict[str, Quota] = {}
@@ -117,6 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _between("max_request", self.max_request, 1_024, 1 << 31)
         _between("max_connections", self.max_connections, 1, 1_000_000)
         _between("connections_per_address", self.connections_per_address, 1, 1_000_000)
+        _between("max_streams", self.max_streams, 1, 1_000_000)
+        _between("max_waiting", self.max_waiting, 1, 1_000_000)
         _between("grace", self.grace, 0, 3_600)
         _between("push_lease", self.push_lease, 1, 3_600)
         _between("longest_wait", self.longest_wait, 0, 3_600)

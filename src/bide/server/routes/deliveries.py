@@ -26,11 +26,12 @@ async def claim(call: Call) -> Answer:
         reply = await call.service.ask(Claimed, command)
     else:
         try:
-            reply = await unless_gone(
-                call.receive,
-                call.service.claim(command, wait),
-                lambda reply: _give_back(call, command, reply),
-            )
+            with call.counted(call.service.waits):
+                reply = await unless_gone(
+                    call.receive,
+                    call.service.claim(command, wait),
+                    lambda reply: _give_back(call, command, reply),
+                )
         except Closed:  # the server stops, and whoever waits is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
@@ -56,8 +57,7 @@ async def _still_admitted(call: Call, command: Claim, reply: Claimed) -> None:
 
 
 def _holder(call: Call) -> str:
-    client = call.scope.get("client")
-    return call.caller.token or (client[0] if client else "local")
+    return call.caller.token or call.client or "local"
 
 
 async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
@@ -135,7 +135,7 @@ _SOME = (
 DELIVERIES = (
     Operation(
         "claim", "POST", f"{_QUEUE}/claim", "Claim due messages", "consume", claim,
-        {200: wire.ClaimedOut}, takes=wire.Deliver, tag="deliveries",
+        {200: wire.ClaimedOut}, takes=wire.Deliver, problems=(429,), tag="deliveries",
         description="With `wait` the answer comes as soon as a message is due. Whoever closes the "
         "connection meanwhile has claimed nothing.",
     ),

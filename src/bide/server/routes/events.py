@@ -103,13 +103,14 @@ async def events(call: Call) -> Answer | None:
         raise Problem("invalid-argument", "workers are told as often as counts", field="counts")
     if every and not call.caller.may("read"):
         raise Problem("forbidden", "the token has no scope 'read', which counts need; ask for 0")
-    await call.begin_stream(KIND)
-    stream = _Stream(call, every, query)
-    try:
-        await unless_gone(call.receive, stream.run(), _nothing)
-    except Gone:
-        if not stream.ended:  # who has read all of it is gone as well
-            raise
+    with call.counted(call.service.streams):
+        await call.begin_stream(KIND)
+        stream = _Stream(call, every, query)
+        try:
+            await unless_gone(call.receive, stream.run(), _nothing)
+        except Gone:
+            if not stream.ended:  # who has read all of it is gone as well
+                raise
     return None
 
 
@@ -286,7 +287,7 @@ def _event(kind: str, data: Any) -> str:
 EVENTS = (
     Operation(
         "events", "GET", "/v1/events", "Hear of what happens", "", events, {200: bytes},
-        query=EventsQuery, tag="events", kind=KIND,
+        query=EventsQuery, tag="events", kind=KIND, problems=(429,),
         description="Server-sent events: `hint` (something in a queue can be claimed: `queue`, "
         "`wake_in` milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who "
         "works on the queues, how many messages each holds, and the lateness of the last minute); "
