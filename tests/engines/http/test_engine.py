@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import bide
+from bide.engines.http import connection
 from bide.engines.http.engine import HttpEngine
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
@@ -212,3 +213,61 @@ def test_a_url_that_cannot_be_is_refused(url: str) -> None:
 def test_nobody_there() -> None:
     with pytest.raises(StoreUnavailable, match="is bide serve running"):
         opener("http://127.0.0.1:9")()
+
+
+def answering(head: bytes, piece: bytes, times: int) -> str:
+    """Return the URL of a server that answers one request with a head and many equal pieces."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        with listening, listening.accept()[0] as accepted:
+            accepted.recv(65_536)
+            try:
+                accepted.sendall(head)
+                for _ in range(times):
+                    accepted.sendall(piece)
+                accepted.recv(1)  # until the client closes it
+            except OSError:
+                pass  # the client has heard enough
+
+    threading.Thread(target=run, daemon=True).start()
+    return f"http://127.0.0.1:{listening.getsockname()[1]}?timeout=20s"
+
+
+def test_an_answer_that_is_announced_too_long_is_not_read() -> None:
+    url = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n", b"x", 1)
+    with pytest.raises(StoreError, match="answered with more than 268,435,456 bytes"):
+        opener(url)()
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"10000\r\n" + b"x" * 65_536 + b"\r\n",
+        ),
+    ],
+    ids=["until it closes", "chunked"],
+)
+def test_an_answer_without_end_is_read_up_to_a_bound(
+    head: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LONGEST_ANSWER", 1 << 20)
+    with pytest.raises(StoreError, match="answered with more than 1,048,576 bytes"):
+        opener(answering(head, piece, 1_000))()
+
+
+def test_an_answer_that_breaks_off_is_no_answer() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\n"
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        with listening, listening.accept()[0] as accepted:
+            accepted.recv(65_536)
+            accepted.sendall(head + b"{")
+
+    threading.Thread(target=run, daemon=True).start()
+    with pytest.raises(OutcomeUnknown, match="did not answer"):
+        opener(f"http://127.0.0.1:{listening.getsockname()[1]}")()

@@ -3,12 +3,23 @@
 import select
 import socket
 import ssl
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from typing import NamedTuple
 
-from bide.model.errors import OutcomeUnknown, StoreUnavailable
+from bide.model.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from bide.model.limits import MAX_BYTES
 
 __all__ = ["Address", "Connection"]
+
+LONGEST_ANSWER = 32 * MAX_BYTES
+"""How many bytes an answer's body may have: the budget of a server's replies, with room for what
+else is in them and for messages larger than the budget. `http.client` bounds the head."""
 
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """What OpenSSL calls an answer that is no TLS, in one version or another."""
@@ -65,7 +76,7 @@ class Connection:
         self._send(method, path, data, kind)
         try:
             answer = self._http.getresponse()
-            data = answer.read()
+            data = self.body(answer)
             if answer.status == 400 and not data.startswith(b"{"):
                 self._refuse_tls()  # some say so in plain words to whoever speaks none
             self._known = True
@@ -78,6 +89,26 @@ class Connection:
             raise OutcomeUnknown(
                 f"{self._address.shown} did not answer ({why}); it may have done what was asked"
             ) from error
+
+    def body(self, answer: HTTPResponse) -> bytes:
+        """Return the whole body of an answer.
+
+        Raises:
+            StoreError: it is longer than `LONGEST_ANSWER`; the connection is closed.
+            IncompleteRead: the connection ended before the body did.
+        """
+        announced = answer.length or 0
+        data = answer.read(LONGEST_ANSWER + 1) if announced <= LONGEST_ANSWER else b""
+        if max(announced, len(data)) > LONGEST_ANSWER:
+            self.close()
+            raise StoreError(
+                f"{self._address.shown} answered with more than {LONGEST_ANSWER:,} bytes; it may "
+                "have done what was asked. Is it a server of bide's? Ask for fewer messages at a "
+                "time"
+            )
+        if answer.length:  # unlike read(), read(most) does not tell that the end is missing
+            raise IncompleteRead(data, answer.length)
+        return data
 
     def stream(self, path: str, kind: str) -> HTTPResponse:
         """Send a request whose answer does not end; return it when it has begun.

@@ -83,7 +83,7 @@ class EventStream:
         lines = connection.stream(self._path, "text/event-stream")
         self._known = True
         if lines.status != 200:
-            error = refusal(self._address, lines.status, lines.read())
+            error = refusal(self._address, lines.status, connection.body(lines))
             self.drop()
             raise error
         self._lines = lines
