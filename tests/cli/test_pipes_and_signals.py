@@ -75,8 +75,8 @@ def test_an_interrupt_is_quiet(orders: bide.Queue, url: str) -> None:
         [sys.executable, "-m", "bide", "claim", "orders", "--wait", "1h"],
         env={**os.environ, "BIDE_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    bell = Path(f"{url.removeprefix('sqlite:///')}-bell")
-    until(lambda: bell.exists() and any(bell.iterdir()))  # it waits
+    notifier = Path(f"{url.removeprefix('sqlite:///')}-bell")
+    until(lambda: notifier.exists() and any(notifier.iterdir()))  # it waits
     for _ in range(5):
         # CPython can miss a signal in the instant in which a thread goes to sleep on a lock; who
         # presses Ctrl-C without effect presses it again.

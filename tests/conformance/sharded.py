@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.registry import opener
 from bide.model.commands import Cancel, Claim, Command, Where
 from bide.model.message import FORGET
@@ -47,7 +47,7 @@ class Forgetting:
     def reader(self) -> Engine | None:
         return None
 
-    def doorbell(self) -> Doorbell | None:
+    def notifier(self) -> Notifier | None:
         return None
 
     def ring(self, queue: str, wake: int) -> None:

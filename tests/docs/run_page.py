@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from bide.queue.face import Face
+from bide.queue.base import BaseQueue
 from bide.testing import FakeClock
 
 NINE_O_CLOCK = 1_772_442_000_000  # 2026-03-02 09:00:00 UTC, a Monday
@@ -28,7 +28,7 @@ def main() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     if not page["real_time"]:
         namespace["clock"] = FakeClock(NINE_O_CLOCK, autojump=True)
-        defaults = Face.__init__.__kwdefaults__
+        defaults = BaseQueue.__init__.__kwdefaults__
         assert defaults is not None
         defaults["clock"] = namespace["clock"]
     for block in page["blocks"]:

@@ -17,7 +17,7 @@ from bide.engines.sqlite.statements import migrations
 from bide.model import errors
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import STATES
-from bide.queue.face import Face
+from bide.queue.base import BaseQueue
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -73,7 +73,7 @@ def test_every_method_has_a_task() -> None:
 
 
 def test_every_option_of_a_queue_is_told() -> None:
-    options = Face.__init__.__kwdefaults__ or {}
+    options = BaseQueue.__init__.__kwdefaults__ or {}
     assert missing(options, r"\bNAME=", tasks("operations.md")) == []
 
 

@@ -65,7 +65,7 @@ def test_a_worker_who_waits_notices_that_the_file_was_deleted(
     orders: bide.Queue, file: Path
 ) -> None:
     waiter = spawn(orders.claim, wait=PATIENCE)
-    eventually(lambda: orders._lane._parked._queues)
+    eventually(lambda: orders._lane._waiting._queues)
     remove(file)
     with bide.Queue("orders", f"sqlite:///{file}?durability=normal") as other:
         other.put("new file")
@@ -143,7 +143,7 @@ def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
     file = data / "bide.db"
     with bide.Queue("orders", f"sqlite:///{file}") as orders:
         assert orders.claim(wait=0.01) == []
-        bell = orders._lane._wakeups._bell.address  # type: ignore[union-attr]
+        notifier = orders._lane._wakeups._notifier.address  # type: ignore[union-attr]
         data.rename(elsewhere)
         settle(orders)
         with pytest.raises(bide.StoreUnavailable):
@@ -151,8 +151,8 @@ def test_a_process_that_waits_is_woken_at_once_after_its_directory_came_back(
         elsewhere.rename(data)
         shutil.rmtree(f"{file}-bell")  # as a restored copy has none
         assert orders.claim(wait=0.01) == []
-        renewed = orders._lane._wakeups._bell.address  # type: ignore[union-attr]
-        assert renewed != bell
+        renewed = orders._lane._wakeups._notifier.address  # type: ignore[union-attr]
+        assert renewed != notifier
         assert Path(renewed).exists()
         heard: list[str] = []
         orders._lane.listen(lambda queue, wake: heard.append(queue))
@@ -173,7 +173,7 @@ def test_a_store_that_was_away_at_the_first_wait_is_listened_to_later(
             orders.claim(wait=PATIENCE)  # it looks again after a second
         elsewhere.rename(data)
         assert orders.claim(wait=0.01) == []
-        assert Path(orders._lane._wakeups._bell.address).exists()  # type: ignore[union-attr]
+        assert Path(orders._lane._wakeups._notifier.address).exists()  # type: ignore[union-attr]
 
 
 def test_a_file_replaced_by_another_while_it_was_away_is_what_counts(
@@ -231,7 +231,7 @@ def test_something_else_put_in_its_place_is_refused_and_left_alone(
 def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{file}")
     waiter = spawn(orders.claim, wait=60)
-    eventually(lambda: orders._lane._wakeups is not None and orders._lane._parked._queues)
+    eventually(lambda: orders._lane._wakeups is not None and orders._lane._waiting._queues)
     shutil.rmtree(f"{file}-bell")
     spawn(orders.close).result(PATIENCE)
     assert isinstance(waiter.exception(PATIENCE), bide.Closed)

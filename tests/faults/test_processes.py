@@ -146,6 +146,6 @@ def test_many_waiting_processes_share_what_falls_due(orders: bide.Queue, url: st
 
 
 def bide_claim(url: str) -> str:
-    """Claim through a connection and a bell of one's own."""
+    """Claim through a connection and a notifier of one's own."""
     with bide.Queue("orders", f"{url}?timeout={time.monotonic_ns() % 1000 + 30_000}ms") as mine:
         return mine.claim(wait=PATIENCE)[0].id

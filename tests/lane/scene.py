@@ -71,7 +71,7 @@ def waiting(lane: Lane, count: int = 1) -> None:
 
     def at_rest() -> bool:
         with lane._changed:
-            return len(lane._parked) == count and not lane._inbox
+            return len(lane._waiting) == count and not lane._inbox
 
     eventually(at_rest)
 

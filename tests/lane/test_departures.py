@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from bide.lane import Lane
-from bide.lane.ticket import AsyncTicket
+from bide.lane.request import AsyncRequest
 from bide.model.errors import StoreBusy
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
@@ -59,9 +59,9 @@ def test_cancelled_between_its_execution_and_its_settling(
     async def main() -> None:
         real = lane._deliver
 
-        def cancel_first(tickets: list[AsyncTicket]) -> None:
+        def cancel_first(requests: list[AsyncRequest]) -> None:
             task.cancel()
-            real(tickets)
+            real(requests)
 
         monkeypatch.setattr(lane, "_deliver", cancel_first)
         task = asyncio.create_task(lane.acall(claim(), wait=wait))
@@ -79,9 +79,9 @@ def test_cancelled_in_the_very_moment_in_which_it_is_settled(
     async def main() -> None:
         real = lane._deliver
 
-        def cancel_after(tickets: list[AsyncTicket]) -> None:
-            real(tickets)
-            assert tickets[0].future.done()
+        def cancel_after(requests: list[AsyncRequest]) -> None:
+            real(requests)
+            assert requests[0].future.done()
             task.cancel()
 
         monkeypatch.setattr(lane, "_deliver", cancel_after)
@@ -99,8 +99,8 @@ def test_an_error_for_somebody_who_was_cancelled_goes_unheard(
     async def main() -> None:
         real = lane._deliver
 
-        def cancel_after(tickets: list[AsyncTicket]) -> None:
-            real(tickets)
+        def cancel_after(requests: list[AsyncRequest]) -> None:
+            real(requests)
             task.cancel()
 
         monkeypatch.setattr(lane, "_deliver", cancel_after)
@@ -136,7 +136,7 @@ def test_a_parked_claim_that_is_cancelled_asks_no_more(
             await task
 
     asyncio.run(main())
-    assert len(lane._parked) == 0
+    assert len(lane._waiting) == 0
     before = claims(engine)
     lane.call(put("a"))
     clock.advance(5)
@@ -177,7 +177,7 @@ def test_whose_event_loop_was_closed_meanwhile(
 def test_whose_event_loop_is_closed_just_before_it_would_be_woken(
     lane: Lane, engine: FlakyEngine, back: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AsyncTicket, "gone", False)
+    monkeypatch.setattr(AsyncRequest, "gone", False)
     test_whose_event_loop_was_closed_meanwhile(lane, engine, back, None)
 
 
@@ -190,7 +190,7 @@ def test_whose_event_loop_was_closed_while_it_waited(
     waiting(lane)
     loop.close()
     lane.call(put("a"))
-    eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0) and not lane._parked)
+    eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0) and not lane._waiting)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 

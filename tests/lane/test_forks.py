@@ -73,7 +73,7 @@ def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Qu
 def test_claims_of_the_parent_are_not_the_childs(orders: bide.Queue) -> None:
     waiter = spawn(orders._lane.call, claim(queue="empty"), wait=60)
     waiting(orders._lane)
-    assert in_child(lambda: len(orders._lane._parked)) == "0"
+    assert in_child(lambda: len(orders._lane._waiting)) == "0"
     assert in_child(lambda: orders.claim(wait=5)[0].id) == "'parent'"
     assert not waiter.done()
 

@@ -9,7 +9,7 @@ import pytest
 
 from bide.lane import Lane
 from bide.lane.inbox import Inbox
-from bide.lane.ticket import AsyncTicket
+from bide.lane.request import AsyncRequest
 from bide.model.commands import Cancel, Command, Count, Where
 from bide.model.errors import Closed, StoreFull
 from bide.model.replies import Outcomes, Reply
@@ -113,10 +113,10 @@ def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
     notified: list[int] = []
     inbox = Inbox(threading.RLock(), 10, lambda: notified.append(1))
     loop = Loop()
-    ticket = AsyncTicket(Count("q"), loop=loop, future=loop.create_future())
+    request = AsyncRequest(Count("q"), loop=loop, future=loop.create_future())
     with pytest.raises(KeyboardInterrupt):
-        inbox.add(ticket)
-    inbox.add(ticket)
+        inbox.add(request)
+    inbox.add(request)
     loop.call_soon(loop.stop)
     loop.run_forever()
     loop.close()

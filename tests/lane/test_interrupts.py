@@ -70,7 +70,7 @@ def test_interrupted_while_it_waits(
     spawn(interrupt)
     with pytest.raises(KeyboardInterrupt):
         lane.call(claim(), wait=60)
-    assert len(lane._parked) == 0
+    assert len(lane._waiting) == 0
     lane.call(put("a"))
     assert sizes(engine, clock.now()) == (0, 1, 0)
 
@@ -90,5 +90,5 @@ def test_interrupted_right_after_the_commit(clock: FakeClock, press: Callable[[]
     lane.call(put("a"))
     with pytest.raises(KeyboardInterrupt):
         lane.call(claim())
-    eventually(lambda: len(store._shelves["q"].sets["ready"]) == 1)
+    eventually(lambda: len(store._states["q"].sets["ready"]) == 1)
     lane.close()

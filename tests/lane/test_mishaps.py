@@ -28,7 +28,7 @@ async def three(lane: Lane) -> list[object]:
     return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE)
 
 
-@pytest.mark.parametrize("part", ["_park", "_tell", "hint"])
+@pytest.mark.parametrize("part", ["_keep_waiting", "_tell", "hint"])
 def test_a_bug_after_the_commit_keeps_no_reply_back(
     lane: Lane, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +50,7 @@ def test_a_bug_before_the_commit_is_told_to_every_caller(
         assert isinstance(error.__cause__, RuntimeError)
     monkeypatch.undo()
     assert isinstance(lane.call(put("a")), Outcomes)
-    assert len(lane._parked) == 0
+    assert len(lane._waiting) == 0
     assert ids(spawn(lane.call, claim(), wait=60).result(PATIENCE)) == ["a"]
 
 
@@ -59,13 +59,13 @@ def test_a_bug_in_parking_forgets_no_claim(
 ) -> None:
     waiter = spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    real = lane._parked.park
+    real = lane._waiting.keep_waiting
 
-    def park(*args: object) -> None:
+    def keep_waiting(*args: object) -> None:
         real(*args)  # type: ignore[arg-type]
         broken()
 
-    monkeypatch.setattr(lane._parked, "park", park)
+    monkeypatch.setattr(lane._waiting, "keep_waiting", keep_waiting)
     late = spawn(lane.call, claim(), wait=60)
     assert isinstance(late.exception(PATIENCE), StoreError)
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from bide.lane import Lane
-from bide.lane.parked import LOOK_AGAIN
+from bide.lane.waiting_claims import LOOK_AGAIN
 from bide.model.commands import Lease, Retry
 from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, Reply
@@ -58,7 +58,7 @@ def test_two_hundred_waiting_claims_stand_in_nobodys_way(lane: Lane, engine: Fla
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(main())
-    assert len(lane._parked) == 0
+    assert len(lane._waiting) == 0
 
 
 def test_all_who_wait_share_one_timer(lane: Lane, clock: FakeClock) -> None:
@@ -201,7 +201,7 @@ def test_what_falls_due_in_the_moment_of_the_deadline_is_in_time(
 def test_a_claim_that_does_not_wait_is_never_parked(lane: Lane, engine: FlakyEngine) -> None:
     assert ids(lane.call(claim(), wait=0)) == []
     assert ids(lane.call(claim())) == []
-    assert len(lane._parked) == 0
+    assert len(lane._waiting) == 0
 
 
 @pytest.mark.parametrize("jump", [-86_400_000, 86_400_000])
@@ -229,7 +229,7 @@ def test_a_wall_clock_set_back_wakes_nobody_for_a_message_that_is_not_due(
     (future,) = crowd(lane, 1)
     clock.set_wall(START - 5_000)
     pass_time(clock, 0.8)
-    eventually(lambda: len(lane._parked) == 1)
+    eventually(lambda: len(lane._waiting) == 1)
     assert not future.done()
     assert sizes(engine, clock.now()) == (1, 0, 0)
 
@@ -273,8 +273,8 @@ def test_thousands_of_settled_claims_leave_no_deadlines_behind(
             await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(main())
-    assert len(lane._parked._deadlines) < 200
-    assert len(lane._parked) == 1
+    assert len(lane._waiting._deadlines) < 200
+    assert len(lane._waiting) == 1
 
 
 def test_nobody_wakes_for_the_deadline_of_a_claim_that_was_settled(

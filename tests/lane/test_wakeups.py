@@ -1,4 +1,4 @@
-"""Hints: from the puts of this process, and from others through the bell. None is lost for long."""
+"""Hints from this process and, through the notifier, from others. None is lost for long."""
 
 import queue
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
-from bide.lane.parked import LOOK_AGAIN
+from bide.lane.waiting_claims import LOOK_AGAIN
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError
 from bide.model.replies import Reply
@@ -18,7 +18,7 @@ from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, spaw
 
 
 class Bell:
-    """A doorbell that the test rings."""
+    """A notifier that the test rings."""
 
     def __init__(self) -> None:
         self.hints: queue.Queue[list[tuple[str, int]]] = queue.Queue()
@@ -50,7 +50,7 @@ class Shared(MemoryEngine):
         self.events += [type(command).__name__ for command in commands]
         return super().execute(commands, now)
 
-    def doorbell(self) -> Bell:
+    def notifier(self) -> Bell:
         self.events.append("listen")
         return self.bell
 
@@ -85,7 +85,7 @@ def test_a_hint_for_later_wakes_at_its_moment(lane: Lane, store: Shared, clock: 
     waiting(lane)
     put_elsewhere(store, "a", delay=300)
     store.bell.ring(wake=START + 300)
-    eventually(lambda: lane._parked._queues["q"].wake == clock.monotonic() + 0.3)
+    eventually(lambda: lane._waiting._queues["q"].wake == clock.monotonic() + 0.3)
     clock.wait_for_waiters()
     clock.advance(0.3)
     assert ids(future.result(PATIENCE)) == ["a"]
@@ -115,7 +115,7 @@ def test_a_hint_for_another_queue_costs_nothing(
 def test_closing_stops_to_listen(lane: Lane) -> None:
     spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    before = {thread for thread in threading.enumerate() if thread.name == "bide-bell"}
+    before = {thread for thread in threading.enumerate() if thread.name == "bide-notifier"}
     lane.close()
     eventually(lambda: not before <= set(threading.enumerate()))
     assert before
@@ -261,7 +261,7 @@ def test_a_bell_that_cannot_be_heard_fails_no_claim(
     def broken() -> Bell:
         raise StoreError("no sockets here")
 
-    monkeypatch.setattr(store, "doorbell", broken)
+    monkeypatch.setattr(store, "notifier", broken)
     future = spawn(lane.call, claim(), wait=60)
     waiting(lane)
     lane.call(put("a"))
@@ -274,7 +274,7 @@ def test_a_bell_that_cannot_be_had_is_logged_once(
     def broken() -> Bell:
         raise StoreError("no sockets here")
 
-    monkeypatch.setattr(store, "doorbell", broken)
+    monkeypatch.setattr(store, "notifier", broken)
     for id in ("a", "b"):
         lane.call(put(id))
         assert ids(lane.call(claim(), wait=60)) == [id]

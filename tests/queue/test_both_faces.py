@@ -12,7 +12,7 @@ from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Reply
 from bide.queue.answers import Audit, Forecast
-from bide.queue.face import detour
+from bide.queue.base import detour
 from bide.queue.transfer import Imported, to_line
 from bide.testing.clock import START, FakeClock
 from tests.queue.faces import Blocking, Loop

@@ -6,7 +6,7 @@ import pytest
 
 from bide import InvalidArgument, NewMessage
 from bide.model.limits import IMPORT_LINES
-from bide.queue.arguments import Arguments
+from bide.queue.command_builder import CommandBuilder
 from bide.queue.transfer import commands_of
 from bide.testing.clock import START, FakeClock
 
@@ -139,7 +139,7 @@ def test_an_import_reads_no_more_than_it_commits() -> None:
             read += 1
             yield f'{{"id": "m{number}", "due": 1, "body": 1}}'
 
-    commands = commands_of(lines(), Arguments("orders", 100))
+    commands = commands_of(lines(), CommandBuilder("orders", 100))
     for part in (1, 2, 3):
         assert len(next(commands).items) == IMPORT_LINES
         assert read == part * IMPORT_LINES

@@ -33,7 +33,7 @@ def test_without_a_plan_it_is_the_engine_it_wraps() -> None:
     assert stored(inner) == stored(engine) == 1
     assert engine.capabilities is inner.capabilities
     assert engine.reader() is None
-    assert engine.doorbell() is None
+    assert engine.notifier() is None
 
 
 def test_a_fault_before_leaves_the_store_alone_and_strikes_once() -> None:

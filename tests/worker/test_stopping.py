@@ -251,10 +251,10 @@ def test_no_claim_is_left_behind(scene: Scene) -> None:
         scene.app.handler("q")(lambda body: None)
         for _ in range(3):
             runner, task = await start(scene)
-            await until(lambda: len(scene.lane._parked) == 1)
+            await until(lambda: len(scene.lane._waiting) == 1)
             runner.stop()
             await task
-            assert len(scene.lane._parked) == 0
+            assert len(scene.lane._waiting) == 0
         assert len(scene.sent(Claim)) == 3
 
     scene.play(story())

@@ -18,7 +18,7 @@ from bide.cli.options import (
 from bide.cli.output import DONE, NOT_DONE, Output, plural
 from bide.cli.store import Store
 from bide.model.replies import Affected
-from bide.queue.arguments import Arguments
+from bide.queue.command_builder import CommandBuilder
 
 __all__ = ["cancel", "reschedule"]
 
@@ -63,7 +63,7 @@ def cancel(
             outcomes = orders.cancel_many(ids)
         told = store.told(queue, outcomes)
         return print_outcomes(out, told, "cancelled", as_seen=as_seen)
-    command = Arguments(queue).cancel_where(**rule, dry_run=dry_run)
+    command = CommandBuilder(queue).cancel_where(**rule, dry_run=dry_run)
     if dry_run:
         count = store.ask(Affected, command).count
     else:

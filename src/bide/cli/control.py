@@ -9,7 +9,7 @@ from bide.cli.options import flag, moment_option, on_any_store, on_store, queue_
 from bide.cli.output import DONE, Output, plural
 from bide.cli.store import Store
 from bide.model.message import State
-from bide.queue.arguments import Arguments
+from bide.queue.command_builder import CommandBuilder
 
 __all__ = ["confirm", "confirmed_purge", "pause", "purge", "resume"]
 
@@ -92,7 +92,7 @@ def confirmed_purge(
     many = "all" if total is None else f"{total:,}"
     span = " from before that time" if before is not None else ""
     confirm(f"Delete {many} {state} messages of {queue}{span} permanently?", yes)
-    count = store.repeat(Arguments(queue).purge(state, before), f"purging {queue}", total)
+    count = store.repeat(CommandBuilder(queue).purge(state, before), f"purging {queue}", total)
     out.report({"purged": count}, DONE, f"{plural(count, f'{state} message')} purged")
 
 

@@ -15,7 +15,7 @@ from bide.cli.store import Store
 from bide.model.commands import Command, Lease
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.answers import in_parts
-from bide.queue.arguments import Arguments, own_name
+from bide.queue.command_builder import CommandBuilder, own_name
 
 __all__ = ["ack", "bury", "extend", "release", "retry"]
 
@@ -58,13 +58,13 @@ def _parsed(line: str, number: int) -> Lease:
 
 def _settle(
     store: Store, out: Output, queue: str, lease: tuple[str, int | None], verb: str,
-    command: Callable[[Arguments, Sequence[Lease]], Command],
+    command: Callable[[CommandBuilder, Sequence[Lease]], Command],
 ) -> bool:  # fmt: skip
     """Settle the given leases, a thousand per command, and print each outcome."""
 
     def outcomes() -> Iterator[Outcome]:
         for part in in_parts(_leases(*lease)):
-            asked = command(Arguments(queue), part)
+            asked = command(CommandBuilder(queue), part)
             yield from store.told(asked.queue, store.ask(Outcomes, asked).outcomes)
 
     return print_outcomes(out, outcomes(), verb)
@@ -85,7 +85,7 @@ def ack(store: Store, out: Output, queue: str, id: str, token: int | None) -> bo
       bide ack orders order-42 7
       bide claim orders -n 100 | tee done.tsv | bide ack orders -
     """
-    return _settle(store, out, queue, (id, token), "acked", Arguments.ack)
+    return _settle(store, out, queue, (id, token), "acked", CommandBuilder.ack)
 
 
 @click.command()
@@ -159,6 +159,6 @@ def release(store: Store, out: Output, queue: str, id: str, reason: str | None) 
       bide release orders order-42
       bide release orders order-42 --reason "worker 7 hangs"
     """
-    command = Arguments(queue).end_lease(id, reason, own_name())
+    command = CommandBuilder(queue).end_lease(id, reason, own_name())
     outcomes = store.told(queue, store.ask(Outcomes, command).outcomes)
     return print_outcomes(out, iter(outcomes), "released")

@@ -2,7 +2,7 @@
 
 from bide.clock import SYSTEM_CLOCK
 from bide.model.moments import Duration
-from bide.queue.arguments import when
+from bide.queue.command_builder import when
 
 __all__ = ["Bury", "Discard", "Retry", "Signal", "text_of"]
 

@@ -9,7 +9,7 @@ from bide.model.commands import Command
 from bide.model.errors import StoreError
 from bide.model.replies import Reply
 
-__all__ = ["Capabilities", "Doorbell", "Engine", "PartlyDone"]
+__all__ = ["Capabilities", "Engine", "Notifier", "PartlyDone"]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -42,14 +42,14 @@ class PartlyDone(StoreError):
         """As many as commands, in their order: its reply, or why there is none."""
 
 
-class Doorbell(Protocol):
+class Notifier(Protocol):
     """A hint from process to process: something in a queue is claimable from a moment on.
 
     Hints may be lost or come for nothing; a claim that waits looks again by itself now and then.
     """
 
     def listen(self) -> list[tuple[str, int]]:
-        """Block until hints come, and return them; an empty list once the bell is closed."""
+        """Block until hints come, and return them; an empty list once the notifier is closed."""
 
     def decline(self, queue: str, wake: int) -> None:
         """Nobody here waits for the queue of a hint: pass it on, if others were not told of it."""
@@ -89,7 +89,7 @@ class Engine(Protocol):
         `None` when this kind of store has no such thing; reads then go through this one.
         """
 
-    def doorbell(self) -> Doorbell | None:
+    def notifier(self) -> Notifier | None:
         """Return a way to hear of changes by other processes, if the store is shared."""
 
     def ring(self, queue: str, wake: int) -> None:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Capabilities, Doorbell, Engine, PartlyDone
-from bide.lane.ticket import Ticket
+from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
+from bide.lane.request import Request
 from bide.model.commands import Claim, Command
 from bide.model.errors import Closed, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.replies import Reply
@@ -83,48 +83,48 @@ class Executor:
         finally:
             self._lock.release()
 
-    def execute(self, batch: Sequence[Ticket]) -> None:
-        """Execute a batch: afterwards each of its tickets has a reply or an error."""
+    def execute(self, batch: Sequence[Request]) -> None:
+        """Execute a batch: afterwards each of its requests has a reply or an error."""
         self._waiting = True
         with self._lock:
             self._waiting = False
             self._execute(batch)
 
-    def _execute(self, batch: Sequence[Ticket]) -> None:
+    def _execute(self, batch: Sequence[Request]) -> None:
         try:
             engine = self._opened()
-            replies = engine.execute([ticket.command for ticket in batch], self._now(engine))
-            for ticket, reply in zip(batch, replies, strict=True):
-                ticket.reply = reply
+            replies = engine.execute([request.command for request in batch], self._now(engine))
+            for request, reply in zip(batch, replies, strict=True):
+                request.reply = reply
         except PartlyDone as partly:
-            for ticket, outcome in zip(batch, partly.outcomes, strict=True):
+            for request, outcome in zip(batch, partly.outcomes, strict=True):
                 if isinstance(outcome, StoreError):
-                    ticket.error = own(outcome)
+                    request.error = own(outcome)
                 else:
-                    ticket.reply = outcome
+                    request.reply = outcome
         except OutcomeUnknown as error:
             self._repeat(batch, error)
         except (StoreUnavailable, Closed) as error:  # it would be the same for each command
-            for ticket in batch:
-                ticket.error = own(error)
+            for request in batch:
+                request.error = own(error)
         except BaseException as error:  # noqa: BLE001  (it is handed to its caller)
             if len(batch) == 1:
                 batch[0].error = _raisable(error)
             else:  # one of them is to blame: let only that one hear of it
-                for ticket in batch:
-                    self._execute([ticket])
+                for request in batch:
+                    self._execute([request])
 
-    def _repeat(self, batch: Sequence[Ticket], error: OutcomeUnknown) -> None:
+    def _repeat(self, batch: Sequence[Request], error: OutcomeUnknown) -> None:
         """Repeat what may be done twice after a connection was lost, and report the rest."""
-        for ticket in batch:
-            if not ticket.command.repeatable or self._resends():
-                ticket.error = own(error)
+        for request in batch:
+            if not request.command.repeatable or self._resends():
+                request.error = own(error)
                 continue
             try:
                 engine = self._opened()
-                ticket.reply = engine.execute([ticket.command], self._now(engine))[0]
+                request.reply = engine.execute([request.command], self._now(engine))[0]
             except BaseException as again:  # noqa: BLE001  (it is handed to its caller)
-                ticket.error = _raisable(again)
+                request.error = _raisable(again)
 
     def reader(self) -> Callable[[], Engine] | None:
         """Return what opens a second engine that only reads, if this kind of store has such.
@@ -145,10 +145,10 @@ class Executor:
 
         return open_engine
 
-    def doorbell(self) -> Doorbell | None:
-        """Return the engine's doorbell."""
+    def notifier(self) -> Notifier | None:
+        """Return the engine's notifier."""
         with self._lock:
-            return self._opened().doorbell()
+            return self._opened().notifier()
 
     def ring(self, queue: str, wake: int) -> None:
         """Tell other processes that something in a queue can be claimed from a moment on."""

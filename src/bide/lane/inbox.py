@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from bide.lane.ticket import Ticket
+from bide.lane.request import Request
 
 __all__ = ["LIMIT", "Inbox", "call_on"]
 
@@ -32,32 +32,32 @@ class Inbox:
     def __init__(self, guard: threading.RLock, limit: int, notify: Callable[[], object]) -> None:
         self._limit = limit
         self._notify = notify
-        self._tickets: deque[Ticket] = deque()
+        self._requests: deque[Request] = deque()
         self._guard = guard
         self._space = threading.Condition(guard)
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that are to end with `_end_turn`
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._requests)
 
-    def __iter__(self) -> Iterator[Ticket]:
-        return iter(self._tickets)
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
 
     @property
     def full(self) -> bool:
         """Whether a caller has to wait before handing in another command."""
-        return len(self._tickets) >= self._limit
+        return len(self._requests) >= self._limit
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, request: Request) -> None:
         """Add a command, however many there are already, and let the lane's thread hear of it.
 
         Of a task's command it hears once the loop has run all that is due: what tasks hand in until
         then makes one batch. A thread that woke up at the first would fight with them for the
         interpreter, command by command.
         """
-        self._tickets.append(ticket)
-        loop = ticket.loop
+        self._requests.append(request)
+        loop = request.loop
         if loop is None:
             self._notify()
         elif loop not in self._turns:
@@ -69,26 +69,26 @@ class Inbox:
             self._turns.discard(loop)
             self._notify()
 
-    def extend(self, tickets: Iterable[Ticket]) -> None:
+    def extend(self, requests: Iterable[Request]) -> None:
         """Add commands, however many there are already: those of the lane itself never wait."""
-        self._tickets.extend(tickets)
+        self._requests.extend(requests)
 
-    def take(self, *, halves: bool = False) -> list[Ticket]:
+    def take(self, *, halves: bool = False) -> list[Request]:
         """Take out what one batch holds.
 
         With `halves` it holds half of what is there, if that is much: while a server works on one
         half, the callers of the other half come with their next commands.
         """
-        most = len(self._tickets)
+        most = len(self._requests)
         if halves and most >= HALVED:
             most = (most + 1) // 2
-        take = self._tickets.popleft
-        batch: list[Ticket] = []
+        take = self._requests.popleft
+        batch: list[Request] = []
         weight = 0
         for _ in range(min(most, MAX_COMMANDS)):
-            ticket = take()
-            batch.append(ticket)
-            weight += ticket.command.weight
+            request = take()
+            batch.append(request)
+            weight += request.command.weight
             if weight >= MAX_WEIGHT:
                 break
         if batch:
@@ -118,7 +118,7 @@ class Inbox:
     def let_in(self) -> None:
         """Let callers who wait try again: as many tasks as there is room for, and the threads."""
         self._space.notify_all()
-        room = self._limit - len(self._tickets)
+        room = self._limit - len(self._requests)
         while self._tasks and room > 0:
             loop, waiting = self._tasks.popleft()
             if not waiting.done() and call_on(loop, _grant, waiting):

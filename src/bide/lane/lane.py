@@ -18,8 +18,8 @@ from bide.engines.port import Capabilities, Engine
 from bide.lane.executor import CLOSED, Executor, own
 from bide.lane.forks import follow
 from bide.lane.inbox import LIMIT, Inbox, call_on
-from bide.lane.parked import Parked
-from bide.lane.ticket import AsyncTicket, BlockingTicket, Ticket, deliver, giving_back, wakes_of
+from bide.lane.request import AsyncRequest, BlockingRequest, Request, deliver, giving_back, wakes_of
+from bide.lane.waiting_claims import WaitingClaims
 from bide.lane.wakeups import Wakeups, listen
 from bide.model.commands import Claim, Command
 from bide.model.errors import Closed, StoreError
@@ -63,7 +63,7 @@ class Lane:
         self._reads_lock = threading.Lock()
         self._changed = threading.Condition(guard)
         self._inbox = Inbox(guard, self._limit, self._changed.notify)
-        self._parked = Parked()
+        self._waiting = WaitingClaims()
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
         self._deaf = False  # whether the last attempt to listen failed
@@ -99,14 +99,14 @@ class Lane:
             if not wait or not isinstance(reply, Claimed) or reply.messages:
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
-        ticket = BlockingTicket(command, owner, deadline)
+        request = BlockingRequest(command, owner, deadline)
         with self._changed:
             while self._inbox.full and not self._closing:
                 self._inbox.wait()
             if self._closing:
                 raise Closed(CLOSED)
-            self._submit(ticket)
-        return self._await(ticket)
+            self._submit(request)
+        return self._await(request)
 
     def hand_in(self, command: Command) -> "asyncio.Future[Reply] | None":
         """Hand in a task's command, and return what brings its reply: `acall` at less cost.
@@ -115,8 +115,8 @@ class Lane:
         """
         if type(command) is Claim or command.only_reads:
             return None
-        ticket = AsyncTicket.of(command)
-        return ticket.future if self._hand_in(ticket) else None
+        request = AsyncRequest.of(command)
+        return request.future if self._hand_in(request) else None
 
     async def acall(
         self,
@@ -140,24 +140,24 @@ class Lane:
             if self._reads not in (None, self):
                 return await self._reads.acall(command, owner)
         deadline = None if wait is None else self._clock.monotonic() + wait
-        ticket = AsyncTicket.of(command, owner, deadline)
-        while not self._hand_in(ticket):
-            await self._inbox.wait_on(ticket.loop)
+        request = AsyncRequest.of(command, owner, deadline)
+        while not self._hand_in(request):
+            await self._inbox.wait_on(request.loop)
         try:
-            return await ticket.future
+            return await request.future
         except asyncio.CancelledError:
-            self._withdraw(ticket)
+            self._withdraw(request)
             # It may have been settled in the very moment in which the caller was cancelled.
-            if not ticket.future.cancelled() and ticket.future.exception() is None:
-                self._give_back(ticket)
+            if not request.future.cancelled() and request.future.exception() is None:
+                self._give_back(request)
             raise
 
     def release(self, owner: object) -> None:
         """Settle the claims that wait on behalf of an owner: the queue they wait for is closed."""
         with self._changed:
             self._released.add(owner)
-            tickets = self._parked.owned(owner, self._clock.monotonic())
-        self._fail(tickets, Closed(WAITED))
+            requests = self._waiting.owned(owner, self._clock.monotonic())
+        self._fail(requests, Closed(WAITED))
 
     def listen(self, listener: Callable[[str, int], None]) -> None:
         """Call `listener` with every hint, of this process and of others, in whatever thread."""
@@ -172,8 +172,8 @@ class Lane:
             self._inbox.let_all_in()
             thread = self._thread
             self._ended = self._ended or thread is None
-            tickets = self._parked.owned(None, self._clock.monotonic())
-        self._fail(tickets, Closed(WAITED))
+            requests = self._waiting.owned(None, self._clock.monotonic())
+        self._fail(requests, Closed(WAITED))
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if self._wakeups is not None:
@@ -184,43 +184,43 @@ class Lane:
             reads.close()
         self._executor.close()
 
-    def _hand_in(self, ticket: AsyncTicket) -> bool:
+    def _hand_in(self, request: AsyncRequest) -> bool:
         """Add a task's command, if there is room for it."""
         with self._guard:
             if self._closing:
                 raise Closed(CLOSED)
             if has_room := not self._inbox.full:
-                self._submit(ticket)
+                self._submit(request)
             return has_room
 
-    def _submit(self, ticket: Ticket) -> None:
+    def _submit(self, request: Request) -> None:
         """Add a command; the caller of this holds the lock."""
-        if self._thread is None:  # first, so that no ticket waits for a thread that cannot be
+        if self._thread is None:  # first, so that no request waits for a thread that cannot be
             thread = threading.Thread(target=self._run, name="bide-lane", daemon=True)
             thread.start()
             self._thread = thread
-        if ticket.deadline is not None:
-            self._parked.enter(ticket)
-        self._inbox.add(ticket)
+        if request.deadline is not None:
+            self._waiting.enter(request)
+        self._inbox.add(request)
 
-    def _await(self, ticket: BlockingTicket) -> Reply:
+    def _await(self, request: BlockingRequest) -> Reply:
         try:
-            ticket.wait()
+            request.wait()
         except BaseException:  # an interrupt: nobody is going to look at what a claim brings
             with self._changed:
-                ticket.abandoned = True
-            self._withdraw(ticket)
-            self._give_back(ticket)
+                request.abandoned = True
+            self._withdraw(request)
+            self._give_back(request)
             raise
-        if ticket.error is not None:
-            raise ticket.error
-        assert ticket.reply is not None
-        return ticket.reply
+        if request.error is not None:
+            raise request.error
+        assert request.reply is not None
+        return request.reply
 
-    def _withdraw(self, ticket: Ticket) -> None:
+    def _withdraw(self, request: Request) -> None:
         """Let a claim wait no longer, since its caller does not."""
         with self._changed:
-            self._parked.withdraw(ticket, self._clock.monotonic())
+            self._waiting.withdraw(request, self._clock.monotonic())
 
     def _reader(self) -> "Lane | None":
         """Return the lane beside this one on which reads do not wait for writers."""
@@ -250,13 +250,13 @@ class Lane:
                 if not batch and not over:
                     self._ended = True
                     return
-            for ticket in over:
-                ticket.reply = Claimed([], 0, self._clock.now())
+            for request in over:
+                request.reply = Claimed([], 0, self._clock.now())
             self._settle(over)
             if batch:
                 self._work(batch)
 
-    def _gather(self) -> tuple[list[Ticket], list[Ticket]]:
+    def _gather(self) -> tuple[list[Request], list[Request]]:
         """Wait for work; return the claims and commands to execute, and the claims to give up.
 
         Both are empty when the lane is closing and nothing is left to do.
@@ -264,36 +264,36 @@ class Lane:
         while True:
             now = self._clock.monotonic()
             # Who is to ask in the very moment its time is over asks once more.
-            self._inbox.extend(self._parked.due(now))
-            over = self._parked.overdue(now)
+            self._inbox.extend(self._waiting.due(now))
+            over = self._waiting.overdue(now)
             if self._inbox or over or self._closing:
                 return self._inbox.take(halves=self._executor.overlaps), over
-            moment = self._parked.next_moment()
+            moment = self._waiting.next_moment()
             if moment is None:
                 self._clock.wait(self._changed, None)
             else:
                 self._clock.wait_until(self._changed, moment)
 
-    def _work(self, batch: Sequence[Ticket]) -> None:
+    def _work(self, batch: Sequence[Request]) -> None:
         """Execute a batch and settle it. Whatever happens here, nobody is left waiting."""
-        waits = any(ticket.deadline is not None for ticket in batch)
+        waits = any(request.deadline is not None for request in batch)
         try:
             if waits and self._wakeups is None:
                 self._listen()
             self._executor.execute(batch)
             for queue, moment in wakes_of(batch).items():
                 self._tell(queue, moment)
-            self._settle(self._park(batch) if waits else batch)
+            self._settle(self._keep_waiting(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
-            unsettled = [ticket for ticket in batch if not ticket.settled]
+            unsettled = [request for request in batch if not request.settled]
             with self._changed:
                 now = self._clock.monotonic()
-                for ticket in unsettled:
-                    if ticket.parkable and not self._parked.withdraw(ticket, now):
-                        self._parked.leave(ticket, now, asked=True)
-                    if ticket.reply is None and ticket.error is None:
-                        ticket.error = StoreError(f"the lane failed with {error!r}; report it")
-                        ticket.error.__cause__ = error
+                for request in unsettled:
+                    if request.entered and not self._waiting.withdraw(request, now):
+                        self._waiting.leave(request, now, asked=True)
+                    if request.reply is None and request.error is None:
+                        request.error = StoreError(f"the lane failed with {error!r}; report it")
+                        request.error.__cause__ = error
             self._settle(unsettled)
 
     def _listen(self) -> None:
@@ -301,36 +301,36 @@ class Lane:
         # A store that cannot be opened is reported by the command itself; hints can be missed.
         with self._reads_lock:
             if self._wakeups is None:
-                self._wakeups = listen(self._executor.doorbell, self.hint, self._deaf)
+                self._wakeups = listen(self._executor.notifier, self.hint, self._deaf)
                 self._deaf = self._wakeups is None
 
     # Settling.
 
-    def _park(self, batch: Sequence[Ticket]) -> list[Ticket]:
-        """Park the claims that got nothing and may wait; return what is to be settled."""
-        settled: list[Ticket] = []
+    def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
+        """Keep the claims that got nothing and may wait; return the requests to settle."""
+        settled: list[Request] = []
         with self._changed:
             now = self._clock.monotonic()
-            for ticket in batch:
-                if not ticket.waits:
-                    settled.append(ticket)
+            for request in batch:
+                if not request.waits:
+                    settled.append(request)
                     continue
-                reply, closed = ticket.reply, self._closing or ticket.owner in self._released
+                reply, closed = request.reply, self._closing or request.owner in self._released
                 empty = isinstance(reply, Claimed) and not reply.messages
-                if empty and not closed and not ticket.gone and now < (ticket.deadline or 0):
+                if empty and not closed and not request.gone and now < (request.deadline or 0):
                     assert isinstance(reply, Claimed)
                     wake = None if reply.next is None else now + reply.next / 1000
-                    ticket.reply = None
-                    self._parked.park(ticket, wake, now)
+                    request.reply = None
+                    self._waiting.keep_waiting(request, wake, now)
                     continue
                 if empty and closed:
-                    ticket.error = Closed(WAITED)
-                self._parked.leave(ticket, now, asked=True)
-                settled.append(ticket)
+                    request.error = Closed(WAITED)
+                self._waiting.leave(request, now, asked=True)
+                settled.append(request)
         return settled
 
     def _tell(self, queue: str, wake: int) -> None:
-        if self._listeners or self._parked.interested(queue):
+        if self._listeners or self._waiting.interested(queue):
             self.hint(queue, wake)
         self._executor.ring(queue, wake)
 
@@ -338,48 +338,48 @@ class Lane:
         """Hear that a queue can be claimed from (Unix ms); return whether anybody here waits."""
         for listener in self._listeners:
             listener(queue, wake)
-        if not self._parked.interested(queue):
+        if not self._waiting.interested(queue):
             return False
         with self._changed:
             seconds = max(0.0, self._clock.until(wake))
-            if self._parked.hint(queue, self._clock.monotonic() + seconds):
+            if self._waiting.hint(queue, self._clock.monotonic() + seconds):
                 self._changed.notify()
         return True
 
-    def _settle(self, tickets: Sequence[Ticket]) -> None:
+    def _settle(self, requests: Sequence[Request]) -> None:
         """Let callers go on: threads one by one, tasks with one wake-up of their loop."""
-        loops: defaultdict[asyncio.AbstractEventLoop, list[AsyncTicket]] = defaultdict(list)
+        loops: defaultdict[asyncio.AbstractEventLoop, list[AsyncRequest]] = defaultdict(list)
         with self._guard:
-            for ticket in tickets:
-                ticket.settled = True
-                if isinstance(ticket, AsyncTicket):  # its loop knows whether anybody waits for it
-                    loops[ticket.loop].append(ticket)
-                elif ticket.gone:
-                    self._give_back(ticket)
+            for request in requests:
+                request.settled = True
+                if isinstance(request, AsyncRequest):  # its loop knows whether anybody waits for it
+                    loops[request.loop].append(request)
+                elif request.gone:
+                    self._give_back(request)
                 else:
-                    ticket.settle()
+                    request.settle()
         for loop, group in loops.items():
             if not call_on(loop, self._deliver, group):
-                for ticket in group:
-                    self._give_back(ticket)
+                for request in group:
+                    self._give_back(request)
 
-    def _deliver(self, tickets: Sequence[AsyncTicket]) -> None:
-        for ticket in deliver(tickets):
-            self._give_back(ticket)
+    def _deliver(self, requests: Sequence[AsyncRequest]) -> None:
+        for request in deliver(requests):
+            self._give_back(request)
 
-    def _give_back(self, ticket: Ticket) -> None:
+    def _give_back(self, request: Request) -> None:
         """Hand back at once what a claim brought for somebody who has gone."""
-        if (back := giving_back(ticket)) is None:
+        if (back := giving_back(request)) is None:
             return
-        ticket.reply = None
+        request.reply = None
         with self._changed:
             if not self._ended:  # else nobody is left to do it, and they lapse
                 self._submit(back)
 
-    def _fail(self, tickets: Sequence[Ticket], error: Exception) -> None:
-        for ticket in tickets:
-            ticket.error = own(error)
-        self._settle(tickets)
+    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        for request in requests:
+            request.error = own(error)
+        self._settle(requests)
 
     def before_fork(self) -> None:
         """Let no batch be under way, or the child would inherit half of it."""

@@ -1,11 +1,11 @@
-"""Hints from other processes: a thread that listens to the engine's doorbell."""
+"""Hints from other processes: a thread that listens to the engine's notifier."""
 
 import logging
 import threading
 from collections.abc import Callable
 
-from bide.engines.port import Doorbell
-from bide.lane.parked import LOOK_AGAIN
+from bide.engines.port import Notifier
+from bide.lane.waiting_claims import LOOK_AGAIN
 
 __all__ = ["Wakeups", "listen"]
 
@@ -13,17 +13,17 @@ _log = logging.getLogger("bide.lane")
 
 
 def listen(
-    open_bell: Callable[[], Doorbell | None], hint: Callable[[str, int], bool], deaf: bool
+    open_notifier: Callable[[], Notifier | None], hint: Callable[[str, int], bool], deaf: bool
 ) -> "Wakeups | None":
     """Begin to listen; `None`, with a warning, where that cannot be done.
 
     Args:
-        open_bell: opens the engine's doorbell.
+        open_notifier: opens the engine's notifier.
         hint: see `Wakeups`.
         deaf: the last attempt failed, and the warning was given.
     """
     try:
-        return Wakeups(open_bell(), hint)
+        return Wakeups(open_notifier(), hint)
     except Exception as error:  # noqa: BLE001  (whatever it is, claims work without hints)
         _log.log(
             logging.DEBUG if deaf else logging.WARNING,
@@ -36,32 +36,32 @@ def listen(
 
 
 class Wakeups:
-    """Passes on what a doorbell says until it is stopped.
+    """Passes on what a notifier says until it is stopped.
 
     Args:
-        bell: what to listen to; `None`, where a store has none, means silence.
+        notifier: what to listen to; `None`, where a store has none, means silence.
         hint: called with each queue, and the moment (Unix milliseconds) it can be claimed from on;
             returns whether anybody waits for it.
     """
 
-    def __init__(self, bell: Doorbell | None, hint: Callable[[str, int], bool]) -> None:
-        self._bell = bell
+    def __init__(self, notifier: Notifier | None, hint: Callable[[str, int], bool]) -> None:
+        self._notifier = notifier
         self._hint = hint
         self._thread: threading.Thread | None = None
-        if bell is not None:
-            self._thread = threading.Thread(target=self._run, name="bide-bell", daemon=True)
+        if notifier is not None:
+            self._thread = threading.Thread(target=self._run, name="bide-notifier", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         """Listen no longer."""
-        if self._bell is not None:
-            self._bell.close()
+        if self._notifier is not None:
+            self._notifier.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
-        assert self._bell is not None
-        while hints := self._bell.listen():
+        assert self._notifier is not None
+        while hints := self._notifier.listen():
             for queue, wake in hints:
                 if not self._hint(queue, wake):
-                    self._bell.decline(queue, wake)
+                    self._notifier.decline(queue, wake)

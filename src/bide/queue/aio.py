@@ -10,16 +10,16 @@ from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Page, Settings
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import OnConflict, one_or_several, own_name, wait_seconds
-from bide.queue.asking import Awaiting
+from bide.queue.base import AsyncBase
+from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.delivery import AsyncDelivery, leases
-from bide.queue.taken import AsyncTaken
+from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 
 __all__ = ["AsyncQueue"]
 
 
-class AsyncQueue(Awaiting):
+class AsyncQueue(AsyncBase):
     """Async form of `Queue`: the same methods, with `await`, on the same stores.
 
     Safe to share between tasks, of one event loop or of several. Tasks that put or claim at the
@@ -56,7 +56,7 @@ class AsyncQueue(Awaiting):
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        command = self._ask.put_one(message, on_conflict, if_version, self._clock.now())
+        command = self._builder.put_one(message, on_conflict, if_version, self._clock.now())
         reply = await self._do(Outcomes, command)
         return stored(reply.outcomes[0], on_conflict)
 
@@ -77,7 +77,7 @@ class AsyncQueue(Awaiting):
             body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
             group=group,
         )  # fmt: skip
-        command = self._ask.put_many(messages, shared, on_conflict, self._clock.now())
+        command = self._builder.put_many(messages, shared, on_conflict, self._clock.now())
         if not command.items:
             if not self._users:
                 raise self._was_closed()
@@ -109,7 +109,7 @@ class AsyncQueue(Awaiting):
         dry_run: bool = False,
     ) -> Outcome | int:
         """Async form of `Queue.cancel`."""
-        command = self._ask.cancel_by(
+        command = self._builder.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
         )
         if id is None:
@@ -118,7 +118,7 @@ class AsyncQueue(Awaiting):
 
     async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Async form of `Queue.cancel_many`."""
-        return (await self._do(Outcomes, self._ask.cancel(ids, None))).outcomes
+        return (await self._do(Outcomes, self._builder.cancel(ids, None))).outcomes
 
     async def reschedule(
         self,
@@ -131,16 +131,16 @@ class AsyncQueue(Awaiting):
     ) -> Outcome:
         """Async form of `Queue.reschedule`."""
         now = self._clock.now()
-        command = self._ask.reschedule([id], delay, at, if_due, now, if_version)
+        command = self._builder.reschedule([id], delay, at, if_due, now, if_version)
         return (await self._do(Outcomes, command)).outcomes[0]
 
     async def get(self, id: str) -> Message | None:
         """Async form of `Queue.get`."""
-        return (await self._do(Found, self._ask.find(id))).messages[0]
+        return (await self._do(Found, self._builder.find(id))).messages[0]
 
     async def peek(self, count: int = 10) -> list[Message]:
         """Async form of `Queue.peek`."""
-        command = self._ask.scan("next", None, None, None, count)
+        command = self._builder.scan("next", None, None, None, count)
         found: list[Message] = []
         while True:
             page = await self._do(Page, command)
@@ -160,7 +160,7 @@ class AsyncQueue(Awaiting):
         page: int = 500,
     ) -> AsyncIterator[Message]:
         """Async form of `Queue.scan`."""
-        command = self._ask.scan(state, group, after, before, page)
+        command = self._builder.scan(state, group, after, before, page)
         while True:
             found = await self._do(Page, command)
             for message in found.messages:
@@ -173,20 +173,20 @@ class AsyncQueue(Awaiting):
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
     ) -> list[AsyncDelivery]:
         """Async form of `Queue.claim`."""
-        command = self._ask.claim(count, lease, self._holder)
+        command = self._builder.claim(count, lease, self._holder)
         reply = await self._do(Claimed, command, wait_seconds(wait))
         return [AsyncDelivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
-    ) -> AsyncTaken:
+    ) -> AsyncTake:
         """Async form of `Queue.take`."""
         seconds = wait_seconds(wait)
-        return AsyncTaken(self, float("inf") if seconds is None else seconds, lease, retry)
+        return AsyncTake(self, float("inf") if seconds is None else seconds, lease, retry)
 
     async def ack(self, deliveries: Sequence[AsyncDelivery]) -> list[Outcome]:
         """Async form of `Queue.ack`."""
-        return await self._settle(deliveries, self._ask.ack(leases(deliveries)))
+        return await self._settle(deliveries, self._builder.ack(leases(deliveries)))
 
     async def retry(
         self, deliveries: Sequence[AsyncDelivery], delay: Duration = 0, reason: str = ""
@@ -196,7 +196,7 @@ class AsyncQueue(Awaiting):
 
     async def bury(self, deliveries: Sequence[AsyncDelivery], reason: str = "") -> list[Outcome]:
         """Async form of `Queue.bury`."""
-        return await self._settle(deliveries, self._ask.bury(leases(deliveries), reason))
+        return await self._settle(deliveries, self._builder.bury(leases(deliveries), reason))
 
     @overload
     async def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
@@ -207,15 +207,15 @@ class AsyncQueue(Awaiting):
     ) -> Outcome | list[Outcome]:
         """Async form of `Queue.release`."""
         if isinstance(what, str):
-            command = self._ask.end_lease(what, reason, self._holder or own_name())
+            command = self._builder.end_lease(what, reason, self._holder or own_name())
             return (await self._do(Outcomes, command)).outcomes[0]
-        return await self._settle(what, self._ask.release(leases(what)))
+        return await self._settle(what, self._builder.release(leases(what)))
 
     async def extend(
         self, deliveries: Sequence[AsyncDelivery], lease: Duration = 30
     ) -> list[Outcome]:
         """Async form of `Queue.extend`."""
-        return (await self._do(Outcomes, self._ask.extend(leases(deliveries), lease))).outcomes
+        return (await self._do(Outcomes, self._builder.extend(leases(deliveries), lease))).outcomes
 
     async def counts(self) -> Counts:
         """Async form of `Queue.counts`."""
@@ -227,7 +227,7 @@ class AsyncQueue(Awaiting):
 
     async def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
         """Async form of `Queue.forecast`."""
-        command = self._ask.forecast(bucket, horizon)
+        command = self._builder.forecast(bucket, horizon)
         return Forecast.of(await self._do(Forecasted, command), command.bucket)
 
     def dead(self) -> AsyncIterator[Message]:
@@ -245,7 +245,7 @@ class AsyncQueue(Awaiting):
             outcome
             for part in in_parts(chosen)
             for outcome in (
-                await self._do(Outcomes, self._ask.revive(part, delay, self._clock.now()))
+                await self._do(Outcomes, self._builder.revive(part, delay, self._clock.now()))
             ).outcomes
         ]
 
@@ -259,7 +259,7 @@ class AsyncQueue(Awaiting):
 
     async def purge(self, *, state: State, before: Moment | None = None) -> int:
         """Async form of `Queue.purge`."""
-        return await self._repeat(self._ask.purge(state, before))
+        return await self._repeat(self._builder.purge(state, before))
 
     async def export(self) -> AsyncIterator[str]:
         """Async form of `Queue.export`."""
@@ -271,9 +271,9 @@ class AsyncQueue(Awaiting):
         """Async form of `Queue.load`. Takes what an `AsyncQueue` exports as well."""
         imported = Imported()
         if isinstance(lines, AsyncIterable):
-            async for command in commands_of_stream(lines, self._ask):
+            async for command in commands_of_stream(lines, self._builder):
                 imported = imported.plus((await self._do(Outcomes, command)).outcomes)
             return imported
-        for command in commands_of(lines, self._ask):
+        for command in commands_of(lines, self._builder):
             imported = imported.plus((await self._do(Outcomes, command)).outcomes)
         return imported

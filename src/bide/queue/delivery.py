@@ -114,7 +114,7 @@ class Delivery(Held):
 
     def ack(self) -> None:
         """It is done: the message leaves the queue."""
-        self._queue._settle_one(self, self._queue._ask.ack([self.lease]), "acked")
+        self._queue._settle_one(self, self._queue._builder.ack([self.lease]), "acked")
 
     def retry(self, delay: Duration = 0, reason: str = "") -> None:
         """Try again later; the last attempt makes it a dead letter instead.
@@ -128,16 +128,16 @@ class Delivery(Held):
 
     def bury(self, reason: str = "") -> None:
         """Set the message aside as a dead letter, to be looked at by people."""
-        command = self._queue._ask.bury([self.lease], reason)
+        command = self._queue._builder.bury([self.lease], reason)
         self._queue._settle_one(self, command, "buried")
 
     def release(self) -> None:
         """Hand it back untouched: it is ready at once, and no attempt is counted."""
-        self._queue._settle_one(self, self._queue._ask.release([self.lease]), "released")
+        self._queue._settle_one(self, self._queue._builder.release([self.lease]), "released")
 
     def extend(self, lease: Duration = 30) -> None:
         """Hold it for longer: the lease lapses `lease` from now."""
-        command = self._queue._ask.extend([self.lease], lease)
+        command = self._queue._builder.extend([self.lease], lease)
         self._queue._settle_one(self, command, "extended", settles=False)
 
 
@@ -152,7 +152,7 @@ class AsyncDelivery(Held):
 
     async def ack(self) -> None:
         """Async form of `Delivery.ack`."""
-        await self._queue._settle_one(self, self._queue._ask.ack([self.lease]), "acked")
+        await self._queue._settle_one(self, self._queue._builder.ack([self.lease]), "acked")
 
     async def retry(self, delay: Duration = 0, reason: str = "") -> None:
         """Async form of `Delivery.retry`."""
@@ -161,15 +161,15 @@ class AsyncDelivery(Held):
 
     async def bury(self, reason: str = "") -> None:
         """Async form of `Delivery.bury`."""
-        command = self._queue._ask.bury([self.lease], reason)
+        command = self._queue._builder.bury([self.lease], reason)
         await self._queue._settle_one(self, command, "buried")
 
     async def release(self) -> None:
         """Async form of `Delivery.release`."""
-        command = self._queue._ask.release([self.lease])
+        command = self._queue._builder.release([self.lease])
         await self._queue._settle_one(self, command, "released")
 
     async def extend(self, lease: Duration = 30) -> None:
         """Async form of `Delivery.extend`."""
-        command = self._queue._ask.extend([self.lease], lease)
+        command = self._queue._builder.extend([self.lease], lease)
         await self._queue._settle_one(self, command, "extended", settles=False)

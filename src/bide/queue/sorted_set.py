@@ -16,7 +16,7 @@ from bide.model.identity import check_name
 from bide.model.message import Item, Message
 from bide.model.moments import LATEST
 from bide.model.replies import Outcome, Outcomes
-from bide.queue.asking import found_all
+from bide.queue.base import found_all
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def load_sorted_set(
         >>> orders.close()
     """
     _check(scores, body, batch)
-    read = _Reader(key, scores, body, id_field, queue._ask.max_body)
+    read = _Reader(key, scores, body, id_field, queue._builder.max_body)
     with _opened(url, key) as source:
         if found is not None:
             found(source.size())

@@ -9,16 +9,16 @@ from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Settings
 from bide.queue.answers import Audit, Forecast, in_parts, stored
-from bide.queue.arguments import OnConflict, one_or_several, own_name, wait_seconds
-from bide.queue.asking import Blocking
+from bide.queue.base import BlockingBase
+from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.delivery import Delivery, leases
-from bide.queue.taken import Taken
+from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 
 __all__ = ["Queue"]
 
 
-class Queue(Blocking):
+class Queue(BlockingBase):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -89,7 +89,7 @@ class Queue(Blocking):
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        command = self._ask.put_one(message, on_conflict, if_version, self._clock.now())
+        command = self._builder.put_one(message, on_conflict, if_version, self._clock.now())
         reply = self._do(Outcomes, command)
         return stored(reply.outcomes[0], on_conflict)
 
@@ -119,7 +119,7 @@ class Queue(Blocking):
             body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
             group=group,
         )  # fmt: skip
-        command = self._ask.put_many(messages, shared, on_conflict, self._clock.now())
+        command = self._builder.put_many(messages, shared, on_conflict, self._clock.now())
         if not command.items:
             if not self._users:
                 raise self._was_closed()
@@ -165,7 +165,7 @@ class Queue(Blocking):
             By id an `Outcome`: true when the message is gone for good, else it says where it is.
             By group or span, how many were cancelled, 1,000 in each commit.
         """
-        command = self._ask.cancel_by(
+        command = self._builder.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
         )
         if id is None:
@@ -174,7 +174,7 @@ class Queue(Blocking):
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Take messages back by id, with one commit. One outcome an id, as for `cancel`."""
-        return self._do(Outcomes, self._ask.cancel(ids, None)).outcomes
+        return self._do(Outcomes, self._builder.cancel(ids, None)).outcomes
 
     def reschedule(
         self,
@@ -198,16 +198,16 @@ class Queue(Blocking):
             The outcome: true when it was moved; otherwise it says where the message is.
         """
         now = self._clock.now()
-        command = self._ask.reschedule([id], delay, at, if_due, now, if_version)
+        command = self._builder.reschedule([id], delay, at, if_due, now, if_version)
         return self._do(Outcomes, command).outcomes[0]
 
     def get(self, id: str) -> Message | None:
         """Look at a message; `None` if there is none of this id."""
-        return self._do(Found, self._ask.find(id)).messages[0]
+        return self._do(Found, self._builder.find(id)).messages[0]
 
     def peek(self, count: int = 10) -> list[Message]:
         """Look at what goes out next, without taking it: what is ready, then what falls due."""
-        command = self._ask.scan("next", None, None, None, count)
+        command = self._builder.scan("next", None, None, None, count)
         return list(islice(self._walk(command), count))
 
     def scan(
@@ -229,7 +229,7 @@ class Queue(Blocking):
             before: that are due before this moment.
             page: how many are read at a time.
         """
-        return self._walk(self._ask.scan(state, group, after, before, page))
+        return self._walk(self._builder.scan(state, group, after, before, page))
 
     def claim(
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
@@ -244,13 +244,13 @@ class Queue(Blocking):
         Returns:
             What is due, weightiest first, then oldest; an empty list if nothing was due in time.
         """
-        command = self._ask.claim(count, lease, self._holder)
+        command = self._builder.claim(count, lease, self._holder)
         reply = self._do(Claimed, command, wait_seconds(wait))
         return [Delivery(self, m, reply.token, reply.now) for m in reply.messages]
 
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
-    ) -> "Taken":
+    ) -> "Take":
         """Take one message, to be used in a `with` block.
 
         The block waits until a message is due. Leaving it acks the message; an exception in it has
@@ -273,7 +273,7 @@ class Queue(Blocking):
             pay me
         """
         seconds = wait_seconds(wait)
-        return Taken(self, float("inf") if seconds is None else seconds, lease, retry)
+        return Take(self, float("inf") if seconds is None else seconds, lease, retry)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
         """Ack many deliveries with one commit.
@@ -281,7 +281,7 @@ class Queue(Blocking):
         Returns:
             One outcome each: true when it was acked, false when its lease was over.
         """
-        return self._settle(deliveries, self._ask.ack(leases(deliveries)))
+        return self._settle(deliveries, self._builder.ack(leases(deliveries)))
 
     def retry(
         self, deliveries: Sequence[Delivery], delay: Duration = 0, reason: str = ""
@@ -291,7 +291,7 @@ class Queue(Blocking):
 
     def bury(self, deliveries: Sequence[Delivery], reason: str = "") -> list[Outcome]:
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
-        return self._settle(deliveries, self._ask.bury(leases(deliveries), reason))
+        return self._settle(deliveries, self._builder.bury(leases(deliveries), reason))
 
     @overload
     def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
@@ -308,13 +308,13 @@ class Queue(Blocking):
             reason: for an id: what the message remembers; "released by NAME" when missing.
         """
         if isinstance(what, str):
-            command = self._ask.end_lease(what, reason, self._holder or own_name())
+            command = self._builder.end_lease(what, reason, self._holder or own_name())
             return self._do(Outcomes, command).outcomes[0]
-        return self._settle(what, self._ask.release(leases(what)))
+        return self._settle(what, self._builder.release(leases(what)))
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration = 30) -> list[Outcome]:
         """Hold many deliveries for longer with one commit; see `Delivery.extend`."""
-        return self._do(Outcomes, self._ask.extend(leases(deliveries), lease)).outcomes
+        return self._do(Outcomes, self._builder.extend(leases(deliveries), lease)).outcomes
 
     def counts(self) -> Counts:
         """Count the messages in each state, and what has become of all others."""
@@ -335,7 +335,7 @@ class Queue(Blocking):
             bucket: the length of a span.
             horizon: how far to look ahead; later messages are counted together.
         """
-        command = self._ask.forecast(bucket, horizon)
+        command = self._builder.forecast(bucket, horizon)
         return Forecast.of(self._do(Forecasted, command), command.bucket)
 
     def dead(self) -> Iterator[Message]:
@@ -356,7 +356,7 @@ class Queue(Blocking):
             outcome
             for part in in_parts(chosen)
             for outcome in self._do(
-                Outcomes, self._ask.revive(part, delay, self._clock.now())
+                Outcomes, self._builder.revive(part, delay, self._clock.now())
             ).outcomes
         ]
 
@@ -378,7 +378,7 @@ class Queue(Blocking):
         Returns:
             How many were deleted, 1,000 in each commit.
         """
-        return self._repeat(self._ask.purge(state, before))
+        return self._repeat(self._builder.purge(state, before))
 
     def export(self) -> Iterator[str]:
         """Return the queue as lines of JSON, while it is in use; see `load`.
@@ -395,6 +395,6 @@ class Queue(Blocking):
                 up to the last thousand, have been put.
         """
         imported = Imported()
-        for command in commands_of(lines, self._ask):
+        for command in commands_of(lines, self._builder):
             imported = imported.plus(self._do(Outcomes, command).outcomes)
         return imported

@@ -17,7 +17,7 @@ from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, St
 from bide.model.moments import LATEST
 from bide.model.options import check_options, options_of
 from bide.model.replies import Outcome
-from bide.queue.arguments import Arguments
+from bide.queue.command_builder import CommandBuilder
 
 __all__ = ["REMEMBERED", "Imported", "commands_of", "commands_of_stream", "to_line"]
 
@@ -81,7 +81,7 @@ def to_line(message: Message) -> str:
     return _encode(line).decode()
 
 
-def commands_of(lines: Iterable[str | bytes], ask: Arguments) -> Iterator[Put]:
+def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[Put]:
     """Return the commands that put what the lines say, a thousand messages each.
 
     Raises:
@@ -96,7 +96,7 @@ def commands_of(lines: Iterable[str | bytes], ask: Arguments) -> Iterator[Put]:
 
 
 async def commands_of_stream(
-    lines: AsyncIterable[str | bytes], ask: Arguments
+    lines: AsyncIterable[str | bytes], ask: CommandBuilder
 ) -> AsyncIterator[Put]:
     """Return the same for lines that come one by one, as from an async `export`."""
     part: list[tuple[int, str | bytes]] = []
@@ -112,7 +112,7 @@ async def commands_of_stream(
         yield command
 
 
-def _command(part: list[tuple[int, str | bytes]], ask: Arguments) -> Iterator[Put]:
+def _command(part: list[tuple[int, str | bytes]], ask: CommandBuilder) -> Iterator[Put]:
     items = [
         _item(line, number, ask.max_body)
         for number, line in part

@@ -14,7 +14,7 @@ import msgspec
 
 from bide.model.body import MAX_DEPTH
 from bide.model.errors import InvalidArgument
-from bide.queue.arguments import Arguments
+from bide.queue.command_builder import CommandBuilder
 from bide.server.access import OPEN, Caller
 from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem, of_validation
@@ -122,7 +122,7 @@ class Call:
         self.streams = False
         """Whether the beginning of an answer without an end was sent."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._arguments: Arguments | None = None
+        self._arguments: CommandBuilder | None = None
 
     def header(self, name: str) -> str | None:
         """Return a header of the request by its name in small letters; the last of equals."""
@@ -165,7 +165,7 @@ class Call:
         return self.caller.full(self.queue)
 
     @property
-    def arguments(self) -> Arguments:
+    def arguments(self) -> CommandBuilder:
         """What makes commands for the queue."""
         if self._arguments is None:
             queue = self.queue
@@ -264,7 +264,7 @@ class Call:
         await send_whole(self.send, answer.status, answer.data, headers)
 
 
-_arguments_of = lru_cache(maxsize=1_000)(Arguments)
+_arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)
 """What makes commands for a queue, whose name is checked once."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 
-from bide.engines.pages import BEGIN
+from bide.engines.cursor import BEGIN
 from bide.model.commands import MAX_BYTES, Claim, Command, Find, Forecast, Queues, Scan
 from bide.model.errors import StoreBusy
 from bide.model.message import size_of

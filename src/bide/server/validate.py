@@ -1,7 +1,7 @@
 """Validate the commands of the batch endpoint as strictly as arguments.
 
-`bide.queue.arguments` makes the commands of a `Queue` in this process. A command that comes over
-the wire may come from anywhere.
+`bide.queue.command_builder` makes the commands of a `Queue` in this process. A command that comes
+over the wire may come from anywhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bide.engines.pages import position
+from bide.engines.cursor import position
 from bide.model import commands as cmd
 from bide.model.body import check_depth
 from bide.model.errors import InvalidArgument

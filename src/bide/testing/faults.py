@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model.commands import Command
 from bide.model.replies import Reply
 
@@ -148,9 +148,9 @@ class FlakyEngine:
         """Return the reader of the wrapped engine, which does not fail."""
         return self.engine.reader()
 
-    def doorbell(self) -> Doorbell | None:
-        """Return the doorbell of the wrapped engine."""
-        return self.engine.doorbell()
+    def notifier(self) -> Notifier | None:
+        """Return the notifier of the wrapped engine."""
+        return self.engine.notifier()
 
     def ring(self, queue: str, wake: int) -> None:
         """Ring through the wrapped engine."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bide.clock import Clock
-from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.port import Capabilities, Engine, Notifier
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Command, Put, Scan
@@ -15,8 +15,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message, State
 from bide.model.moments import Duration, Moment
 from bide.model.replies import Outcomes, Page, Reply
-from bide.queue.arguments import check_state
-from bide.queue.face import detour
+from bide.queue.base import detour
+from bide.queue.command_builder import check_state
 from bide.queue.sync import Queue
 from bide.testing.clock import FakeClock
 from bide.testing.puts import ANY, Expected, PutRecord, complaint
@@ -58,9 +58,9 @@ class Recorder:
         """Return the reader of the wrapped engine."""
         return self._engine.reader()
 
-    def doorbell(self) -> Doorbell | None:
-        """Return the doorbell of the wrapped engine."""
-        return self._engine.doorbell()
+    def notifier(self) -> Notifier | None:
+        """Return the notifier of the wrapped engine."""
+        return self._engine.notifier()
 
     def ring(self, queue: str, wake: int) -> None:
         """Ring through the wrapped engine."""

@@ -18,6 +18,6 @@ def test_after_any_script_an_emptied_queue_holds_no_memory(script: Script) -> No
         run(ops, now)
     for queue in QUEUES:
         clear(engine, queue, now)
-    for shelf in engine._shelves.values():
-        kept = (shelf.records, shelf.groups, shelf._chunks, *shelf.sets.values())
+    for state in engine._states.values():
+        kept = (state.records, state.groups, state._chunks, *state.sets.values())
         assert [len(part) for part in kept] == [0] * len(kept)

@@ -330,8 +330,8 @@ def test_the_acl_of_the_documentation_is_enough(redis_cluster: RedisCluster, que
         ask(server, "ACL", "SETUSER", "bide", "on", ">s3cret", *told[1].split())
     hosts = redis_cluster.url.partition("://")[2]
     engine = from_url(urlsplit(f"redis+cluster://bide:s3cret@{hosts}"))()
-    bell = engine.doorbell()
-    assert bell is not None
+    notifier = engine.notifier()
+    assert notifier is not None
     one(engine, put(queue, *ids(30)))
     assert len(one(engine, Claim(queue, 30, HOUR, "w")).messages) == 30
     assert queue in one(engine, Queues("")).names

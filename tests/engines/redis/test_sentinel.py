@@ -78,18 +78,18 @@ def test_a_master_that_is_killed_is_followed_by_another(
 def test_who_waits_is_told_by_the_new_master(group: SentinelGroup, open_engine: Open) -> None:
     url = f"{group.url}?reconnect={PATIENCE}"
     waiter, putter = open_engine(url), open_engine(url)
-    doorbell = waiter.doorbell()
-    assert doorbell is not None
+    notifier = waiter.notifier()
+    assert notifier is not None
     claim(waiter, NOW)
     old = group.master()
     old.stop()
-    ((queue, _),) = doorbell.listen()
+    ((queue, _),) = notifier.listen()
     assert queue == "q"  # nobody knows what was missed, so it is to look
     for number in range(5):  # it may be told once more to look
         claim(waiter, NOW)
         moment = NOW + 50 - number
         put(putter, f"m{number}", moment)
-        if doorbell.listen() == [("q", moment)]:
+        if notifier.listen() == [("q", moment)]:
             break
     else:
         raise AssertionError("nobody is told of puts")
@@ -157,13 +157,13 @@ def test_a_master_that_does_not_know_that_it_is_none_is_left(
     elsewhere = RedisServer(tmp_path / "elsewhere", port=group.free_port())
     group.servers.append(elsewhere)
     engine = open_engine(group.url)
-    doorbell = engine.doorbell()
-    assert doorbell is not None
+    notifier = engine.notifier()
+    assert notifier is not None
     put(engine, "here")
     for number in range(3):
         group.ask(number, "SENTINEL", "REMOVE", NAME)
         group.ask(number, "SENTINEL", "MONITOR", NAME, "127.0.0.1", elsewhere.port, 2)
-    assert doorbell.listen()
+    assert notifier.listen()
     put(engine, "there")
     assert elsewhere.client().hkeys("bide:{q#0}:records") == [b"there"]
 

@@ -69,11 +69,11 @@ def test_a_server_whose_issuer_is_known(
 ) -> None:
     assert works(open_engine(f"rediss://{host}:{port}/2?ca={papers}/ca.pem"))
     waiter = open_engine(f"rediss://{host}:{port}?ca={papers}/ca.pem")
-    bell = waiter.doorbell()
-    assert bell is not None
+    notifier = waiter.notifier()
+    assert notifier is not None
     waiter.execute([Claim("p", 1, 60_000, "w")], 5)
     open_engine(f"rediss://{host}:{port}?verify=none").execute([Put("p", [Item("a", b"1")])], 7)
-    assert bell.listen() == [("p", 7)]
+    assert notifier.listen() == [("p", 7)]
 
 
 @pytest.mark.parametrize("options", ["", "?ca={papers}/another-ca.pem"])
@@ -160,8 +160,8 @@ def test_a_cluster_is_reached_encrypted(open_engine: Open, papers: Path, tmp_pat
     try:
         engine = open_engine(f"{cluster.url}?ca={papers}/ca.pem")
         assert works(engine)
-        bell = engine.doorbell()
-        assert bell is not None
+        notifier = engine.notifier()
+        assert notifier is not None
         with pytest.raises(StoreUnavailable, match="ca="):
             open_engine(cluster.url)
         engine.close()

@@ -131,7 +131,7 @@ def test_the_acl_of_the_documentation_is_just_enough(open_engine: Open, start: S
     assert told is not None
     admin.execute_command("ACL", "SETUSER", "bide", "on", ">s3cret", *told[1].split())
     engine = open_engine(f"unix://bide:s3cret@{server.path}")
-    bell = engine.doorbell()
+    notifier = engine.notifier()
     ask(engine, Put("q", [Item("a", b"1", group="g", priority=3, expires=0, at=5)]))
     ask(engine, put("b"))
     claimed = ask(engine, Claim("q", 5, HOUR, "w"))
@@ -139,7 +139,7 @@ def test_the_acl_of_the_documentation_is_just_enough(open_engine: Open, start: S
     ask(engine, Scan("q"))
     ask(engine, Count("q", recount=True))
     assert ask(engine, Queues("")) == Names(["q"])
-    assert bell is not None
+    assert notifier is not None
     admin.execute_command("ACL", "SETUSER", "bide", "-zadd")
     with pytest.raises(StoreError, match="its ACL needs"):
         ask(engine, put("c"))

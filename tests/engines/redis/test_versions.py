@@ -71,11 +71,11 @@ def test_they_share_queues(open_engine: Open, open_other: Open, redis_server: Re
 def test_they_wake_each_other(open_engine: Open, open_other: Open) -> None:
     pairs = {"p": (open_engine(), open_other()), "q": (open_other(), open_engine())}
     for queue, (waiter, putter) in pairs.items():
-        doorbell = waiter.doorbell()
-        assert doorbell is not None
+        notifier = waiter.notifier()
+        assert notifier is not None
         waiter.execute([Claim(queue, 1, 60_000, "w")], NOW)
         putter.execute([Put(queue, [Item("a", b"1", delay=500)])], NOW)
-        assert doorbell.listen() == [(queue, NOW + 500)]
+        assert notifier.listen() == [(queue, NOW + 500)]
 
 
 def test_scripts_that_are_flushed_come_back_for_both(

@@ -157,9 +157,9 @@ def claim(engine: RedisEngine, now: int | None = None) -> Claimed:
 
 
 def hear(engine: RedisEngine) -> list[tuple[str, int]]:
-    bell = engine.doorbell()
-    assert bell is not None
-    return bell.listen()
+    notifier = engine.notifier()
+    assert notifier is not None
+    return notifier.listen()
 
 
 NOW = 1_700_000_000_000
@@ -172,7 +172,7 @@ def commands(engine: RedisEngine, *asked: Command, now: int = NOW) -> None:
 def test_only_the_leader_is_told_and_a_second_one_a_beat_later(open_engine: Open) -> None:
     first, second, third, putter = (open_engine() for _ in range(4))
     for number, engine in enumerate((first, second, third)):
-        engine.doorbell()
+        engine.notifier()
         assert claim(engine, NOW + number).next is None
     commands(putter, put("a", delay=500), now=NOW + 3)
     assert hear(first) == [("q", NOW + 503)]
@@ -186,7 +186,7 @@ def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(
     open_engine: Open,
 ) -> None:
     leader, putter = open_engine(), open_engine()
-    leader.doorbell()
+    leader.notifier()
     claim(leader, NOW)
     commands(putter, put("a", delay=500))
     commands(putter, put("late", delay=900))
@@ -197,7 +197,7 @@ def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(
 def test_a_leader_that_got_something_hands_over(open_engine: Open) -> None:
     first, second, putter = (open_engine() for _ in range(3))
     for number, engine in enumerate((first, second)):
-        engine.doorbell()
+        engine.notifier()
         claim(engine, NOW + number)
     commands(putter, put("a", "b"), now=NOW + 2)
     assert hear(first) == [("q", NOW + 2)]
@@ -209,7 +209,7 @@ def test_a_leader_that_got_something_hands_over(open_engine: Open) -> None:
 def test_a_leader_that_hangs_delays_the_second_one_by_a_beat(open_engine: Open) -> None:
     hanging, second, putter = (open_engine() for _ in range(3))
     for number, engine in enumerate((hanging, second)):
-        engine.doorbell()
+        engine.notifier()
         claim(engine, NOW + number)
     commands(putter, put("a", delay=500), now=NOW + 2)
     ((_, moment),) = hear(second)
@@ -220,7 +220,7 @@ def test_a_leader_that_hangs_delays_the_second_one_by_a_beat(open_engine: Open) 
 def test_who_has_died_is_passed_over_at_once(open_engine: Open) -> None:
     dead, second, putter = (open_engine() for _ in range(3))
     for number, engine in enumerate((dead, second)):
-        engine.doorbell()
+        engine.notifier()
         claim(engine, NOW + number)
     dead.close()
     commands(putter, put("a", delay=500), now=NOW + 2)
@@ -233,17 +233,17 @@ def test_who_declines_passes_the_hint_on(
 ) -> None:
     first, second, putter = (open_engine() for _ in range(3))
     for number, engine in enumerate((first, second)):
-        engine.doorbell()
+        engine.notifier()
         claim(engine, NOW + number)
     commands(putter, put("a", delay=500), now=NOW + 2)
     ((queue, wake),) = hear(first)
     assert hear(second) == [("q", NOW + 552)]
-    bell = first.doorbell()
-    assert bell is not None
+    notifier = first.notifier()
+    assert notifier is not None
     if forgotten:
-        bell.decline("another", wake)  # so that it has a connection, which knows the scripts
+        notifier.decline("another", wake)  # so that it has a connection, which knows the scripts
         redis_server.client().script_flush()
-    bell.decline(queue, wake)
+    notifier.decline(queue, wake)
     ((_, told),) = hear(second)  # by the server's clock now, at which it is long over
     assert told <= time.time() * 1000
 
@@ -254,16 +254,16 @@ def test_a_shard_tells_who_leads_there_and_who_declines_passes_it_on(
     first, second, putter = (open_engine(f"{url}&shards=2") for _ in range(3))
     commands(putter, Configure("q"))
     for number, engine in enumerate((first, second)):
-        engine.doorbell()
+        engine.notifier()
         assert claim(engine, NOW + number).next is None
     assert [shard_of(id, 2) for id in ("a", "d")] == [1, 0]
     commands(putter, put("a", delay=500), now=NOW + 2)
     assert [hear(first), hear(second)] == [[("q", NOW + 502)], [("q", NOW + 552)]]
     commands(putter, put("d", delay=300), now=NOW + 2)
     assert [hear(first), hear(second)] == [[("q", NOW + 302)], [("q", NOW + 352)]]
-    bell = first.doorbell()
-    assert bell is not None
-    bell.decline("q", NOW)
+    notifier = first.notifier()
+    assert notifier is not None
+    notifier.decline("q", NOW)
     told = [hear(second)[0][1] for _ in range(2)]  # for each shard, by the server's clock
     assert max(told) <= time.time() * 1000
 
@@ -272,7 +272,7 @@ def test_who_got_something_waits_in_no_shard(
     open_engine: Open, redis_server: RedisServer, url: str
 ) -> None:
     engine, putter = (open_engine(f"{url}&shards=4") for _ in range(2))
-    engine.doorbell()
+    engine.notifier()
     commands(putter, Configure("q"))
     claim(engine, NOW)
     commands(putter, put("a"), now=NOW)

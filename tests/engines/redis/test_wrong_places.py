@@ -89,7 +89,7 @@ def test_a_user_who_may_not_be_woken(
 def test_closing_does_not_wait_long_for_a_silent_server(open_engine: Open, start: Start) -> None:
     server = start()
     engine = open_engine(f"{server.url}?timeout=30s")
-    engine.doorbell()
+    engine.notifier()
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
     begin = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 
 from bide.engines.registry import opener
 from bide.engines.sqlite import SqliteEngine
-from bide.engines.sqlite.bell import ring_all
+from bide.engines.sqlite.notifier import ring_all
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
@@ -43,7 +43,7 @@ def opened(path: Path, options: str = "") -> SqliteEngine:
     engine = opener(f"sqlite:///{path}{options}")()
     assert isinstance(engine, SqliteEngine)
     engine.execute([cmd.Put("q", [Item("a", b"1")])])
-    assert engine.doorbell() is not None
+    assert engine.notifier() is not None
     return engine
 
 
@@ -146,9 +146,9 @@ def put_and_wait(path: Path, id: str, options: str = "") -> str:
     engine = opener(f"sqlite:///{path}{options}")()
     (reply,) = engine.execute([cmd.Put("q", [Item(id, b"1")])])
     assert isinstance(reply, Outcomes)
-    bell = engine.doorbell()
-    told = ring_all(path, "q", 0, bell)  # type: ignore[arg-type]
-    return f"{reply.outcomes[0].done} {bell is not None} {told}"
+    notifier = engine.notifier()
+    told = ring_all(path, "q", 0, notifier)  # type: ignore[arg-type]
+    return f"{reply.outcomes[0].done} {notifier is not None} {told}"
 
 
 @needs_root

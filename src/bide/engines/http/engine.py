@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bide.engines.http.bell import HttpBell
 from bide.engines.http.connection import Address, Connection
+from bide.engines.http.notifier import HttpNotifier
 from bide.engines.http.refusals import error_named, refusal
-from bide.engines.port import Capabilities, Doorbell, PartlyDone
+from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.model import errors
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError
@@ -61,7 +61,7 @@ class HttpEngine:
         self._address = address
         self._timeout = timeout
         self._connection: Connection | None = Connection(address, timeout)
-        self._bell: HttpBell | None = None
+        self._notifier: HttpNotifier | None = None
         try:
             self.capabilities = self._about()
         except BideError:
@@ -111,20 +111,20 @@ class HttpEngine:
         """Return an engine with a connection of its own."""
         return HttpEngine(self._address, self._timeout)
 
-    def doorbell(self) -> Doorbell | None:
+    def notifier(self) -> Notifier | None:
         """Listen to the server's events."""
-        if self._bell is None:
-            self._bell = HttpBell(self._address, self._timeout)
-        return self._bell
+        if self._notifier is None:
+            self._notifier = HttpNotifier(self._address, self._timeout)
+        return self._notifier
 
     def ring(self, queue: str, wake: int) -> None:
         """Do nothing: the server tells the others."""
 
     def close(self) -> None:
         """Close the connection."""
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
+        if self._notifier is not None:
+            self._notifier.close()
+            self._notifier = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bide.engines.memory.shelf import Record, Shelf
-from bide.engines.pages import Budget, position
-from bide.engines.port import Capabilities, Doorbell, Engine
+from bide.engines.cursor import Budget, position
+from bide.engines.memory.queue_state import QueueState, Record
+from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
 from bide.model.message import FORGET, Message, size_of
 from bide.model.rank import PROMOTE, forecast_start
@@ -39,7 +39,7 @@ class MemoryEngine:
     capabilities = Capabilities(durable=False, shared=False)
 
     def __init__(self) -> None:
-        self._shelves: dict[str, Shelf] = {}
+        self._states: dict[str, QueueState] = {}
         self._exactly = 0.0  # the moment of the batch, to fractions of a millisecond
         self._verbs: dict[type, Callable[[Any, int], Reply]] = {
             cmd.Put: self._put,
@@ -74,7 +74,7 @@ class MemoryEngine:
         """Return `None`: reading a dictionary waits for nobody."""
         return None
 
-    def doorbell(self) -> Doorbell | None:
+    def notifier(self) -> Notifier | None:
         """Return `None`: no other process can have anything to tell."""
         return None
 
@@ -83,35 +83,35 @@ class MemoryEngine:
 
     def close(self) -> None:
         """Forget everything."""
-        self._shelves.clear()
+        self._states.clear()
 
     # What changes a queue first forgets what was remembered long enough.
 
-    def _shelf(self, name: str, now: int) -> Shelf:
-        shelf = self._shelves.get(name) or Shelf(name, now)
-        shelf.forget(now, FORGET)
-        return shelf
+    def _queue(self, name: str, now: int) -> QueueState:
+        queue = self._states.get(name) or QueueState(name, now)
+        queue.forget(now, FORGET)
+        return queue
 
     def _put(self, command: cmd.Put, now: int) -> Outcomes:
-        shelf = self._shelf(command.queue, now)
-        self._shelves[command.queue] = shelf
+        queue = self._queue(command.queue, now)
+        self._states[command.queue] = queue
         outcomes, wake = [], None
         for item in command.items:
-            record = shelf.records.get(item.id)
+            record = queue.records.get(item.id)
             due = now + item.delay if item.at is None else item.at
             stored: Record | None = None
             if record is None and (command.on_conflict == "revive" or command.if_version):
                 outcomes.append(Outcome(item.id, False))
                 continue
             if record is None:
-                record = stored = shelf.store(item, due)
+                record = stored = queue.store(item, due)
             else:
-                shelf.settle_lapsed(record, now)
+                queue.settle_lapsed(record, now)
                 if record.is_still(None, command.if_version) and (
                     command.on_conflict == "replace"
                     or (command.on_conflict == "revive" and record.state == "dead")
                 ):
-                    stored = shelf.replace(record, item, due)
+                    stored = queue.replace(record, item, due)
             if stored is not None and stored.state != "dead":
                 wake = due if wake is None else min(wake, due)
             outcomes.append((stored or record).outcome(stored is not None, now))
@@ -120,74 +120,78 @@ class MemoryEngine:
     def _cancel(self, command: cmd.Cancel, now: int) -> Outcomes | Affected:
         if command.where is not None and command.dry_run:
             return Affected(len(self._read(command.queue).unheld(command.where, now)))
-        shelf = self._shelf(command.queue, now)
+        queue = self._queue(command.queue, now)
         if command.where is not None:
-            found = shelf.unheld(command.where, now)
+            found = queue.unheld(command.where, now)
             for record in found[: cmd.BULK]:
-                shelf.remove(record)
-                shelf.tally["cancelled"] += 1
+                queue.remove(record)
+                queue.tally["cancelled"] += 1
             return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
         def cancel(record: Record) -> Outcome | None:
             still = record.is_still(command.if_due, command.if_version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
-            shelf.remove(record)
-            shelf.tally["cancelled"] += 1
+            queue.remove(record)
+            queue.tally["cancelled"] += 1
             return Outcome(record.id, True, due=record.due)
 
-        return self._each(shelf, command.ids, now, cancel)
+        return self._each(queue, command.ids, now, cancel)
 
     def _reschedule(self, command: cmd.Reschedule, now: int) -> Outcomes:
-        shelf = self._shelf(command.queue, now)
+        queue = self._queue(command.queue, now)
         due = now + command.delay if command.at is None else command.at
 
         def reschedule(record: Record) -> Outcome | None:
             still = record.is_still(command.if_due, command.if_version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
-            shelf.delay(record, due)
+            queue.delay(record, due)
             return record.outcome(True, now)
 
-        return self._each(shelf, command.ids, now, reschedule)
+        return self._each(queue, command.ids, now, reschedule)
 
     def _release(self, command: cmd.Release, now: int) -> Outcomes:
-        shelf = self._shelf(command.queue, now)
+        queue = self._queue(command.queue, now)
 
         def release(record: Record) -> Outcome | None:
             if record.state != "leased":
                 return None
-            if shelf.failed(record, command.reason, now, now):
-                shelf.tally["retried"] += 1
-                shelf.ready(record)
+            if queue.failed(record, command.reason, now, now):
+                queue.tally["retried"] += 1
+                queue.ready(record)
             return record.outcome(True, now)
 
-        return self._each(shelf, command.ids, now, release)
+        return self._each(queue, command.ids, now, release)
 
     def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
-        shelf = self._shelf(command.queue, now)
+        queue = self._queue(command.queue, now)
 
         def revive(record: Record) -> Outcome | None:
             if record.state != "dead":
                 return None
             record.attempt = 0
-            shelf.delay(record, now + command.delay)
-            shelf.tally["revived"] += 1
+            queue.delay(record, now + command.delay)
+            queue.tally["revived"] += 1
             return record.outcome(True, now)
 
-        return self._each(shelf, command.ids, now, revive)
+        return self._each(queue, command.ids, now, revive)
 
     def _each(
-        self, shelf: Shelf, ids: Iterable[str], now: int, change: Callable[[Record], Outcome | None]
+        self,
+        queue: QueueState,
+        ids: Iterable[str],
+        now: int,
+        change: Callable[[Record], Outcome | None],
     ) -> Outcomes:
         """Change each message as `change` says; `None` means that it may not be changed."""
         outcomes, wakes = [], []
         for id in ids:
-            record = shelf.records.get(id)
+            record = queue.records.get(id)
             if record is None:
                 outcomes.append(Outcome(id, False))
                 continue
-            shelf.settle_lapsed(record, now)
+            queue.settle_lapsed(record, now)
             outcome = change(record)
             if outcome is not None and outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
@@ -195,89 +199,89 @@ class MemoryEngine:
         return Outcomes(outcomes, min(wakes, default=None))
 
     def _claim(self, command: cmd.Claim, now: int) -> Claimed:
-        shelf = self._shelf(command.queue, now)
-        if shelf.paused:
+        queue = self._queue(command.queue, now)
+        if queue.paused:
             return Claimed([], 0, now)
         reach = max(PROMOTE, command.count)
-        shelf.collect_lapsed(now, reach)
-        taken = shelf.take(command.count, now, reach, Budget(command.max_bytes))
+        queue.collect_lapsed(now, reach)
+        taken = queue.take(command.count, now, reach, Budget(command.max_bytes))
         if not taken:
-            return Claimed([], 0, now, shelf.next_claim(self._exactly))
-        shelf.token += 1
+            return Claimed([], 0, now, queue.next_claim(self._exactly))
+        queue.token += 1
         for record in taken:
-            shelf.lease(record, shelf.token, command.holder, now + command.lease)
-        return Claimed([record.message(shelf.name, now) for record in taken], shelf.token, now)
+            queue.lease(record, queue.token, command.holder, now + command.lease)
+        return Claimed([record.message(queue.name, now) for record in taken], queue.token, now)
 
     def _held(
         self,
         command: cmd.Extend | cmd.Ack | cmd.Retry | cmd.Bury,
         now: int,
-        change: Callable[[Shelf, Record], Outcome],
+        change: Callable[[QueueState, Record], Outcome],
     ) -> Outcomes:
         """Change each message whose lease is still good; tell of the others where they are."""
-        shelf = self._shelf(command.queue, now)
+        queue = self._queue(command.queue, now)
         outcomes, wakes = [], []
         for lease in command.leases:
-            record = shelf.records.get(lease.id)
+            record = queue.records.get(lease.id)
             if record is None:
                 outcomes.append(Outcome(lease.id, False))
                 continue
-            shelf.settle_lapsed(record, now)
+            queue.settle_lapsed(record, now)
             if record.state != "leased" or record.token != lease.token:
                 outcomes.append(record.outcome(False, now))
                 continue
-            outcome = change(shelf, record)
+            outcome = change(queue, record)
             if outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
             outcomes.append(outcome)
         return Outcomes(outcomes, min(wakes, default=None))
 
     def _extend(self, command: cmd.Extend, now: int) -> Outcomes:
-        def extend(shelf: Shelf, record: Record) -> Outcome:
-            shelf.extend(record, now + command.lease)
+        def extend(queue: QueueState, record: Record) -> Outcome:
+            queue.extend(record, now + command.lease)
             return record.outcome(True, now)
 
         return self._held(command, now, extend)
 
     def _ack(self, command: cmd.Ack, now: int) -> Outcomes:
-        def ack(shelf: Shelf, record: Record) -> Outcome:
-            shelf.tally["acked"] += 1
-            if not shelf.keep:
-                shelf.remove(record)
+        def ack(queue: QueueState, record: Record) -> Outcome:
+            queue.tally["acked"] += 1
+            if not queue.keep:
+                queue.remove(record)
                 return Outcome(record.id, True)
             record.attempt += 1
-            shelf.end(record, "acked", now)
+            queue.end(record, "acked", now)
             return record.outcome(True, now)
 
         return self._held(command, now, ack)
 
     def _retry(self, command: cmd.Retry, now: int) -> Outcomes:
-        def retry(shelf: Shelf, record: Record) -> Outcome:
+        def retry(queue: QueueState, record: Record) -> Outcome:
             if command.release and not command.delay:
-                shelf.ready(record)
-            elif command.release or shelf.failed(record, command.reason, now, now):
-                shelf.tally["retried"] += not command.release
+                queue.ready(record)
+            elif command.release or queue.failed(record, command.reason, now, now):
+                queue.tally["retried"] += not command.release
                 if record.expires is not None:
                     record.expires -= now + command.delay - record.due
-                shelf.delay(record, now + command.delay)
+                queue.delay(record, now + command.delay)
             return record.outcome(True, now)
 
         return self._held(command, now, retry)
 
     def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
-        def bury(shelf: Shelf, record: Record) -> Outcome:
-            shelf.failed(record, command.reason, now, now, final=True)
+        def bury(queue: QueueState, record: Record) -> Outcome:
+            queue.failed(record, command.reason, now, now, final=True)
             return record.outcome(True, now)
 
         def take(record: Record) -> Outcome | None:
             if record.state not in ("delayed", "ready"):
                 return None
-            shelf.set_aside(record, command.reason, now)
+            queue.set_aside(record, command.reason, now)
             return record.outcome(True, now)
 
         held = self._held(command, now, bury)
-        shelf = self._shelf(command.queue, now)
-        unheld = self._each(shelf, command.ids, now, take)
+        queue = self._queue(command.queue, now)
+        unheld = self._each(queue, command.ids, now, take)
         return Outcomes(held.outcomes + unheld.outcomes)
 
     def _find(self, command: cmd.Find, now: int) -> Found:
@@ -292,58 +296,58 @@ class MemoryEngine:
         return Found(found)
 
     def _scan(self, command: cmd.Scan, now: int) -> Page:
-        shelf = self._read(command.queue)
-        records, cursor = shelf.page(command, now)
-        return Page([record.message(shelf.name, now) for record in records], cursor)
+        queue = self._read(command.queue)
+        records, cursor = queue.page(command, now)
+        return Page([record.message(queue.name, now) for record in records], cursor)
 
     def _count(self, command: cmd.Count, now: int) -> Counts:
         return self._read(command.queue).counts(now, command.recount)
 
     def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
-        shelf = self._read(command.queue)
+        queue = self._read(command.queue)
         start = forecast_start(now, command.bucket)
         edges = [start + command.bucket * number for number in range(command.buckets + 1)]
         edges[0] = now
-        below = [shelf.due_by(edge) for edge in edges]
+        below = [queue.due_by(edge) for edge in edges]
         counts = [after - before for before, after in pairwise(below)]
         return Forecasted(
             start,
-            len(shelf.sets["ready"]) + below[0],
+            len(queue.sets["ready"]) + below[0],
             counts,
-            len(shelf.sets["delayed"]) - below[-1],
+            len(queue.sets["delayed"]) - below[-1],
         )
 
     def _configure(self, command: cmd.Configure, now: int) -> Settings:
-        shelf = self._shelf(command.queue, now)
-        self._shelves[command.queue] = shelf
-        resumed = shelf.paused and command.paused is False
+        queue = self._queue(command.queue, now)
+        self._states[command.queue] = queue
+        resumed = queue.paused and command.paused is False
         if command.paused is not None:
-            shelf.paused = command.paused
+            queue.paused = command.paused
         if command.keep is not None:
-            shelf.keep = command.keep
-        return Settings(shelf.paused, shelf.keep, now if resumed else None)
+            queue.keep = command.keep
+        return Settings(queue.paused, queue.keep, now if resumed else None)
 
     def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
-        shelf = self._shelf(command.queue, now)
+        queue = self._queue(command.queue, now)
         if command.ids is not None:
 
             def purge(record: Record) -> Outcome | None:
                 if record.state != "dead":
                     return None
-                shelf.remove(record)
-                shelf.tally["purged"] += 1
+                queue.remove(record)
+                queue.tally["purged"] += 1
                 return Outcome(record.id, True, due=record.due)
 
-            return self._each(shelf, command.ids, now, purge)
-        found = shelf.purgeable(command.state, command.before, now, cmd.BULK + 1)
+            return self._each(queue, command.ids, now, purge)
+        found = queue.purgeable(command.state, command.before, now, cmd.BULK + 1)
         for record in found[: cmd.BULK]:
             if record.state not in ("acked", "expired"):
-                shelf.tally["purged"] += 1
-            shelf.remove(record)
+                queue.tally["purged"] += 1
+            queue.remove(record)
         return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
     def _queues(self, command: cmd.Queues, now: int) -> Names:
-        return Names(sorted(name for name in self._shelves if name.startswith(command.queue)))
+        return Names(sorted(name for name in self._states if name.startswith(command.queue)))
 
-    def _read(self, name: str) -> Shelf:
-        return self._shelves.get(name) or Shelf(name, 0)
+    def _read(self, name: str) -> QueueState:
+        return self._states.get(name) or QueueState(name, 0)

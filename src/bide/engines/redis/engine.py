@@ -6,13 +6,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from bide.engines.port import Capabilities, Doorbell, PartlyDone
+from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis import look
 from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Plan
 from bide.engines.redis.change import change
 from bide.engines.redis.claim import claim, claim_many
 from bide.engines.redis.claim_shards import claim_shards
-from bide.engines.redis.notifier import Notifier
+from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.put import put
 from bide.engines.redis.queue_names import QueueNames
 from bide.engines.redis.rules import sweep
@@ -62,7 +62,7 @@ class RedisEngine:
         self._lane = secrets.token_hex(6)
         self._named: set[str] = set()
         self._shards = ShardMap(settings.shards)
-        self._notifier: Notifier | None = None
+        self._notifier: RedisNotifier | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
@@ -89,10 +89,10 @@ class RedisEngine:
         """Return an engine with connections of its own, whose reads wait for no batch."""
         return RedisEngine(self._settings)
 
-    def doorbell(self) -> Doorbell | None:
+    def notifier(self) -> Notifier | None:
         """Start to listen for what other processes put."""
         if self._notifier is None:
-            self._notifier = Notifier(self._settings, self._lane)
+            self._notifier = RedisNotifier(self._settings, self._lane)
             self._sender.listen(self._notifier.doubt)
         return self._notifier
 

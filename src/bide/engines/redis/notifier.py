@@ -27,7 +27,7 @@ from bide.engines.redis.scripts import load_all
 from bide.engines.redis.settings import Address, Settings
 from bide.model.errors import StoreError, StoreUnavailable
 
-__all__ = ["Notifier"]
+__all__ = ["RedisNotifier"]
 
 LOOK = 1.0
 """Seconds after which the listener sees whether it was closed, or the master is another server."""
@@ -59,7 +59,7 @@ class _Listener:
         """When something was last heard of the server."""
 
 
-class Notifier:
+class RedisNotifier:
     """The listening end in one process.
 
     Args:

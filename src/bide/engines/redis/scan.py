@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bide.engines.pages import BEGIN
+from bide.engines.cursor import BEGIN
 from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Send
 from bide.engines.redis.look import held_by
 from bide.engines.redis.records import ORDER, as_message

@@ -9,8 +9,7 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
-from bide.engines.port import Capabilities, Doorbell
-from bide.engines.sqlite.bell import SocketBell, ring_all
+from bide.engines.port import Capabilities, Notifier
 from bide.engines.sqlite.connection import (
     OWNER_ONLY,
     Durability,
@@ -20,6 +19,7 @@ from bide.engines.sqlite.connection import (
 )
 from bide.engines.sqlite.disk_room import RESERVE, growth, room
 from bide.engines.sqlite.lone import LonePuts
+from bide.engines.sqlite.notifier import SocketNotifier, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.verbs import VERBS
 from bide.model.commands import Command
@@ -71,7 +71,7 @@ class SqliteEngine:
         self._mode = mode
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._allowed = 0
-        self._bell: SocketBell | None = None
+        self._notifier: SocketNotifier | None = None
         self._quiet_until = 0.0
         self._closed = False
         self._connection: sqlite3.Connection | None = None
@@ -169,29 +169,29 @@ class SqliteEngine:
             mode=self._mode,
         )  # fmt: skip
 
-    def doorbell(self) -> Doorbell | None:
+    def notifier(self) -> Notifier | None:
         """Start to listen for the other processes on this file.
 
         Raises:
             StoreError: the file is not there; the next attempt may find it.
         """
         self._current()
-        if self._bell is None:
-            self._bell = SocketBell.open(self._path)
-        return self._bell
+        if self._notifier is None:
+            self._notifier = SocketNotifier.open(self._path)
+        return self._notifier
 
     def ring(self, queue: str, wake: int) -> None:
         """Tell the other processes on this file that listen."""
         now = time.monotonic()
-        if now >= self._quiet_until and not ring_all(self._path, queue, wake, self._bell):
+        if now >= self._quiet_until and not ring_all(self._path, queue, wake, self._notifier):
             self._quiet_until = now + LOOK_EVERY
 
     def close(self) -> None:
         """Close the file."""
         self._closed = True
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
+        if self._notifier is not None:
+            self._notifier.close()
+            self._notifier = None
         self._leave()
 
     def _open(self) -> sqlite3.Connection:
@@ -238,8 +238,8 @@ class SqliteEngine:
         else:
             self._leave()
             connection = self._open()
-        if self._bell is not None:
-            self._bell.renew(self._path)
+        if self._notifier is not None:
+            self._notifier.renew(self._path)
         return connection
 
 

@@ -8,7 +8,7 @@ import msgspec
 from bide.model.commands import Bury, Purge, Put, Scan
 from bide.model.message import Item, Message
 from bide.model.replies import Outcome, Outcomes, Page
-from bide.queue.asking import found_all
+from bide.queue.base import found_all
 from bide.queue.move.transit import (
     as_copy,
     as_item,

@@ -20,7 +20,7 @@ from bide.model.identity import OWN, check_queue
 from bide.model.message import Message, NewMessage
 from bide.model.moments import to_datetime
 from bide.model.replies import Outcomes
-from bide.queue.arguments import Arguments
+from bide.queue.command_builder import CommandBuilder
 
 __all__ = [
     "PREFIX", "Asked", "Source", "Window", "WindowBody", "home_of", "inspect_source", "read_window",
@@ -102,7 +102,7 @@ class Window:
         self.found = 0
         self.put = 0
         self._store_client = store_client
-        self._arguments = Arguments(source.queue, MAX_BODY)
+        self._arguments = CommandBuilder(source.queue, MAX_BODY)
 
     def ask(self, one: Handling) -> None:
         """Ask a plain source, in its thread, in which it is iterated as well."""

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from bide.engines.pages import Budget
+from bide.engines.cursor import Budget
 from bide.engines.sqlite.session import (
     DELAYED,
     EXPIRED,

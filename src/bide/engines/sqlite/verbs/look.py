@@ -4,7 +4,7 @@ import sqlite3
 from collections import Counter
 from typing import Any
 
-from bide.engines.pages import BEGIN, PHASES, Budget, Phase, cursor_after, position
+from bide.engines.cursor import BEGIN, PHASES, Budget, Phase, cursor_after, position
 from bide.engines.sqlite.session import (
     DELAYED,
     HOUR,

@@ -9,9 +9,9 @@ import heapq
 import itertools
 from collections import deque
 
-from bide.lane.ticket import Ticket
+from bide.lane.request import Request
 
-__all__ = ["LOOK_AGAIN", "Parked"]
+__all__ = ["LOOK_AGAIN", "WaitingClaims"]
 
 LOOK_AGAIN = 1.0
 """After so many seconds the first claim that waits asks anyway.
@@ -24,74 +24,74 @@ another container, its datagram found a full buffer), and a wall clock can be se
 class _Waiting:
     """The claims that wait for one queue."""
 
-    __slots__ = ("asked", "asking", "interested", "leader", "tickets", "wake")
+    __slots__ = ("asked", "asking", "interested", "leader", "requests", "wake")
 
     def __init__(self) -> None:
-        self.tickets: deque[Ticket] = deque()
-        self.leader: Ticket | None = None
+        self.requests: deque[Request] = deque()
+        self.leader: Request | None = None
         self.interested = 0
         self.asking = 0
         self.asked = 0.0
         self.wake: float | None = None
 
     def moment(self) -> float | None:
-        """Return when the first ticket is to ask; `None` while one asks or none is there."""
-        if self.asking or not self.tickets:
+        """Return when the first request is to ask; `None` while one asks or none is there."""
+        if self.asking or not self.requests:
             return None
         soon = self.asked + LOOK_AGAIN
         return soon if self.wake is None else min(self.wake, soon)
 
 
-class Parked:
+class WaitingClaims:
     """All waiting claims of a lane. Not safe by itself: the lane's lock guards it."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _Waiting] = {}
-        self._deadlines: list[tuple[float, int, Ticket]] = []
+        self._deadlines: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count()
         self._left = 0
 
     def __len__(self) -> int:
-        return sum(len(waiting.tickets) for waiting in self._queues.values())
+        return sum(len(waiting.requests) for waiting in self._queues.values())
 
     def interested(self, queue: str) -> bool:
         """Tell whether any claim that may wait for the queue is on its way or waiting."""
         return queue in self._queues
 
-    def enter(self, ticket: Ticket) -> None:
+    def enter(self, request: Request) -> None:
         """A claim that may wait is about to ask: from now on no hint for its queue is lost."""
-        waiting = self._queues.setdefault(ticket.command.queue, _Waiting())
+        waiting = self._queues.setdefault(request.command.queue, _Waiting())
         waiting.interested += 1
         waiting.asking += 1
-        ticket.parkable = True
-        if ticket.deadline is not None and ticket.deadline != float("inf"):
-            heapq.heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
+        request.entered = True
+        if request.deadline is not None and request.deadline != float("inf"):
+            heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
 
-    def park(self, ticket: Ticket, wake: float | None, now: float) -> None:
+    def keep_waiting(self, request: Request, wake: float | None, now: float) -> None:
         """A claim got nothing: let it wait until `wake`, or until a hint says something sooner."""
-        waiting = self._queues[ticket.command.queue]
+        waiting = self._queues[request.command.queue]
         waiting.asking -= 1
         waiting.asked = now
-        if ticket is waiting.leader:  # it asked in vain, and keeps its place
-            waiting.tickets.appendleft(ticket)
+        if request is waiting.leader:  # it asked in vain, and keeps its place
+            waiting.requests.appendleft(request)
         else:
-            waiting.tickets.append(ticket)
+            waiting.requests.append(request)
         if wake is not None:
             waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
 
-    def leave(self, ticket: Ticket, now: float, *, asked: bool) -> None:
+    def leave(self, request: Request, now: float, *, asked: bool) -> None:
         """A claim is settled; if it asked, let the next in line look whether there is more."""
-        waiting = self._queues[ticket.command.queue]
+        waiting = self._queues[request.command.queue]
         waiting.interested -= 1
         if asked:
             waiting.asking -= 1
             waiting.wake = now
         if not waiting.interested:
-            del self._queues[ticket.command.queue]
-        ticket.parkable = False
+            del self._queues[request.command.queue]
+        request.entered = False
         self._left += 1
         if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of claims long settled
-            self._deadlines = [entry for entry in self._deadlines if entry[2].parkable]
+            self._deadlines = [entry for entry in self._deadlines if entry[2].entered]
             heapq.heapify(self._deadlines)
             self._left = 0
 
@@ -103,7 +103,7 @@ class Parked:
         waiting.wake = moment
         return True
 
-    def due(self, now: float) -> list[Ticket]:
+    def due(self, now: float) -> list[Request]:
         """Return the claims that are to ask now, the first of each queue whose moment has come."""
         due = []
         for waiting in self._queues.values():
@@ -111,46 +111,46 @@ class Parked:
             if moment is not None and moment <= now:
                 waiting.wake = None
                 waiting.asking += 1
-                waiting.leader = waiting.tickets.popleft()
+                waiting.leader = waiting.requests.popleft()
                 due.append(waiting.leader)
         return due
 
-    def withdraw(self, ticket: Ticket, now: float) -> bool:
+    def withdraw(self, request: Request, now: float) -> bool:
         """Take out a claim that waits; return False if it is not waiting, but asking or settled."""
-        if not ticket.parkable or not self._take(ticket):
+        if not request.entered or not self._take(request):
             return False
-        self.leave(ticket, now, asked=False)
+        self.leave(request, now, asked=False)
         return True
 
-    def overdue(self, now: float) -> list[Ticket]:
+    def overdue(self, now: float) -> list[Request]:
         """Take out the claims whose time to wait is over, and return them."""
         over = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            ticket = heapq.heappop(self._deadlines)[2]
-            if self.withdraw(ticket, now):
-                over.append(ticket)
+            request = heapq.heappop(self._deadlines)[2]
+            if self.withdraw(request, now):
+                over.append(request)
         return over
 
-    def owned(self, owner: object, now: float) -> list[Ticket]:
+    def owned(self, owner: object, now: float) -> list[Request]:
         """Take out the claims of one owner (`None`: of all), and return them."""
-        tickets = [t for w in self._queues.values() for t in w.tickets]
-        owned = [t for t in tickets if owner is None or t.owner is owner]
-        for ticket in owned:
-            self.withdraw(ticket, now)
+        requests = [t for w in self._queues.values() for t in w.requests]
+        owned = [t for t in requests if owner is None or t.owner is owner]
+        for request in owned:
+            self.withdraw(request, now)
         return owned
 
     def next_moment(self) -> float | None:
         """Return when `due` or `overdue` will have something, by what is known now."""
         moments = [m for w in self._queues.values() if (m := w.moment()) is not None]
-        while self._deadlines and not self._deadlines[0][2].parkable:
+        while self._deadlines and not self._deadlines[0][2].entered:
             heapq.heappop(self._deadlines)  # it was settled before; nobody is to wake for it
         if self._deadlines:
             moments.append(self._deadlines[0][0])
         return min(moments, default=None)
 
-    def _take(self, ticket: Ticket) -> bool:
-        waiting = self._queues.get(ticket.command.queue)
-        if waiting is None or ticket not in waiting.tickets:
+    def _take(self, request: Request) -> bool:
+        waiting = self._queues.get(request.command.queue)
+        if waiting is None or request not in waiting.requests:
             return False
-        waiting.tickets.remove(ticket)
+        waiting.requests.remove(request)
         return True

@@ -1,4 +1,4 @@
-"""A ticket: one command of one caller, and the caller who waits for its reply."""
+"""A request: one command of one caller, and the caller who waits for its reply."""
 
 import asyncio
 import threading
@@ -11,9 +11,9 @@ from bide.model.commands import Claim, Command, Lease, Retry
 from bide.model.replies import Claimed, Reply
 
 __all__ = [
-    "AsyncTicket",
-    "BlockingTicket",
-    "Ticket",
+    "AsyncRequest",
+    "BlockingRequest",
+    "Request",
     "Unattended",
     "deliver",
     "giving_back",
@@ -25,12 +25,12 @@ HEAR_INTERRUPTS = 1.0
 """How often, in seconds, a thread that blocks looks whether it was interrupted."""
 
 
-class Ticket(msgspec.Struct, eq=False):
+class Request(msgspec.Struct, eq=False):
     """A command of one caller.
 
     Args:
         command: what is to be done.
-        owner: on whose behalf; closing a queue settles the tickets that wait for it.
+        owner: on whose behalf; closing a queue settles the requests that wait for it.
         deadline: for a claim that waits: until when, by the lane's monotonic clock.
     """
 
@@ -41,7 +41,7 @@ class Ticket(msgspec.Struct, eq=False):
     error: BaseException | None = None
     abandoned: bool = False
     """Whether its caller was interrupted."""
-    parkable: bool = False
+    entered: bool = False
     settled: bool = False
     loop: asyncio.AbstractEventLoop | None = None
     """The event loop of the task that waits for it."""
@@ -66,7 +66,7 @@ def _taken() -> threading.Lock:
     return lock
 
 
-class BlockingTicket(Ticket, eq=False):
+class BlockingRequest(Request, eq=False):
     """A command of a thread that blocks until it is settled."""
 
     # A bare lock: a third of what an event costs, and a put waits on one.
@@ -77,17 +77,17 @@ class BlockingTicket(Ticket, eq=False):
         self.done.release()
 
     def wait(self) -> None:
-        """Block until the ticket is settled."""
+        """Block until the request is settled."""
         # Not for ever at once: an interrupt in the moment of falling asleep would go unheard.
         while not self.done.acquire(timeout=HEAR_INTERRUPTS):
             pass
 
 
-class Unattended(Ticket, eq=False):
+class Unattended(Request, eq=False):
     """A command that nobody waits for: messages that are given back."""
 
 
-class AsyncTicket(Ticket, eq=False, kw_only=True):
+class AsyncRequest(Request, eq=False, kw_only=True):
     """A command of a task on an event loop."""
 
     loop: asyncio.AbstractEventLoop
@@ -95,7 +95,7 @@ class AsyncTicket(Ticket, eq=False, kw_only=True):
 
     @classmethod
     def of(cls, command: Command, owner: object = None, deadline: float | None = None) -> Self:
-        """Return a ticket of the task that is running."""
+        """Return a request of the task that is running."""
         loop = asyncio.get_running_loop()
         return cls(command, owner, deadline, loop=loop, future=loop.create_future())
 
@@ -105,37 +105,37 @@ class AsyncTicket(Ticket, eq=False, kw_only=True):
         return self.future.done() or self.loop.is_closed()
 
 
-def deliver(tickets: Sequence[AsyncTicket]) -> list[AsyncTicket]:
-    """On their loop: let tasks go on; return the tickets for which nobody waits any more."""
-    left: list[AsyncTicket] = []
-    for ticket in tickets:
-        future = ticket.future
+def deliver(requests: Sequence[AsyncRequest]) -> list[AsyncRequest]:
+    """On their loop: let tasks go on; return the requests for which nobody waits any more."""
+    left: list[AsyncRequest] = []
+    for request in requests:
+        future = request.future
         if future.done():
-            left.append(ticket)
-        elif ticket.error is not None:
-            future.set_exception(ticket.error)
-        elif ticket.reply is not None:
-            future.set_result(ticket.reply)
+            left.append(request)
+        elif request.error is not None:
+            future.set_exception(request.error)
+        elif request.reply is not None:
+            future.set_result(request.reply)
     return left
 
 
-def giving_back(ticket: Ticket) -> Unattended | None:
-    """Return what gives back the messages that a ticket's claim brought, if it brought any."""
-    reply = ticket.reply
-    if not isinstance(ticket.command, Claim) or not isinstance(reply, Claimed):
+def giving_back(request: Request) -> Unattended | None:
+    """Return what gives back the messages that a request's claim brought, if it brought any."""
+    reply = request.reply
+    if not isinstance(request.command, Claim) or not isinstance(reply, Claimed):
         return None
     leases = [Lease(message.id, reply.token) for message in reply.messages]
-    back = Unattended(Retry(ticket.command.queue, leases, release=True))
+    back = Unattended(Retry(request.command.queue, leases, release=True))
     return back if leases else None
 
 
-def wakes_of(tickets: Sequence[Ticket]) -> dict[str, int]:
+def wakes_of(requests: Sequence[Request]) -> dict[str, int]:
     """Return from when on something can be claimed that could not before, by queue."""
     wakes: dict[str, int] = {}
-    for ticket in tickets:
-        wake = getattr(ticket.reply, "wake", None)
+    for request in requests:
+        wake = getattr(request.reply, "wake", None)
         if wake is not None:
-            queue = ticket.command.queue
+            queue = request.command.queue
             if queue not in wakes or wake < wakes[queue]:
                 wakes[queue] = wake
     return wakes

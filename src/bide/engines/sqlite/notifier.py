@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["SocketBell", "ring_all"]
+__all__ = ["SocketNotifier", "ring_all"]
 
 _LONGEST = 100  # what an address of a Unix socket can hold, on all systems
 _log = logging.getLogger("bide.sqlite")
@@ -46,7 +46,7 @@ def _short(folder: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-class SocketBell:
+class SocketNotifier:
     """The listening end in one process."""
 
     def __init__(self, listener: socket.socket, address: str) -> None:
@@ -56,7 +56,7 @@ class SocketBell:
         self.address = address
 
     @classmethod
-    def open(cls, path: Path) -> "SocketBell | None":
+    def open(cls, path: Path) -> "SocketNotifier | None":
         """Bind a socket beside the file; `None` where that cannot be done."""
         bound = _bind(path)
         return None if bound is None else cls(*bound)
@@ -174,7 +174,7 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     os.chmod(path, mode)  # noqa: PTH101
 
 
-def ring_all(path: Path, queue: str, wake: int, own: SocketBell | None) -> bool:
+def ring_all(path: Path, queue: str, wake: int, own: SocketNotifier | None) -> bool:
     """Send a hint to every process that listens beside the file; return whether there is one.
 
     Our own process is told by other means.

@@ -9,7 +9,7 @@ from bide.engines.http.connection import Address
 from bide.engines.http.stream import SILENCE, EventStream
 from bide.model.errors import BideError
 
-__all__ = ["HttpBell"]
+__all__ = ["HttpNotifier"]
 
 AGAIN = 1.0
 """How long to wait, in seconds, before the events are asked for again."""
@@ -20,7 +20,7 @@ class _Hint(msgspec.Struct):
     wake_in: int
 
 
-class HttpBell:
+class HttpNotifier:
     """Listens to a server's events, and begins anew when they break off.
 
     Args:

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from bide.queue.aio import AsyncQueue
     from bide.queue.sync import Queue
 
-__all__ = ["AsyncTaken", "Taken"]
+__all__ = ["AsyncTake", "Take"]
 
 
-class Taken:
+class Take:
     """One message, claimed on entering the block and settled on leaving it."""
 
     def __init__(self, queue: "Queue", wait: float, lease: Duration, retry: Duration) -> None:
         self._queue = queue
         self._wait = wait
-        self._claim = queue._ask.claim(1, lease, queue._holder)
+        self._claim = queue._builder.claim(1, lease, queue._holder)
         self._delay = milliseconds(retry, "retry") / 1000
         self._delivery: Delivery | None = None
 
@@ -54,13 +54,13 @@ class Taken:
             _note(error, delivery.id, late)
 
 
-class AsyncTaken:
-    """Async form of `Taken`."""
+class AsyncTake:
+    """Async form of `Take`."""
 
     def __init__(self, queue: "AsyncQueue", wait: float, lease: Duration, retry: Duration) -> None:
         self._queue = queue
         self._wait = wait
-        self._claim = queue._ask.claim(1, lease, queue._holder)
+        self._claim = queue._builder.claim(1, lease, queue._holder)
         self._delay = milliseconds(retry, "retry") / 1000
         self._delivery: AsyncDelivery | None = None
 

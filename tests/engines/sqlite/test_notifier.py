@@ -8,9 +8,9 @@ from tempfile import mkdtemp
 import pytest
 
 from bide.engines.sqlite import SqliteEngine
-from bide.engines.sqlite.bell import SocketBell, ring_all
+from bide.engines.sqlite.notifier import SocketNotifier, ring_all
 
-Open = Callable[[], SocketBell]
+Open = Callable[[], SocketNotifier]
 
 
 @pytest.fixture
@@ -20,22 +20,22 @@ def path() -> Iterator[Path]:
     path.touch()
     yield path
     path.unlink()
-    folder.rmdir()  # fails when a bell left a trace
+    folder.rmdir()  # fails when a notifier left a trace
 
 
 @pytest.fixture
 def listen(path: Path) -> Iterator[Open]:
-    bells: list[SocketBell] = []
+    notifiers: list[SocketNotifier] = []
 
-    def opened() -> SocketBell:
-        bell = SocketBell.open(path)
-        assert bell is not None
-        bells.append(bell)
-        return bell
+    def opened() -> SocketNotifier:
+        notifier = SocketNotifier.open(path)
+        assert notifier is not None
+        notifiers.append(notifier)
+        return notifier
 
     yield opened
-    for bell in bells:
-        bell.close()
+    for notifier in notifiers:
+        notifier.close()
 
 
 def test_a_ring_is_heard_by_all_but_the_one_who_rings(path: Path, listen: Open) -> None:
@@ -47,10 +47,10 @@ def test_a_ring_is_heard_by_all_but_the_one_who_rings(path: Path, listen: Open) 
 
 
 def test_rings_that_gather_are_heard_at_once(path: Path, listen: Open) -> None:
-    bell = listen()
+    notifier = listen()
     for number in range(5):
         ring_all(path, "q", number, None)
-    assert bell.listen() == [("q", number) for number in range(5)]
+    assert notifier.listen() == [("q", number) for number in range(5)]
 
 
 def test_where_nobody_listens_nobody_is_rung(path: Path, listen: Open) -> None:
@@ -59,15 +59,15 @@ def test_where_nobody_listens_nobody_is_rung(path: Path, listen: Open) -> None:
 
 
 def test_a_flood_of_rings_neither_blocks_nor_fails(path: Path, listen: Open) -> None:
-    bell = listen()
+    notifier = listen()
     for number in range(3_000):
         assert ring_all(path, "q", number, None)
-    assert bell.listen()[0] == ("q", 0)
+    assert notifier.listen()[0] == ("q", 0)
 
 
-def test_a_bell_whose_process_died_is_removed(path: Path, listen: Open) -> None:
+def test_a_notifier_whose_process_died_is_removed(path: Path, listen: Open) -> None:
     living = listen()
-    dead = SocketBell.open(path)
+    dead = SocketNotifier.open(path)
     assert dead is not None
     dead._listener.close()  # as the death of its process does
     ring_all(path, "q", 1, None)
@@ -76,36 +76,36 @@ def test_a_bell_whose_process_died_is_removed(path: Path, listen: Open) -> None:
 
 
 def test_the_datagrams_of_strangers_are_passed_over(path: Path, listen: Open) -> None:
-    bell = listen()
+    notifier = listen()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         for data in (b"hello", b"\xff\xff", b"\x91\x01"):
-            stranger.sendto(data, bell.address)
+            stranger.sendto(data, notifier.address)
     ring_all(path, "q", 7, None)
-    assert bell.listen() == [("q", 7)]
+    assert notifier.listen() == [("q", 7)]
 
 
 def test_close_wakes_who_listens(listen: Open) -> None:
-    bell = listen()
+    notifier = listen()
     heard: list[list[tuple[str, int]]] = []
-    thread = threading.Thread(target=lambda: heard.append(bell.listen()))
+    thread = threading.Thread(target=lambda: heard.append(notifier.listen()))
     thread.start()
-    bell.close()
+    notifier.close()
     thread.join(10)
     assert heard == [[]]
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_a_bell_that_was_deleted_is_bound_anew(path: Path, listen: Open, listening: bool) -> None:
-    bell = listen()
+def test_a_deleted_notifier_is_bound_again(path: Path, listen: Open, listening: bool) -> None:
+    notifier = listen()
     heard: list[list[tuple[str, int]]] = []
-    thread = threading.Thread(target=lambda: heard.append(bell.listen()))
+    thread = threading.Thread(target=lambda: heard.append(notifier.listen()))
     if listening:
         thread.start()
     shutil.rmtree(f"{path}-bell")
-    bell.renew(path)
-    address = bell.address
-    bell.renew(path)
-    assert bell.address == address
+    notifier.renew(path)
+    address = notifier.address
+    notifier.renew(path)
+    assert notifier.address == address
     assert ring_all(path, "q", 3, None)
     if not listening:
         thread.start()
@@ -113,12 +113,12 @@ def test_a_bell_that_was_deleted_is_bound_anew(path: Path, listen: Open, listeni
     assert heard == [[("q", 3)]]
 
 
-def test_a_bell_that_was_closed_stays_so(path: Path, listen: Open) -> None:
-    bell = listen()
-    bell.close()
-    bell.renew(path)
-    assert not Path(f"{path}-bell/{Path(bell.address).name}").exists()
-    assert bell.listen() == []
+def test_a_notifier_that_was_closed_stays_so(path: Path, listen: Open) -> None:
+    notifier = listen()
+    notifier.close()
+    notifier.renew(path)
+    assert not Path(f"{path}-bell/{Path(notifier.address).name}").exists()
+    assert notifier.listen() == []
 
 
 def test_a_path_too_long_for_a_socket_is_reached_through_its_folder(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_a_path_too_long_for_a_socket_is_reached_through_its_folder(tmp_path: Pa
     folder.mkdir(parents=True)
     path = folder / "q.db"
     path.touch()
-    bell = SocketBell.open(path)
-    assert bell is not None
+    notifier = SocketNotifier.open(path)
+    assert notifier is not None
     assert ring_all(path, "q", 123, None)
-    assert bell.listen() == [("q", 123)]
-    bell.close()
-    assert bell.listen() == []
+    assert notifier.listen() == [("q", 123)]
+    notifier.close()
+    assert notifier.listen() == []
     assert sorted(folder.iterdir()) == [path]
     assert not ring_all(path, "q", 123, None)
 
@@ -142,17 +142,17 @@ def test_a_folder_without_sockets_is_told_of(
     path = tmp_path / "q.db"
     path.touch()
     path.with_name("q.db-bell").touch()  # no folder: nothing can be bound there
-    assert SocketBell.open(path) is None
+    assert SocketNotifier.open(path) is None
     assert "noticed with a delay" in caplog.text
 
 
 def test_engines_on_one_file_hear_each_other(path: Path) -> None:
     path.unlink()
     one, other = SqliteEngine(path), SqliteEngine(path)
-    bell = one.doorbell()
-    assert bell is not None
-    assert one.doorbell() is bell
+    notifier = one.notifier()
+    assert notifier is not None
+    assert one.notifier() is notifier
     other.ring("q", 5)
-    assert bell.listen() == [("q", 5)]
+    assert notifier.listen() == [("q", 5)]
     one.close()
     other.close()

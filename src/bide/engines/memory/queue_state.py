@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from sortedcontainers import SortedList
 
-from bide.engines.pages import PHASES, Budget, Phase, cursor_after, position
+from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
 from bide.model.commands import Scan, Where
 from bide.model.message import (
     EXPIRED_KEEP,
@@ -23,7 +23,7 @@ from bide.model.message import (
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 
-__all__ = ["Record", "Shelf"]
+__all__ = ["QueueState", "Record"]
 
 CHUNK = 1024
 """Records are found in the order of their puts by chunks of so many sequence numbers."""
@@ -55,7 +55,7 @@ class Record(msgspec.Struct, gc=False):
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int) -> "Record":
-        """Make the record of an item; where it stands is the shelf's business."""
+        """Make the record of an item; its queue places it in a set."""
         return cls(
             seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
             item.expires, item.group, item.headers, item.failures,
@@ -88,7 +88,7 @@ class Record(msgspec.Struct, gc=False):
         )  # fmt: skip
 
 
-class Shelf:
+class QueueState:
     """The records of one queue in their sets, moved one at a time."""
 
     def __init__(self, name: str, now: int) -> None:

@@ -1,4 +1,4 @@
-"""From what a user says to commands: checked here once, for every face of the queue."""
+"""From what a user says to commands: checked here once, for every queue of the queue."""
 
 import os
 import socket
@@ -30,7 +30,7 @@ from bide.queue.values import (
 
 __all__ = [
     "ID_OR_RULE",
-    "Arguments",
+    "CommandBuilder",
     "OnConflict",
     "one_or_several",
     "own_name",
@@ -64,7 +64,7 @@ def own_name() -> str:
     return f"{_host}:{os.getpid()}"
 
 
-class Arguments:
+class CommandBuilder:
     """Makes the commands of one queue.
 
     Args:

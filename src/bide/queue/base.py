@@ -1,0 +1,284 @@
+"""What `Queue` and `AsyncQueue` share: name, lane, closing, and how they execute a command."""
+
+import asyncio
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import NoReturn, Self, TypeVar
+
+import msgspec
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.engines.registry import DEFAULT_URL, mask
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.body import MAX_BODY
+from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Retry, Scan
+from bide.model.errors import Closed, InvalidArgument, WrongContext
+from bide.model.identity import check_name
+from bide.model.message import Message
+from bide.model.moments import Duration, milliseconds
+from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
+from bide.observing.spans import sending, tracer
+from bide.queue.answers import held
+from bide.queue.command_builder import CommandBuilder
+from bide.queue.delivery import AsyncDelivery, Delivery, Held, leases, mark_settled
+
+__all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all"]
+
+R = TypeVar("R")
+
+_open_queues: "weakref.WeakSet[BaseQueue]" = weakref.WeakSet()
+_detours: list[tuple[Lane, Clock]] = []
+
+
+class BaseQueue:
+    """A queue's name, and the way to its store.
+
+    Args:
+        name: of the queue: 1 to 128 letters, digits and `_ . : -`.
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        keep: how long acked messages are remembered, so that their ids are refused; stored with the
+            queue, for all who use it. `None` leaves it as it is.
+        max_body: how many bytes an encoded body may take.
+        holder: by what name this worker is known to others; its host and process by default.
+        clock: for tests; see `bide.testing.FakeClock`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        keep: Duration | None = None,
+        max_body: int = MAX_BODY,
+        holder: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if url is not None and not isinstance(url, str):
+            raise InvalidArgument(
+                f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
+            )
+        self._builder = CommandBuilder(name, max_body)
+        self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+        self._to_keep = None if keep is None else milliseconds(keep, "keep")
+        self._holder = None if holder is None else check_name(holder, "holder")
+        self._own_clock = clock
+        if _detours and clock is SYSTEM_CLOCK:
+            self._go(*_detours[-1])
+        else:
+            self._go(open_lane(self._url, clock), clock)
+        self._users = [name]  # one, until it is closed
+        _open_queues.add(self)
+
+    def _go(self, lane: Lane, clock: Clock) -> None:
+        """Be at a store, by a clock."""
+        self._lane = lane
+        self._clock = clock
+        self._keep = self._to_keep  # this store has not been told
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._builder.queue
+
+    @property
+    def url(self) -> str:
+        """The store's URL, with a password hidden."""
+        return mask(self._url)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"<{type(self).__name__} {self.name!r} at {self.url}{closed}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be sent to another process; make one there, with the "
+            "same name and URL"
+        )
+
+    @property
+    def _closed(self) -> bool:
+        return not self._users
+
+    def _configuration(self, keep: int) -> Configure:
+        """Return what sets what the constructor was told; sent once, before the first change."""
+        return Configure(self.name, keep=keep)
+
+    def _retrying(self, deliveries: Sequence[Held], delay: Duration, reason: str) -> Retry:
+        return self._builder.retry(leases(deliveries), delay, reason, self._clock.now())
+
+    def _was_closed(self) -> Closed:
+        return Closed(f"queue {self.name!r} was closed; make a new one to go on")
+
+    def _close(self) -> None:
+        try:
+            self._users.pop()  # by one thread only, whoever else closes at the same time
+        except IndexError:
+            return
+        self._lane.release(self)
+        if all(self._lane is not lane for lane, _ in _detours):
+            close_lane(self._lane)
+
+
+class BlockingBase(BaseQueue):
+    """A queue for threads."""
+
+    def close(self) -> None:
+        """Let go of the store. Claims that wait in other threads raise `Closed`."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+        """Have a command carried out and return its reply."""
+        # Written without calls where it can be: this stands on the way of each single put.
+        if not self._users:
+            raise self._was_closed()
+        if asyncio._get_running_loop() is not None:
+            raise WrongContext(
+                "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
+                "bide.AsyncQueue here (the same methods, with await)"
+            )
+        if self._keep is not None and not command.only_reads:
+            self._lane.call(self._configuration(self._keep), self)
+            self._keep = None
+        if type(command) is Put and (spans := tracer()) is not None:
+            with sending(spans, command) as traced:
+                reply = self._lane.call(traced, self)
+        else:
+            reply = self._lane.call(command, self, wait)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    def _walk(self, command: Scan) -> Iterator[Message]:
+        """Yield the messages of a scan, page by page."""
+        while True:
+            found = self._do(Page, command)
+            yield from found.messages
+            if found.cursor is None:
+                return
+            command = msgspec.structs.replace(command, cursor=found.cursor)
+
+    def _repeat(self, command: Cancel | Purge) -> int:
+        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        count = 0
+        while True:
+            reply = self._do(Affected, command)
+            count += reply.count
+            if not reply.more:
+                return count
+
+    def _settle(self, deliveries: Sequence[Delivery], command: Command) -> list[Outcome]:
+        outcomes = self._do(Outcomes, command).outcomes
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    def _settle_one(
+        self, delivery: Delivery, command: Command, verb: str, *, settles: bool = True
+    ) -> None:
+        held(self._do(Outcomes, command).outcomes[0], verb)
+        delivery.settled = delivery.settled or settles
+
+
+def found_all(queue: BlockingBase, ids: Sequence[str]) -> list[Message | None]:
+    """Look messages up by id, in as many replies as they take."""
+    found: list[Message | None] = []
+    while len(found) < len(ids):
+        found += queue._do(Found, Find(queue.name, list(ids[len(found) :]))).messages
+    return found
+
+
+class AsyncBase(BaseQueue):
+    """A queue for tasks."""
+
+    async def close(self) -> None:
+        """Async form of `Queue.close`."""
+        await asyncio.to_thread(self._close)  # it waits for what is under way
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+        """Have a command carried out and return its reply."""
+        if not self._users:
+            raise self._was_closed()
+        if self._keep is not None and not command.only_reads:
+            await self._lane.acall(self._configuration(self._keep), self)
+            self._keep = None
+        if type(command) is Put and (spans := tracer()) is not None:
+            with sending(spans, command) as traced:
+                reply = await self._lane.acall(traced, self)
+        else:
+            lane = self._lane
+            reply = await (lane.hand_in(command) or lane.acall(command, self, wait))
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    async def _repeat(self, command: Cancel | Purge) -> int:
+        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        count = 0
+        while True:
+            reply = await self._do(Affected, command)
+            count += reply.count
+            if not reply.more:
+                return count
+
+    async def _settle(self, deliveries: Sequence[AsyncDelivery], command: Command) -> list[Outcome]:
+        outcomes = (await self._do(Outcomes, command)).outcomes
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    async def _settle_one(
+        self, delivery: AsyncDelivery, command: Command, verb: str, *, settles: bool = True
+    ) -> None:
+        held((await self._do(Outcomes, command)).outcomes[0], verb)
+        delivery.settled = delivery.settled or settles
+
+
+@contextmanager
+def detour(lane: Lane, clock: Clock) -> Iterator[None]:
+    """Lead every queue of this process to one store and one clock while the block runs.
+
+    For tests: queues that a program has made before, often when it was imported, come along, and so
+    do those it makes meanwhile. A queue that was given a clock of its own stays where it is.
+    """
+    before = {
+        queue: (queue._lane, queue._clock)
+        for queue in list(_open_queues)
+        if queue._own_clock is SYSTEM_CLOCK and not queue._closed
+    }
+    _detours.append((lane, clock))
+    for queue in before:
+        queue._go(lane, clock)
+    try:
+        yield
+    finally:
+        _detours.remove((lane, clock))
+        for queue in [queue for queue in list(_open_queues) if queue._lane is lane]:
+            home = before.pop(queue, None)
+            if home is not None:
+                queue._go(*home)
+                if queue._closed:
+                    close_lane(queue._lane)
+            elif not queue._closed:
+                queue._go(open_lane(queue._url, SYSTEM_CLOCK), SYSTEM_CLOCK)
