@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ class Stores:
         self._apps: dict[str, App] = {}
         self._settings = App(self._told("main"))
         self.service = self._settings.service
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return self._settings.running()
 
     def _told(self, name: str) -> Settings:
         return Settings(store=f"sqlite:///{self._folder}/{name}.db?durability=normal")

@@ -44,6 +44,7 @@ def find(run: Sequence[Find], sharded: ShardedQueue | None) -> Plan:
 
     def read(answers: list[Any], _: Send) -> list[Outcome]:
         told: dict[int, Message | None] = {}
+        sizes: dict[int, int] = {}
         for lot, answer in zip(lots, answers, strict=True):
             if isinstance(answer, StoreError):
                 return [answer]
@@ -54,8 +55,17 @@ def find(run: Sequence[Find], sharded: ShardedQueue | None) -> Plan:
                 told[index] = record and as_message(
                     command.queue, id, record, int(now), holder=holder, until=until
                 )
-        room = next((i for i in range(len(command.ids)) if i not in told), len(command.ids))
-        return [Found([told[index] for index in range(room)])]
+                sizes[index] = len(id) + len(record) if record else 0
+        messages: list[Message | None] = []
+        left = command.max_bytes  # each shard has kept to it; together they may have not
+        for index in range(len(command.ids)):
+            if index not in told:
+                break
+            left -= sizes[index]
+            if left < 0 and sizes[index] and any(messages):
+                break
+            messages.append(told[index])
+        return [Found(messages)]
 
     return Plan(calls, read)
 
