@@ -169,13 +169,29 @@ def test_a_unix_socket(tmp_path: Path, mode: str) -> None:
         answer = b""
         while b'"ok"' not in answer:
             assert time.monotonic() < deadline
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(20)
-                connection.connect(str(path))
-                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                answer = b"".join(iter(lambda: connection.recv(4_096), b""))
+            answer = _ask(path, b"GET /healthz HTTP/1.1")
+        asked = _ask(path, b"GET /v1/queues HTTP/1.1")
+        # Users that may open the socket are strangers, as are the clients of a proxy.
+        assert (b" 401 " in asked and b"bide token create" in asked) == (mode == "660")
         assert server.stop() == 0
     assert not path.exists()
+
+
+def test_a_shared_unix_socket_is_open_when_auth_is_off(tmp_path: Path) -> None:
+    path = tmp_path / "bide.sock"
+    with ServerProcess(
+        tmp_path, "--socket", str(path), "--socket-mode", "660", "--auth", "off"
+    ) as server:
+        assert b" 200 " in _ask(path, b"GET /v1/queues HTTP/1.1")
+        assert server.stop() == 0
+
+
+def _ask(path: Path, line: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(20)
+        connection.connect(str(path))
+        connection.sendall(line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(4_096), b""))
 
 
 def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

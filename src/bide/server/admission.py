@@ -29,8 +29,9 @@ _log = logging.getLogger("bide.server")
 class Admission:
     """Knows whether requests need a token.
 
-    With `auth="auto"` they do from the moment on at which the store has one, whether all are
-    revoked later or not. Nothing is done for that while nobody asks anything: a request that comes
+    With `auth="auto"` they do on a Unix socket that other users may open, for a proxy there may
+    serve anybody; elsewhere from the time at which the store has a token, whether all are revoked
+    later or not. Nothing is done for that while nobody asks anything: a request that comes
     more than a second after the last look looks again, before it is answered.
 
     Args:
@@ -45,7 +46,9 @@ class Admission:
         self._lane = lane
         self._tokens = tokens
         self._clock = clock
-        self.asks = settings.auth == "required"
+        self.asks = settings.auth == "required" or (
+            settings.auth == "auto" and settings.shared_socket and not settings.behind
+        )
         """Whether requests need a token."""
         self._ever_asks = self.asks
         """Whether this server ever asks for tokens; who is behind another, or was told not to,

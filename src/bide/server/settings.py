@@ -168,6 +168,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return False
 
     @property
+    def shared_socket(self) -> bool:
+        """Whether users other than the server's own may open its Unix socket."""
+        return self.socket is not None and int(self.socket_mode, 8) & 0o077 != 0
+
+    @property
     def behind(self) -> bool:
         """Whether the store is behind another server, which keeps tokens and subscriptions."""
         return self.store.partition("://")[0] in ("http", "https")
