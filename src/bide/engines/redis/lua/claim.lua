@@ -89,6 +89,10 @@ local function lease(set, members)
   examined = examined + looked
   if #held > 0 then
     for i = 1, #lapse, 2 do lapse[i] = int(until_) end
+    if #held > 64 then
+      -- Redis searches a small hash field by field; a value past 64 bytes makes it a table.
+      call('HSET', LEASES, held[1], held[2] .. string.rep(' ', 64))
+    end
     call('HSET', LEASES, unpack(held))
     call('ZADD', LEASED, unpack(lapse))
   end
