@@ -236,6 +236,22 @@ def test_silent_connections_make_room_for_others(serve: Serve) -> None:
         raw.close()
 
 
+def test_silent_connections_do_not_close_those_of_another_address(serve: Serve) -> None:
+    client = serve(max_connections=5)
+    with socket.create_connection(
+        ("127.0.0.1", client.port), source_address=("127.0.0.9", 0)
+    ) as mine:
+        mine.settimeout(10)
+        mine.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert status_of(mine.recv(4_096)) == 200
+        silent = [connect(client) for _ in range(20)]
+        assert status_of(exchange(client.port, request("GET", "/healthz"))) == 200
+        mine.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert status_of(mine.recv(4_096)) == 200
+    for raw in silent:
+        raw.close()
+
+
 def test_no_connection_is_taken_while_all_are_busy(serve: Serve) -> None:
     client = serve(max_connections=2)
     streams = [connect(client) for _ in range(2)]

@@ -124,11 +124,16 @@ class HttpServer:
             self._empty.set()
 
     def _make_room(self) -> bool:
-        """Close the connection that came first of those without a request."""
+        """Close the oldest idle connection, of the address that has most connections if it can be.
+
+        So an address with many silent connections closes its own, not those of others.
+        """
         self._tell(
             f"all {self._most:,} connections of this process are taken; idle ones are closed"
         )
-        return any(connection.close_if_idle() for connection in self.connections)
+        (most, _), *_ = self._by_address.most_common(1)
+        of_most = [one for one in self.connections if one.address == most]
+        return any(one.close_if_idle() for one in (*of_most, *self.connections))
 
     def _tell(self, text: str) -> None:
         """Log a warning, at most one in ten seconds."""
