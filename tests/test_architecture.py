@@ -171,4 +171,4 @@ def test_no_two_files_of_a_package_have_the_same_name() -> None:
         package = f"engines/{engine}" if engine else part_of(module).removeprefix("bide.")
         if path.stem not in ("__init__", "__main__"):
             found[f"{package}/{path.name}"] += 1
-    assert {name for name, count in found.items() if count > 1} <= ALIKE
+    assert {name for name, count in found.items() if count > 1} == ALIKE

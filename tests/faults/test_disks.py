@@ -14,6 +14,9 @@ import pytest
 
 import bide
 from bide import StoreFull, StoreReadOnly
+from bide.engines.sqlite.disk_room import growth
+from bide.model.commands import Put
+from bide.model.message import Failure, Item
 
 pytestmark = pytest.mark.process
 
@@ -193,3 +196,11 @@ print(text)
     connection = sqlite3.connect(tmp_path / "bide.db")
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
+
+
+def test_headers_and_failures_take_room_too() -> None:
+    bare, full = Item("a", b"x"), Item("a", b"x", headers={"h": "y" * 10_000})
+    failed = Item("a", b"x", failures=(Failure(1, 0, "w", "z" * 5_000),))
+    small = growth([Put("q", [bare])])
+    assert growth([Put("q", [full])]) >= small + 10_000
+    assert growth([Put("q", [failed])]) >= small + 5_000

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bide.model.commands import Bury, Command, Put, Retry
+from bide.model.message import Item
 
 __all__ = ["RESERVE", "growth", "room"]
 
@@ -20,10 +21,17 @@ def growth(commands: Sequence[Command]) -> int:
     added = 0
     for command in commands:
         if isinstance(command, Put):
-            added += sum(_PER_MESSAGE + 2 * len(item.data) for item in command.items)
+            added += sum(_PER_MESSAGE + 2 * _size(item) for item in command.items)
         elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
             added += (_PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
     return added
+
+
+def _size(item: Item) -> int:
+    if item.headers is None and not item.failures:
+        return len(item.data)
+    headers = sum(len(name) + len(value) for name, value in (item.headers or {}).items())
+    return len(item.data) + headers + sum(len(failure.reason) for failure in item.failures)
 
 
 def room(path: Path, reserve: float = 1.0) -> int | None:

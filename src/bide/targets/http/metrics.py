@@ -8,7 +8,7 @@ from bide.targets.http.circuit import State
 from bide.targets.http.deliveries import CLASSES, Deliveries
 from bide.targets.http.push_stats import PushStats
 from bide.targets.http.survey import Known
-from bide.targets.rabbitmq.taken import intake_metrics
+from bide.targets.rabbitmq.intake_stats import intake_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

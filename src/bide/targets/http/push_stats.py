@@ -6,7 +6,7 @@ import msgspec
 
 from bide.observing.tally import Tally, added
 from bide.targets.http.deliveries import Deliveries
-from bide.targets.rabbitmq.taken import Taken
+from bide.targets.rabbitmq.intake_stats import IntakeStats
 
 __all__ = ["PushStats"]
 
@@ -18,7 +18,7 @@ class PushStats(msgspec.Struct):
     """How late messages were sent, how long that took, and what has become of them."""
     deliveries: Mapping[str, Deliveries] = {}
     """What receivers have answered."""
-    taken: Mapping[str, Taken] = {}
+    taken: Mapping[str, IntakeStats] = {}
     """What came from RabbitMQ, by exchange."""
 
     def plus(self, other: "PushStats") -> "PushStats":
@@ -29,7 +29,7 @@ class PushStats(msgspec.Struct):
             deliveries[key] = told if known is None else known.plus(told)
         taken = dict(self.taken)
         for exchange, one in other.taken.items():
-            taken[exchange] = taken.get(exchange, Taken()).plus(one)
+            taken[exchange] = taken.get(exchange, IntakeStats()).plus(one)
         return PushStats(added([self.tallies, other.tallies]), deliveries, taken)
 
     def ceased(self) -> "PushStats":

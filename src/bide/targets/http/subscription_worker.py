@@ -1,4 +1,4 @@
-"""An outlet: one subscription as one server works on it."""
+"""One subscription, as one server process works on it."""
 
 import asyncio
 import logging

@@ -24,8 +24,8 @@ from bide.targets.http.subscription import Subscription, usual_concurrency
 from bide.targets.rabbitmq import arrivals, topology
 from bide.targets.rabbitmq.address import Address
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
+from bide.targets.rabbitmq.intake_stats import IntakeStats
 from bide.targets.rabbitmq.publisher import Publisher
-from bide.targets.rabbitmq.taken import Taken
 
 __all__ = ["Intake"]
 
@@ -83,7 +83,7 @@ class Intake:
     ) -> None:
         self.address = address
         self.queue = check_queue(address.queue or address.exchange)
-        self.taken = Taken()
+        self.taken = IntakeStats()
         self._access = access
         self._clock = access.clock
         self._type = queue_type

@@ -54,7 +54,7 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local held, lapse, looked = {}, {}, 0
+  local held, lapse, looked, score = {}, {}, 0, int(until_)
   local mark
   for first = 1, #members, READ do
     local found = {}
@@ -75,11 +75,11 @@ local function lease(set, members)
         if left < 0 and #ids > 0 then break end
         if not mark then
           give_token()
-          mark = ' ' .. token .. ' ' .. int(until_) .. ' ' .. holder
+          mark = ' ' .. token .. ' ' .. score .. ' ' .. holder
         end
         local n = #held
         held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
-        lapse[n + 1], lapse[n + 2] = until_, member
+        lapse[n + 1], lapse[n + 2] = score, member
         ids[#ids + 1], texts[#texts + 1] = id, text
       end
       looked = looked + 1
@@ -88,7 +88,6 @@ local function lease(set, members)
   end
   examined = examined + looked
   if #held > 0 then
-    for i = 1, #lapse, 2 do lapse[i] = int(until_) end
     if #held > 64 then
       -- Redis searches a small hash field by field; a value past 64 bytes makes it a table.
       call('HSET', LEASES, held[1], held[2] .. string.rep(' ', 64))

@@ -8,17 +8,17 @@ import msgspec
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["COUNTED", "Taken", "intake_metrics"]
+__all__ = ["COUNTED", "IntakeStats", "intake_metrics"]
 
 COUNTED = ("stored", "repeated", "renamed", "refused")
 
 
-class Taken(msgspec.Struct):
+class IntakeStats(msgspec.Struct):
     """What the intakes of one exchange have done.
 
     Example:
-        >>> Taken(stored=2, connected=1).plus(Taken(stored=1, connected=1).ceased())
-        Taken(stored=3, repeated=0, renamed=0, refused=0, connected=1, waiting=0)
+        >>> IntakeStats(stored=2, connected=1).plus(IntakeStats(stored=1, connected=1).ceased())
+        IntakeStats(stored=3, repeated=0, renamed=0, refused=0, connected=1, waiting=0)
     """
 
     stored: int = 0
@@ -33,17 +33,17 @@ class Taken(msgspec.Struct):
     waiting: int = 0
     """How many intakes wait for a store that is full or away."""
 
-    def plus(self, other: "Taken") -> "Taken":
+    def plus(self, other: "IntakeStats") -> "IntakeStats":
         """Return both together."""
         mine, its = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
-        return Taken(*map(sum, zip(mine, its, strict=True)))
+        return IntakeStats(*map(sum, zip(mine, its, strict=True)))
 
-    def ceased(self) -> "Taken":
+    def ceased(self) -> "IntakeStats":
         """Return what stays true once nothing is taken any more."""
         return msgspec.structs.replace(self, connected=0, waiting=0)
 
 
-def intake_metrics(taken: Mapping[str, Taken]) -> "Iterator[Metric]":
+def intake_metrics(taken: Mapping[str, IntakeStats]) -> "Iterator[Metric]":
     """Yield the metrics of intakes, by exchange."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
