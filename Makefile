@@ -4,10 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-full lint types docs bench soak mutants fmt clean
+.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants fmt clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,9 +27,9 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 s)
 	$(BIN)/bide demo
 
-test: $(VENV)/.dev servers lint types docs ## Run every check: lint, types, docs, tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
-	$(BIN)/python -m pytest --numprocesses auto examples
+test: $(VENV)/.dev servers ## Run every check: lint, types, docs, tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint types docs
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup tests examples
 
 servers:
 	@tools/servers
@@ -42,7 +42,7 @@ test-full: $(VENV)/.dev servers ## Run every test: also Valkey, whole clusters, 
 	  $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
 
-examples: $(VENV)/.dev ## Play the four examples, each with a real worker (15 s)
+examples: $(VENV)/.dev ## Play the four examples, each with a real worker (20 s)
 	@for name in order_timeout scheduled_message coupon_reminder meeting_room; do \
 	  echo "== $$name"; $(BIN)/python -m examples.$$name || exit 1; \
 	done
@@ -71,6 +71,13 @@ soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (15 min)
 	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
 	$(BIN)/python -m tests.soak.under_attack
+
+fuzz: $(VENV)/.dev ## Try random inputs, and keep those that find something (3 min)
+	$(BIN)/python -m tests.fuzz --seconds 180
+
+vulnerabilities: $(VENV)/.dev ## Look for known vulnerabilities of what bide needs (network)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7' '.[schedules]'
+	@$(BIN)/python tools/vulnerabilities
 
 mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
 	$(BIN)/python tools/mutants

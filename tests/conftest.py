@@ -2,22 +2,50 @@
 
 import itertools
 import os
+import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster import RedisCluster
 from tests.effort import FULL
+from tests.postgres_server import PostgresServer, new_folder
 from tests.servers import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C for all that they start, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The suite starts many processes: what they import is compiled once, and a pytest that a test
+# starts leaves out the plugins that take seconds to import.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+_LEFT_OUT = "-p no:schemathesis -p no:valkey -p no:anyio"
+os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} {_LEFT_OUT}".strip()
+
+MEMORY = Path("/dev/shm")
+NEEDED = 2 << 30
+"""Bytes: the suite writes about 300 MB."""
+
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED:
+    # No test cuts the power, so fsync of a disk proves nothing here and takes half of the time.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked `full` as well")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return how many processes run tests: more than cores, since a third of them waits."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return (os.cpu_count() or 2) * 3 // 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     left = [item for item in items if item.get_closest_marker("full") is not None]
     config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in set(left)]
+    items[:] = [item for item in items if item.get_closest_marker("full") is None]
 
 
 @pytest.fixture(scope="session")
@@ -66,3 +94,35 @@ def redis_url(redis_server: RedisServer) -> Iterator[Callable[[], str]]:
     yield fresh
     for client in clients:
         client.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Provide a PostgreSQL server."""
+    with new_folder() as folder:
+        server = PostgresServer(folder)
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres: PostgresServer) -> Iterator[Callable[[], str]]:
+    """Provide URLs of stores that are empty when they are handed out."""
+    client = postgres.client()
+    numbers = itertools.cycle(range(16))
+    made: set[str] = set()
+
+    def empty() -> str:
+        schema = f"store{next(numbers)}"
+        if schema in made:
+            client.execute(
+                "".join(
+                    f"DELETE FROM {schema}.{table};"
+                    for table in ("message", "content", "queue", "tally", "total", "sleeper")
+                ).encode()
+            )
+        made.add(schema)
+        return f"{postgres.url}&schema={schema}"
+
+    yield empty
+    client.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,6 +28,12 @@ def test_it_begins_when_it_is_told_to_and_tells_the_date() -> None:
     assert clock.datetime() == midnight + timedelta(seconds=1.5)
     with pytest.raises(ValueError, match="now=2028-01-01 00:00:00 has no time zone"):
         FakeClock(midnight.replace(tzinfo=None))
+
+
+def test_it_begins_at_a_whole_second_just_ahead_of_the_real_time() -> None:
+    before, clock, after = time.time(), FakeClock(), time.time()
+    assert before + 1 <= clock.now() / 1000 <= after + 2
+    assert clock.now() % 1_000 == 0
 
 
 def test_a_moment_of_the_wall_clock_is_so_many_seconds_ahead() -> None:
@@ -92,7 +99,7 @@ def test_a_waiter_is_woken_by_time_or_by_notification() -> None:
 
 
 def test_waiting_for_waiters_has_an_end() -> None:
-    with pytest.raises(TimeoutError, match="0 threads wait on the clock, not 1"):
+    with pytest.raises(TimeoutError, match="0 of 1 threads wait on the clock"):
         FakeClock().wait_for_waiters(timeout=0.01)
 
 

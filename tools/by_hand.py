@@ -8,9 +8,9 @@ SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
 CLAIM = "sqlite/verbs/claim.py"
 SETTLE = "sqlite/verbs/settle.py"
-CHANGE = "sqlite/verbs/change.py"
+EDIT = "sqlite/verbs/edit.py"
 PUT = "sqlite/verbs/put.py"
-LOOK = "sqlite/verbs/look.py"
+READ = "sqlite/verbs/read.py"
 
 
 class Mutant(NamedTuple):
@@ -82,7 +82,8 @@ MUTANTS = [
            "due = delayed_reach(session.now + 1)"),
     Mutant("a lapse one tick late", SQL, "l.until <= ? ORDER", "l.until < ? ORDER"),
     Mutant("a lapse is not seen by id", SESSION, "p.until <= now]", "p.until < now]"),
-    Mutant("expired one tick early", CLAIM, "now > due + expires", "now >= due + expires"),
+    Mutant("expired one tick early", CLAIM, "now > row.due + row.expires",
+           "now >= row.due + row.expires"),
     Mutant("the token does not count", SETTLE, "place.token != lease.token", "place.token is None"),
     Mutant("tokens do not grow", CLAIM, "queue.token += 1", "queue.token += 0"),
     Mutant("one attempt too many", SESSION, "attempt >= place.attempts",
@@ -106,20 +107,19 @@ MUTANTS = [
     Mutant("promotion takes one too many", CLAIM, "due, limit - 1)).fetchone()",
            "due, limit)).fetchone()"),
     Mutant("weights of many are not remembered", PUT,
-           "any(item.priority for _, item in kept)", "False"),
+           "any(item.priority for item in items)", "False"),
     Mutant("weights of one are not remembered", SQL,
            " AND weighted >= (NEW.priority > 0)", ""),
-    Mutant("a lone put knows no version", "sqlite/lone.py",
-           "if command.if_version is not None:", "if False:"),
-    Mutant("a lone put is not counted", SESSION, "queue.put += count", "pass"),
-    Mutant("a lone put of another queue is not counted", SQL, "put = put + :count, delayed",
+    Mutant("a single put knows no version", "sqlite/engine.py", " or command.if_version:", ":"),
+    Mutant("a single put is not counted", SESSION, "queue.put += count", "pass"),
+    Mutant("a single put of another queue is not counted", SQL, "put = put + :count, delayed",
            "put = put, delayed"),
-    Mutant("a lone put loses failures", "sqlite/lone.py", " or item.failures:", ":"),
-    Mutant("a lone put does not see what is kept", SQL, "NEW.queue AND kept = 0 AND weighted",
+    Mutant("a single put loses failures", "sqlite/engine.py", " or item.failures or", " or"),
+    Mutant("a single put does not see what is kept", SQL, "NEW.queue AND kept = 0 AND weighted",
            "NEW.queue AND weighted"),
-    Mutant("lone puts of other queues are forgotten", SESSION,
-           "for id, count in lone.items():", "for id, count in ():"),
-    Mutant("lone puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
+    Mutant("single puts of other queues are forgotten", SESSION,
+           "for (id, _), count in single.items():", "for (id, _), count in ():"),
+    Mutant("single puts are counted twice", SESSION, "self.run(SQL.balance)", "pass"),
     Mutant("what is late is leased", CLAIM, "    if late:", "    if False:"),
     Mutant("what is late is leased among others", CLAIM,
            "*grant) for row in good", "*grant) for row in rows"),
@@ -127,7 +127,7 @@ MUTANTS = [
            "    if False:\n        rows.sort"),
     Mutant("a message named twice is settled at once", SETTLE,
            "if len({lease.id for lease in leases}) == len(leases):", "if True:"),
-    Mutant("any cursor will do", LOOK, "if not cursor.startswith(_BY_ID):", "if False:"),
+    Mutant("any cursor will do", READ, "if not cursor.startswith(_BY_ID):", "if False:"),
     Mutant("kept ones are not counted", SESSION, "queue.kept -= len(seqs)", "pass"),
     Mutant("a rule reaches one too few", SQL, 'm."group" = :group AND m.due >= :after',
            'm."group" = :group AND m.due > :after'),
@@ -138,15 +138,16 @@ MUTANTS = [
            "  AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = m.seq)\n", ""),
     Mutant("names of queues are patterns", SQL,
            "substr(name, 1, length(:prefix)) = :prefix", "name LIKE :prefix || '%'"),
-    Mutant("a forecast starts a tick late", SQL, "rank >> 8) - :now - 1)", "rank >> 8) - :now)"),
-    Mutant("purged ones are not counted", CHANGE,
+    Mutant("a forecast starts a tick late", SQL,
+           "rank >> 8) - :start - 1)", "rank >> 8) - :start)"),
+    Mutant("purged ones are not counted", EDIT,
            "queue.purged += count", "queue.purged += 0"),
     Mutant("revive keeps the attempts", SQL, "SET due = ?, attempt = 0", "SET due = ?"),
     Mutant("a replaced one loses its place", PUT, "seq = old.seq", "seq = session.next_seq(1) + 1"),
     Mutant("bytes that are text come back as JSON", PUT,
            "        item.data.decode() if item.json else item.data,",
            "        item.data.decode() if item.json or item.data == b'1' else item.data,"),
-    Mutant("oldest is the weightiest", LOOK, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
+    Mutant("oldest is the weightiest", READ, "rank = (row[0] // _WEIGHT + 1) * _WEIGHT", "break"),
     Mutant("a page begins on its cursor", SQL, "m.id > :id", "m.id >= :id"),
     Mutant("a batch is not undone", "sqlite/engine.py", '"ROLLBACK"', '"COMMIT"'),
     Mutant("what was counted is not saved", SESSION, "if values != before:",

@@ -19,7 +19,7 @@ from sortedcontainers import SortedList
 
 from benchmarks.figure import Figure
 from bide.timing import TimingWheel
-from bide.timing.calendar_queue import CalendarQueue
+from bide.timing.delay_heap import DelayHeap
 
 __all__ = ["MEASUREMENTS"]
 
@@ -63,8 +63,8 @@ def _heap() -> tuple[Enter, Leave]:
     return enter, leave
 
 
-def _calendar() -> tuple[Enter, Leave]:
-    queue: CalendarQueue[_Ticket] = CalendarQueue(0)
+def _delay_heap() -> tuple[Enter, Leave]:
+    queue: DelayHeap[_Ticket] = DelayHeap()
     return lambda deadline: queue.add(_Ticket(), int(deadline * 1e9), 0), queue.remove
 
 
@@ -73,7 +73,7 @@ def lane_deadlines() -> Iterator[Figure]:
     with TimingWheel() as wheel:
         ways: dict[str, Callable[[], tuple[Enter, Leave]]] = {
             "heapq": _heap,
-            "CalendarQueue": _calendar,
+            "DelayHeap": _delay_heap,
             "TimingWheel": lambda: (partial(wheel.schedule, _Ticket), wheel.cancel),
         }
         for waiting in (200, 10_000):
@@ -103,8 +103,8 @@ def memory_engine() -> Iterator[Figure]:
     choose = random.Random(1)
     dues = [int(1e9 * 3_600 * choose.random()) for _ in range(MESSAGES)]
 
-    def calendar() -> float:
-        queue: CalendarQueue[None] = CalendarQueue(0)
+    def delay_heap() -> float:
+        queue: DelayHeap[None] = DelayHeap()
         start = time.process_time_ns()
         for due in dues:
             queue.add(None, due, 0)
@@ -122,9 +122,9 @@ def memory_engine() -> Iterator[Figure]:
         return (time.process_time_ns() - start) / MESSAGES
 
     base = statistics.median(ordered() for _ in range(ROUNDS))
-    value = statistics.median(calendar() for _ in range(ROUNDS))
+    value = statistics.median(delay_heap() for _ in range(ROUNDS))
     yield Figure("memory engine, in and out: SortedList", base, "ns")
-    yield Figure("memory engine, in and out: CalendarQueue", value, "ns", limit=base)
+    yield Figure("memory engine, in and out: DelayHeap", value, "ns", limit=base)
 
 
 MEASUREMENTS = (lane_deadlines, memory_engine)

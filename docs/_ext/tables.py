@@ -8,12 +8,14 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from bide.engines.memory import MemoryEngine
+from bide.engines.postgres import PostgresEngine
 from bide.engines.redis import RedisEngine
 from bide.engines.sqlite import SqliteEngine
 from bide.model import lifecycle
 
 ENGINES = {
     "sqlite://": SqliteEngine.capabilities,
+    "postgresql://": PostgresEngine.capabilities,
     "redis://": RedisEngine.capabilities,
     "memory://": MemoryEngine.capabilities,
 }

@@ -31,7 +31,7 @@ def worker(
 
 @pytest.fixture
 def nine(bide_store: ScratchStore) -> datetime:
-    return bide_store.clock.datetime() + 9 * HOUR
+    return bide_store.clock.datetime() + HOUR
 
 
 def state(meeting: int) -> str:
@@ -69,7 +69,7 @@ def test_what_is_not_approved_in_time_is_refused(
     assert state(meeting) == "refused"
     assert box.subjects() == ["ada@example.org: Your request for attic is refused"]
     assert not approve(meeting)
-    worker.advance("1d")
+    worker.advance("2h")
     assert (state(meeting), len(box.mails)) == ("refused", 1)
 
 
@@ -111,7 +111,7 @@ def test_what_is_called_off_does_not_happen(
     approve(meeting)
     worker.advance_to(nine - timedelta(minutes=12))
     assert withdraw(meeting)
-    worker.advance("1d")
+    worker.advance("2h")
     assert (state(meeting), box.mails) == ("withdrawn", [])
 
 

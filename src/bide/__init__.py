@@ -16,6 +16,7 @@ from bide.model.errors import (
     InvalidArgument,
     LeaseLost,
     NotAStore,
+    NotEmpty,
     OutcomeUnknown,
     SchemaTooNew,
     StoreBusy,
@@ -32,6 +33,7 @@ from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
+from bide.targets.subscribe import subscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job
 from bide.worker.periodic.tick import Tick
@@ -65,6 +67,7 @@ __all__ = [
     "Moved",
     "NewMessage",
     "NotAStore",
+    "NotEmpty",
     "Outcome",
     "OutcomeUnknown",
     "Queue",
@@ -82,4 +85,5 @@ __all__ = [
     "WrongContext",
     "load_sorted_set",
     "move",
+    "subscribe",
 ]

@@ -9,6 +9,11 @@ import pytest
 from click.testing import Result
 
 import bide
+from bide.lane.shared import close_lane, open_lane
+from bide.server.access import Tokens
+from bide.server.app import App
+from bide.server.settings import Settings
+from tests.server.conftest import running
 
 Bide = Callable[..., Result]
 
@@ -161,3 +166,29 @@ def test_dead_purge(run: Bide, orders: bide.Queue) -> None:
     assert run("dead", "purge", "orders").exit_code == 2
     assert run("dead", "purge", "orders", "--before", "5", "-y").output == "purged\t0\n"
     assert run("dead", "purge", "orders", "--all", "--yes").output == "purged\t2\n"
+
+
+def test_leases_of_a_server_settle_with_their_whole_token_alone(run: Bide, url: str) -> None:
+    lane = open_lane(url)
+    text = Tokens(lane).create("shop", ["put", "consume"])[0]
+    with running(App(Settings(store=url))) as port:
+        _settle_over_http(run, f"http://:{text}@127.0.0.1:{port}")
+    close_lane(lane)
+
+
+def _settle_over_http(run: Bide, url: str) -> None:
+    with bide.Queue("orders", url) as queue:
+        for id in ("a", "b", "c", "d"):
+            queue.put(1, id=id)
+        first, second = queue.claim(2)
+        assert isinstance(first.token, int)
+        first.ack()
+        queue.ack([second])
+    line = run("claim", "orders", "--url", url).stdout
+    id, token, _ = line.split("\t")
+    assert run("ack", "orders", id, token.partition(".")[0], "--url", url).exit_code != 0
+    assert run("ack", "orders", id, token, "--url", url).exit_code == 0
+    told = run("claim", "orders", "--json", "--url", url).stdout
+    assert "secret" not in json.loads(told)
+    assert run("extend", "orders", "-", "--url", url, stdin=told).exit_code == 0
+    assert run("ack", "orders", "-", "--url", url, stdin=told).exit_code == 0

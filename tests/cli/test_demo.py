@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import bide
-from bide.cli.demo.journal import Handling, Journal, Records, Tail
-from bide.cli.demo.plan import QUEUE, Plan
+from bide.cli.demo.actors import QUEUE, Handling, Journal, Plan, Records
 from bide.cli.demo.proof import percentile, prove
 from bide.model.replies import Counts, Flow, Sizes
-from bide.queue.answers import Audit
+from bide.queue.results import Audit
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -97,14 +96,17 @@ def test_a_store_that_counts_otherwise_is_found_out(
 def test_a_journal_survives_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "worker-1.jsonl"
     journal = Journal(path)
-    tail = Tail(path)
     journal.write([["handled", "a", 1, 5], ["acked", "a"]])
-    assert list(tail.rows()) == [["handled", "a", 1, 5], ["acked", "a"]]
-    with path.open("a") as file:
-        file.write('["handled","b"')
-    assert list(tail.rows()) == []
     records = Records.read(tmp_path)
     assert (records.handled, records.acked) == ([Handling("worker-1", "a", 1, 5)], ["a"])
+    with path.open("a") as file:
+        file.write('["acked",')
+    records.update(tmp_path)
+    assert records.acked == ["a"]
+    with path.open("a") as file:
+        file.write('"b"]\n')
+    records.update(tmp_path)
+    assert (len(records.handled), records.acked) == (1, ["a", "b"])
     assert Records.read(tmp_path / "nowhere") == Records()
 
 

@@ -58,8 +58,8 @@ def test_what_stays_and_why_is_shown(
     theirs.zadd("delayed", {"bad": -7})
     screen, code = terminal("import", "orders", source, "--redis-zset", "delayed", "--remove")
     assert code == 1
-    assert "2 messages are new in orders" in screen
-    assert "2 members were taken out of delayed" in screen
+    assert "2 new messages imported into orders" in screen
+    assert "2 members removed from delayed" in screen
     assert "bad: its score -7 is no moment in Unix seconds" in screen
     screen, code = terminal("import", "orders", source, "--redis-zset", "dealyed")
     assert code == 1
@@ -82,8 +82,14 @@ def test_a_key_that_is_a_slip_of_the_pen_is_told_in_a_pipe(
         (("redis://h:1/0",), "name it with --redis-zset KEY"),
         (("--remove",), "are for --redis-zset"),
         (("no-such-file",), "No such file"),
-        (("sqlite:///x.db", "--redis-zset", "delayed"), "sqlite:///x.db is no Redis; --redis-zset"),
-        (("http://me:s3@h/", "--redis-zset", "delayed"), "http://me:***@h/ is no Redis"),
+        (
+            ("sqlite:///x.db", "--redis-zset", "delayed"),
+            "sqlite:///x.db is not a Redis URL; --redis-zset",
+        ),
+        (
+            ("http://me:s3@h/", "--redis-zset", "delayed"),
+            "http://me:***@h/ is not a Redis URL",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(run: Bide, arguments: tuple[str, ...], says: str) -> None:

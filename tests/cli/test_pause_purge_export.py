@@ -38,6 +38,17 @@ def test_a_queue_that_is_new_by_a_slip_of_the_pen_is_told(run: Bide, orders: bid
     assert run("queues").stdout.count("\n") == 2
 
 
+def test_a_queue_that_a_typo_made_can_be_deleted(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, delay="1h")
+    run("pause", "odrers")
+    assert run("delete", "odrers").output == "queue\todrers\ndeleted\ttrue\n"
+    assert run("queues").stdout.startswith("orders\t")
+    assert run("delete", "odrers").exit_code == 1
+    result = run("delete", "orders")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert "queue 'orders' is not empty, so it was not deleted: 1 delayed. " in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", [["put", "q", "1"], ["counts", "q"], ["queues"], ["claim", "q"], ["push"]]
 )
@@ -109,5 +120,4 @@ def test_an_export_that_cannot_be_written(run: Bide, orders: bide.Queue, tmp_pat
     orders.put(1)
     result = run("export", "orders", "-o", str(tmp_path / "no" / "such" / "folder.jsonl"))
     assert result.exit_code == 3
-    assert "No such file" in result.stderr
-    assert f"'{tmp_path}/no/such'" in result.stderr
+    assert f"{tmp_path}/no/such: No such file" in result.stderr

@@ -97,7 +97,7 @@ def test_exec_acks_by_the_exit_code(shell: Shell, orders: bide.Queue) -> None:
     done = shell(f"bide claim orders -n 5 --exec '{about}' --retry 1h")
     assert done.returncode == 1
     assert done.stdout == '{"n":1} orders good 1\ntext orders bad 1\n'
-    assert done.stderr == "bad: exit code 7, attempt 1 of 10; again in 1h\n"
+    assert done.stderr == "bad of orders, attempt 1: failed, again in 1h: exit code 7\n"
     bad = orders.get("bad")
     assert bad is not None
     assert (bad.state, bad.error) == ("delayed", "exit code 7")
@@ -149,12 +149,15 @@ def test_a_store_that_is_busy_for_a_while_stops_no_exec(
     until(begun.exists)
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    until(lambda: "the lease of a is to be extended again soon: another" in told.read_text())
+    until(lambda: "the store is away, and is waited for: another" in told.read_text())
     other.execute("ROLLBACK")
     other.close()
     go.touch()
     assert process.wait(BOUND) == 0
-    assert len(told.read_text().splitlines()) == 1
+    assert [line[:14] for line in told.read_text().splitlines()] == [
+        "the store is a",
+        "the store is b",
+    ]
     assert orders.counts().flow.acked == 1
 
 

@@ -146,7 +146,7 @@ def test_nothing_is_imported_that_is_not_called(url: str, arguments: list[str]) 
     )  # fmt: skip
     loaded = set(done.stderr.split())
     called = {"put": {"bide.cli.put"}, "counts": {"bide.cli.counts"}}.get(arguments[0], set())
-    families = {f"bide.cli.{entry.where.partition(':')[0]}" for entry in COMMANDS}
+    families = {f"bide.cli.{entry.file}" for entry in COMMANDS}
     assert loaded & families == called
     assert "rich" not in loaded
 

@@ -84,7 +84,7 @@ def test_a_body_from_a_file(run: Bide, orders: bide.Queue, tmp_path: Path) -> No
 def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide.Queue) -> None:
     result = run("put", "orders", "hello")
     assert result.exit_code == 2
-    assert "the body is no JSON: 'hello'; put it as a string with --text" in result.stderr
+    assert "the body is not JSON: 'hello'; put it as a string with --text" in result.stderr
     assert "object keys must be strings" in run("put", "orders", "{hello").stderr
     for line in ([""], [" "], ["-"]):
         result = run("put", "orders", *line, stdin="")
@@ -117,7 +117,7 @@ def test_a_body_that_is_no_json_is_refused_with_the_mend(run: Bide, orders: bide
         (["no queue", "1"], "cannot be the name of a queue"),
         (["orders", "-", "--lines", "--id", "x"], "ids are generated"),
         (["orders", "1", "--lines"], "stdin or --file"),
-        (["orders", "\udcff", "--text"], "no UTF-8 text"),
+        (["orders", "\udcff", "--text"], "not UTF-8 text"),
         (["orders", "1", "--if-version", "7"], "'7' is not a version; 'bide get' shows"),
         (["orders", "-", "--lines", "--if-version", "0" * 16], "cannot be used with --lines"),
     ],
@@ -214,12 +214,12 @@ def test_lines_put_a_message_each(run: Bide, orders: bide.Queue) -> None:
 def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue) -> None:
     result = run("put", "orders", "--lines", stdin='"a"\n\n{oops\n')
     assert result.exit_code == 2
-    assert "line 3 is no JSON" in result.stderr
+    assert "line 3 is not JSON" in result.stderr
     assert "; nothing was put" in result.stderr
     assert orders.counts().flow.put == 0
     lines = "1\n" * 1_500 + "{oops\n"
     result = run("put", "orders", "--lines", stdin=lines)
-    assert "line 1501 is no JSON" in result.stderr
+    assert "line 1501 is not JSON" in result.stderr
     assert "; the lines before line 1001 were put, the others were not" in result.stderr
     assert orders.counts().flow.put == 1_000
 

@@ -231,3 +231,25 @@ def test_a_token_says_whose_subscriptions_they_are(run: Bide, tmp_path: Path) ->
         assert token not in result.output
         wrong = run("subscription", "list", "--url", f"http://127.0.0.1:{port}")
         assert (wrong.exit_code, "token" in wrong.output) == (3, True)
+
+
+def test_keys_are_made_and_rotated(
+    run: Bide, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = (run("subscription", "new-key").stdout.strip() for _ in range(2))
+    assert len({old, new}) == 2
+    monkeypatch.setenv("BIDE_SECRETS_KEY", old)
+    assert run("subscription", "put", "shop", "orders", URL).exit_code == 0
+    monkeypatch.setenv("BIDE_SECRETS_KEY", f"{new} {old}")
+    rotated = run("subscription", "rotate-key", "--json")
+    assert json.loads(rotated.stdout) == {"encrypted": 1, "lost": 0}
+    monkeypatch.setenv("BIDE_SECRETS_KEY", old)
+    result = run("subscription", "rotate-key")
+    assert (result.exit_code, result.stdout) == (1, "encrypted\t0\nlost\t1\n")
+    (told,) = listed(run)
+    assert (told["state"], told["url"]) == ("paused", "https://shop.example/hook")
+    assert "BIDE_SECRETS_KEY" in str(told["reason"])
+    monkeypatch.delenv("BIDE_SECRETS_KEY")
+    refused = run("subscription", "rotate-key")
+    assert refused.exit_code == 2
+    assert "there is no key to encrypt with" in refused.stderr

@@ -85,13 +85,13 @@ def test_tokens_are_a_table(terminal: Terminal, orders: bide.Queue) -> None:
     assert "no tokens in sqlite:" in terminal("token", "list")[0]
     made = ("--namespace", "shop", "--scope", "produce", "--scope", "read")
     terminal("token", "create", *made, "--expires", "90d", "--name", "the shop")
-    terminal("token", "create", "--scope", "admin")
-    screen = plain(terminal("token", "list")[0])
-    assert re.search(r"id +namespace +scopes +made +good until +name", screen)
-    assert re.search(r"[0-9a-f]{12}  shop +produce,read +.* in 90d  the shop", screen)
+    terminal("token", "create", "--scope", "admin", "--expires", "never")
+    screen = plain(terminal("token", "list", COLUMNS="140")[0])
+    assert re.search(r"id +namespace +rights +queues +made +used +good until +name", screen)
+    assert re.search(r"[0-9a-f]{12}  shop +put,change,read,bodies +.* in 90d  the shop", screen)
     assert re.search(r"whole store +admin +.* for ever", screen)
     narrow = plain(terminal("token", "list", COLUMNS="60")[0])
-    assert re.search(r"[0-9a-f]{12}  shop +produce,read", narrow)
+    assert re.search(r"[0-9a-f]{12}  shop +put,change", narrow)
     assert all(len(line) <= 60 for line in narrow.splitlines())
 
 
@@ -114,7 +114,7 @@ def test_the_audit_adds_up_and_says_so(terminal: Terminal, orders: bide.Queue) -
     assert re.search(r"put +1,234", screen)
     assert re.search(r"acked += +34 +gone", screen)
     assert re.search(r"ready +\+ 1,200 +in the queue", screen)
-    assert "✓ it balances: all 1,234 that were put are accounted for" in screen
+    assert "✓ it balances: 1,234 messages put, all accounted for" in screen
 
 
 @pytest.mark.process
@@ -256,3 +256,15 @@ def test_counts_agree_with_their_noun(terminal: Terminal, orders: bide.Queue) ->
     assert "1 message waits" in plain(terminal("forecast", "orders")[0])
     orders.put(1, delay="5m")
     assert "2 messages wait" in plain(terminal("forecast", "orders")[0])
+
+
+@pytest.mark.process
+def test_a_claim_from_a_paused_queue_says_why_it_gets_nothing(
+    terminal: Terminal, orders: bide.Queue
+) -> None:
+    orders.put(1)
+    orders.pause()
+    screen, code = terminal("claim", "orders")
+    assert (code, plain(screen)) == (
+        1, "orders is paused: claims get nothing until 'bide resume orders'\n",
+    )  # fmt: skip

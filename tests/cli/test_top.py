@@ -18,8 +18,8 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.top.rates import Rates, Workers, rates
-from bide.cli.top.screen import picture
+from bide.cli.top.polling import View, Workers
+from bide.cli.top.screen import Rates, picture, rates
 from bide.model.replies import Flow, Sizes
 from bide.observing.sample import REMEMBER, Lateness, Sample, Worker
 from tests.cli.conftest import BOUND, environment
@@ -63,16 +63,17 @@ def test_those_that_hold_most_come_first() -> None:
 def drawn(
     found: Sample, before: Sample | None = None, lines: int | None = None, width: int = 100
 ) -> str:
-    workers = Workers().see(found)
+    view = View(found, before, Workers().see(found), 100_000)
     console = Console(file=io.StringIO(), width=width, record=True)
-    console.print(picture("sqlite:///shop.db", found, before, workers, 100_000, lines, width))
+    console.print(picture(view, "sqlite:///shop.db", lines, width))
     return console.export_text()
 
 
 def test_nothing_to_show() -> None:
     def shown(prefix: str) -> str:
         console = Console(file=io.StringIO(), width=100, record=True)
-        console.print(picture("sqlite:///shop.db", Sample(0.0, {}), None, [], 0, prefix=prefix))
+        view = View(Sample(0.0, {}), None, [], 0)
+        console.print(picture(view, "sqlite:///shop.db", prefix=prefix))
         return console.export_text()
 
     assert shown("") == "no queues in sqlite:///shop.db yet\n"

@@ -93,7 +93,7 @@ def test_the_token_is_that_of_the_environment_or_the_url(url: str, orders: bide.
         queue.put_many([1, 2])
     tokens = Tokens(orders._lane)
     reads = tokens.create("shop", ["read"])[0]
-    puts = tokens.create("shop", ["produce"])[0]
+    puts = tokens.create("shop", ["put", "change"])[0]
     with running(App(Settings(store=url, auth="required"))) as port:
 
         def call(at: str, token: str) -> Result:
@@ -102,7 +102,7 @@ def test_the_token_is_that_of_the_environment_or_the_url(url: str, orders: bide.
 
         for result in (call("", reads), call(f":{reads}@", "")):
             assert result.output.split("\t")[:4] == ["queue", "orders", "0", "2"]
-        for token, why in (("", "asks for a token"), (puts, "no scope 'read'"), ("x", "unknown")):
+        for token, why in (("", "asks for a token"), (puts, "no right 'read'"), ("x", "unknown")):
             result = call("", token)
             assert (result.exit_code, why in result.stderr) == (3, True), result.stderr
 

@@ -14,6 +14,9 @@ from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from bide.testing.conformance import EngineConformance
+from bide.testing.conformance.scripts import ScriptCases
+from tests.conformance.shards import fewer
+from tests.effort import effort
 from tests.server.conftest import running
 
 KEPT = 8
@@ -68,6 +71,14 @@ numbers = itertools.count()
 
 
 class TestHttp(EngineConformance):
+    # The store is proven by itself: these go over what the protocol carries.
+    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 1)
+    )
+    test_a_batch_is_its_commands_one_after_the_other = fewer(
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, effort(10, 1)
+    )
+
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
         return {}

@@ -11,10 +11,18 @@ from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.scripts import ScriptCases
 from tests.cluster import RedisCluster, eventually
-from tests.conformance.sharded import Apart, Forgetting, ShardedConformance, fewer
+from tests.conformance.shards import Apart, Forgetting, ShardedConformance, fewer
+from tests.effort import effort
 
 
 class TestRedis(EngineConformance):
+    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(2, 1)
+    )
+    test_a_batch_is_its_commands_one_after_the_other = fewer(
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, effort(2, 1)
+    )
+
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
         return {}

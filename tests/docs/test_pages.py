@@ -35,6 +35,8 @@ REAL_TIME = "<!-- real time -->"
 
 REDIS = "redis://localhost:6379/"
 """On a page: a server that is started for it."""
+POSTGRES = "postgresql://localhost/shop"
+"""The same of PostgreSQL."""
 """A page with this comment runs by the system's clock, its programs as processes of their own."""
 
 NOT_RUN = re.compile(r"python not-run: \S.*")
@@ -109,7 +111,7 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_page_runs(name: str, tmp_path: Path) -> None:
+def test_page_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     page = (ROOT / name).read_text()
     found = list(steps(page))
     if not found:
@@ -120,6 +122,14 @@ def test_page_runs(name: str, tmp_path: Path) -> None:
         server = RedisServer(tmp_path / "redis", appendonly="yes")
         for step in found:
             step["text"] = step["text"].replace(REDIS, f"{server.url}?db=")
+    if POSTGRES in page:
+        postgres = request.getfixturevalue("postgres")
+        with postgres.client() as client:
+            client.execute("DROP DATABASE IF EXISTS shop")
+            client.execute("CREATE DATABASE shop")
+        url = postgres.url.replace("/postgres?", "/shop?")
+        for step in found:
+            step["text"] = step["text"].replace(POSTGRES, url)
     plan = {"path": name, "blocks": found, "real_time": REAL_TIME in page}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
     done = subprocess.run(

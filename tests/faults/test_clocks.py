@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 import bide
-from bide.testing.clock import START, FakeClock
-from tests.lane.scene import PATIENCE, eventually, spawn
+from bide.testing.clock import FakeClock
+from tests.lane.commands import PATIENCE, eventually, spawn
+from tests.start import START
 
 DAY = 86_400_000
 
 
 @pytest.fixture
 def clock() -> FakeClock:
-    return FakeClock()
+    return FakeClock(START)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -83,7 +84,7 @@ def test_whoever_waits_through_a_jump_is_served_within_a_second(
     orders: bide.Queue, clock: FakeClock, jump: int
 ) -> None:
     waiter = spawn(orders.claim, wait="3d")
-    eventually(lambda: orders._lane._waiting._queues)
+    eventually(lambda: orders._lane._waiting.queues)
     clock.wait_for_waiters()
     clock.set_wall(START + jump)
     orders.put(1, id="a", delay=0.5)
@@ -97,7 +98,7 @@ def test_a_wait_is_measured_by_a_clock_that_nobody_sets(
     orders: bide.Queue, clock: FakeClock
 ) -> None:
     waiter = spawn(orders.claim, wait=0.75)
-    eventually(lambda: orders._lane._waiting._queues)
+    eventually(lambda: orders._lane._waiting.queues)
     clock.wait_for_waiters()
     clock.set_wall(START + DAY)
     assert not waiter.done()

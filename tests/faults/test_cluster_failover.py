@@ -9,8 +9,8 @@ import pytest
 
 from bide.engines.redis.keys import meta_key, slot_of
 from tests.cluster import RedisCluster, ask, eventually
-from tests.conformance.sharded import conforms
-from tests.faults.crew import Crew
+from tests.conformance.shards import conforms
+from tests.faults.workload import Crew
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.process

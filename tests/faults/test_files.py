@@ -15,7 +15,7 @@ import pytest
 
 import bide
 from bide import LeaseLost, NotAStore, StoreBusy, StoreCorrupt, StoreError
-from tests.lane.scene import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, eventually, spawn
 
 pytestmark = pytest.mark.process
 
@@ -65,7 +65,7 @@ def test_a_worker_who_waits_notices_that_the_file_was_deleted(
     orders: bide.Queue, file: Path
 ) -> None:
     waiter = spawn(orders.claim, wait=PATIENCE)
-    eventually(lambda: orders._lane._waiting._queues)
+    eventually(lambda: orders._lane._waiting.queues)
     remove(file)
     with bide.Queue("orders", f"sqlite:///{file}?durability=normal") as other:
         other.put("new file")
@@ -231,7 +231,7 @@ def test_something_else_put_in_its_place_is_refused_and_left_alone(
 def test_a_folder_of_bells_that_was_deleted_keeps_nobody_from_closing(file: Path) -> None:
     orders = bide.Queue("orders", f"sqlite:///{file}")
     waiter = spawn(orders.claim, wait=60)
-    eventually(lambda: orders._lane._wakeups is not None and orders._lane._waiting._queues)
+    eventually(lambda: orders._lane._wakeups is not None and orders._lane._waiting.queues)
     shutil.rmtree(f"{file}-bell")
     spawn(orders.close).result(PATIENCE)
     assert isinstance(waiter.exception(PATIENCE), bide.Closed)

@@ -8,7 +8,7 @@ import pytest
 
 import bide
 from tests.effort import effort
-from tests.faults.crew import Crew
+from tests.faults.workload import Crew
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import bide
-from tests.lane.scene import PATIENCE, eventually, spawn
+from tests.lane.commands import PATIENCE, eventually, spawn
 
 pytestmark = pytest.mark.process
 
@@ -32,7 +32,7 @@ def orders(url: str) -> Iterator[bide.Queue]:
 @contextmanager
 def holder(url: str, lease: float) -> "Iterator[subprocess.Popen[str]]":
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.holder", url, str(lease)],
+        [sys.executable, "-m", "tests.faults.claim_holder", url, str(lease)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.sharded import conforms
-from tests.faults.crew import Crew
+from tests.conformance.shards import conforms
+from tests.faults.workload import Crew
 from tests.sentinels import SentinelGroup
 
 pytestmark = pytest.mark.process

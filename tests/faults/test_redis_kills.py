@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import bide
-from tests.conformance.sharded import conforms
+from tests.conformance.shards import conforms
 from tests.effort import effort
-from tests.faults.crew import Crew
+from tests.faults.workload import Crew
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.process

@@ -5,14 +5,15 @@ import pytest
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
 from bide.model.commands import Lease, Retry
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import claim, eventually, ids, put, sizes
+from tests.lane.commands import claim, eventually, ids, put, sizes
+from tests.start import START
 
 
 @pytest.fixture
 def clock() -> FakeClock:
-    return FakeClock()
+    return FakeClock(START)
 
 
 @pytest.fixture

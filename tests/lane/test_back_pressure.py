@@ -11,7 +11,7 @@ from bide.model.errors import Closed
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, eventually, gathered, put, sizes, spawn
+from tests.lane.commands import PATIENCE, eventually, gathered, put, sizes, spawn
 
 
 @pytest.fixture

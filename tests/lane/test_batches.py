@@ -13,7 +13,7 @@ from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
+from tests.lane.commands import PATIENCE, claim, eventually, gathered, ids, put, sizes, spawn
 
 
 def is_put_of(id: str) -> Callable[[Command], bool]:

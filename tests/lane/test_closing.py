@@ -14,7 +14,7 @@ from bide.model.errors import Closed
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, claim, eventually, ids, put, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, eventually, ids, put, spawn, waiting
 
 
 def test_a_closed_lane_refuses_everything(lane: Lane, engine: FlakyEngine) -> None:

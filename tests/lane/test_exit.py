@@ -17,7 +17,7 @@ USES = {
         "import threading\n"
         "thread = threading.Thread(target=lambda: queue.claim(wait=600), daemon=True)\n"
         "thread.start()\n"
-        "while not queue._lane._waiting._queues: pass"
+        "while not queue._lane._waiting.queues: pass"
     ),
     "an error": "queue.put(1); queue.claim(); raise SystemExit(7)",
 }

@@ -15,7 +15,7 @@ import pytest
 import bide
 from bide.lane import shared
 from bide.lane.shared import open_lane
-from tests.lane.scene import PATIENCE, claim, eventually, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, eventually, spawn, waiting
 
 pytestmark = [
     pytest.mark.process,

@@ -15,7 +15,7 @@ from bide.model.errors import Closed, StoreFull
 from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, claim, eventually, put, sizes
+from tests.lane.commands import PATIENCE, claim, eventually, put, sizes
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from bide.model.commands import Claim, Command
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import claim, eventually, put, sizes, spawn, waiting
+from tests.lane.commands import claim, eventually, put, sizes, spawn, waiting
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from bide.lane import Lane
 from bide.model.commands import Cancel, Count, Find, Scan, Where
 from bide.model.replies import Counts
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, claim, put, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, put, spawn, waiting
 
 READS = [
     Count("q"),

@@ -11,9 +11,9 @@ from bide.lane.waiting_claims import LOOK_AGAIN
 from bide.model.commands import Lease, Retry
 from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, Reply
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import (
+from tests.lane.commands import (
     PATIENCE,
     claim,
     claims,
@@ -25,6 +25,7 @@ from tests.lane.scene import (
     spawn,
     waiting,
 )
+from tests.start import START
 
 
 def crowd(lane: Lane, count: int, wait: float = 600.0) -> "list[Future[Reply]]":

@@ -12,9 +12,10 @@ from bide.lane.waiting_claims import LOOK_AGAIN
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError
 from bide.model.replies import Reply
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from tests.lane.scene import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
+from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, spawn, waiting
+from tests.start import START
 
 
 class Bell:
@@ -44,7 +45,6 @@ class Shared(MemoryEngine):
         super().__init__()
         self.bell = Bell()
         self.events: list[str] = []
-        self.rung: list[tuple[str, int]] = []
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         self.events += [type(command).__name__ for command in commands]
@@ -53,9 +53,6 @@ class Shared(MemoryEngine):
     def notifier(self) -> Bell:
         self.events.append("listen")
         return self.bell
-
-    def ring(self, name: str, wake: int) -> None:
-        self.rung.append((name, wake))
 
 
 @pytest.fixture
@@ -85,7 +82,7 @@ def test_a_hint_for_later_wakes_at_its_moment(lane: Lane, store: Shared, clock: 
     waiting(lane)
     put_elsewhere(store, "a", delay=300)
     store.bell.ring(wake=START + 300)
-    eventually(lambda: lane._waiting._queues["q"].wake == clock.monotonic() + 0.3)
+    eventually(lambda: lane._waiting.queues["q"].wake == clock.monotonic() + 0.3)
     clock.wait_for_waiters()
     clock.advance(0.3)
     assert ids(future.result(PATIENCE)) == ["a"]
@@ -216,43 +213,6 @@ def test_whoever_waits_looks_again_only_once_a_second(
         clock.advance(0.5)
     clock.wait_for_waiters()
     assert claims(engine) == before + 10
-
-
-def test_other_processes_are_told_after_the_commit(
-    lane: Lane, store: Shared, engine: FlakyEngine
-) -> None:
-    with engine.held():
-        future = spawn(lane.call, put("a", delay=40))
-        engine.wait_until_held()
-        assert store.rung == []
-    future.result(PATIENCE)
-    assert store.rung == [("q", START + 40)]
-
-
-def test_other_processes_are_told_once_a_batch(
-    lane: Lane, store: Shared, engine: FlakyEngine
-) -> None:
-    with engine.held():
-        first = spawn(lane.call, put("first", delay=90))
-        engine.wait_until_held()
-        second = spawn(lane.call, put("second", delay=91))
-        eventually(lambda: lane._executor._waiting)
-        rest = [spawn(lane.call, put(f"m{n}", delay=80 - n)) for n in range(5)]
-        eventually(lambda: len(lane._inbox) == 5)
-    for future in [first, second, *rest]:
-        future.result(PATIENCE)
-    assert sorted(store.rung) == [("q", START + wake) for wake in (76, 90, 91)]
-
-
-def test_a_bell_that_cannot_be_rung_fails_no_put(
-    lane: Lane, store: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(name: str, wake: int) -> None:
-        raise OSError("too many open files")
-
-    monkeypatch.setattr(store, "ring", broken)
-    lane.call(put("a"))
-    assert ids(spawn(lane.call, claim(), wait=5).result(PATIENCE)) == ["a"]
 
 
 def test_a_bell_that_cannot_be_heard_fails_no_claim(

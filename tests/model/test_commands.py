@@ -27,6 +27,7 @@ EXAMPLES: list[Any] = [
     cmd.Forecast("q", 60_000, 10),
     cmd.Configure("q", paused=True, keep=5),
     cmd.Purge("q", "dead", 5),
+    cmd.Delete("q"),
     cmd.Queues("q"),
 ]
 
@@ -44,7 +45,7 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 17
+    assert len(cmd.Command.__args__) == 18
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)

@@ -8,13 +8,13 @@ from bide.observing.heartbeat import (
     QUEUE,
     SILENT,
     WINDOW,
-    Lately,
-    Roll,
-    announced,
-    forgotten,
-    swept,
+    RecentLateness,
+    Report,
+    delete_report,
+    purge_silent,
+    put_report,
 )
-from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, answered, look
+from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, run_steps, take_sample
 from bide.observing.tally import Histogram
 
 START = 1_700_000_000_000
@@ -38,14 +38,16 @@ class Store:
         self.engine.execute(commands, self.now)  # type: ignore[arg-type]
 
     def look(self, *queues: str, registers: tuple[str, ...] = (QUEUE,)) -> Sample:
-        steps = look(queues, registers, self.now / 1000, self.now, lambda name: name in queues)
-        return answered(steps, lambda command: self.engine.execute([command], self.now)[0])
+        steps = take_sample(
+            queues, registers, self.now / 1000, self.now, lambda name: name in queues
+        )
+        return run_steps(steps, lambda command: self.engine.execute([command], self.now)[0])
 
 
 def test_a_worker_without_work_is_seen_for_as_long_as_it_says_so() -> None:
     store = Store()
     for _ in range(40):
-        store.do(announced("web1:7", Roll({"web1:7": ["orders", "mail"]})))
+        store.do(put_report("web1:7", Report({"web1:7": ["orders", "mail"]})))
         store.now += 5_000
     (worker,) = store.look("orders").workers.values()
     assert worker == Worker("web1:7", {"orders": 0}, seen=store.now / 1000)
@@ -54,27 +56,27 @@ def test_a_worker_without_work_is_seen_for_as_long_as_it_says_so() -> None:
 
 def test_one_that_falls_silent_is_told_and_forgotten_after_a_while() -> None:
     store = Store()
-    store.do(announced("web1:7", Roll({"web1:7": ["orders"]}, {"orders": of(1)})))
+    store.do(put_report("web1:7", Report({"web1:7": ["orders"]}, {"orders": of(1)})))
     store.now += SILENT + 3_000
     sample = store.look("orders")
     assert (sample.workers["web1:7"].silent, sample.lateness) == (3_000, {})
     assert sample.workers["web1:7"].seen == sample.moment - 3
     store.now += round(REMEMBER * 1000)
     assert store.look("orders").workers == {}
-    store.do(swept())
+    store.do(purge_silent())
     assert store.look(QUEUE).queues[QUEUE].sizes.total == 0
 
 
 def test_one_that_takes_its_leave_is_seen_no_more() -> None:
     store = Store()
-    store.do(announced("web1:7", Roll({"web1:7": ["orders"]})), forgotten("web1:7"))
+    store.do(put_report("web1:7", Report({"web1:7": ["orders"]})), delete_report("web1:7"))
     assert store.look("orders").workers == {}
 
 
 def test_what_it_holds_counts_as_well() -> None:
     store = Store()
     store.do(
-        announced("web1:7", Roll({"web1:7": ["orders", "mail"]})),
+        put_report("web1:7", Report({"web1:7": ["orders", "mail"]})),
         Put("orders", [Item("a", b"1"), Item("b", b"1")]),
         Claim("orders", 1, 9_000, "web1:7"),
         Claim("orders", 1, 5_000, "by hand"),
@@ -87,7 +89,7 @@ def test_what_it_holds_counts_as_well() -> None:
 
 def test_a_register_is_that_of_its_namespace() -> None:
     store = Store()
-    put = announced("web1:7", Roll({"web1:7": ["orders"]}, {"orders": of(0.004)}))
+    put = put_report("web1:7", Report({"web1:7": ["orders"]}, {"orders": of(0.004)}))
     store.do(Put(f"shop/{QUEUE}", put.items, "replace"))
     sample = store.look("shop/orders", "orders", registers=(f"shop/{QUEUE}",))
     assert sample.workers["web1:7"].held == {"shop/orders": 0}
@@ -98,8 +100,8 @@ def test_the_lateness_of_all_processes_is_told_together() -> None:
     store = Store()
     told: list[list[float]] = [[0.004] * 98, [0.2], [7_200]]
     for number, late in enumerate(told):
-        roll = Roll({f"w{number}": ["orders"]}, {"orders": of(*late)})
-        store.do(announced(f"w{number}", roll))
+        roll = Report({f"w{number}": ["orders"]}, {"orders": of(*late)})
+        store.do(put_report(f"w{number}", roll))
     assert store.look("orders").lateness == {"orders": Lateness(0.005, 0.25, 100)}
     assert Lateness.of(of(7_200)) == Lateness(None, None, 1)
 
@@ -113,15 +115,15 @@ def test_what_nobody_understands_is_passed_over() -> None:
 def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:
     store = Store()
     for _ in range(3):
-        store.do(announced("web1:7", Roll({"web1:7": ["orders"]})))
+        store.do(put_report("web1:7", Report({"web1:7": ["orders"]})))
     reply = store.look(QUEUE).queues[QUEUE]
     assert isinstance(reply, Counts)
     assert (reply.sizes.delayed, reply.flow.put) == (1, 1)
-    assert isinstance(store.engine.execute([forgotten("nobody")], store.now)[0], Outcomes)
+    assert isinstance(store.engine.execute([delete_report("nobody")], store.now)[0], Outcomes)
 
 
 def test_only_the_last_minute_counts() -> None:
-    lately, histogram = Lately(), Histogram()
+    lately, histogram = RecentLateness(), Histogram()
     for moment in range(0, 180, 5):
         histogram.observe(9.0 if moment < 60 else 0.004)
         found = lately.of({"orders": histogram}, float(moment))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.observing.tally import BOUNDS, Histogram, Tally, added
+from bide.observing.tally import BOUNDS, Histogram, Tally, total
 
 
 def test_a_value_on_a_bound_is_within_it() -> None:
@@ -53,7 +53,7 @@ def test_the_tallies_of_processes_add_up_to_that_of_one(seen: list[tuple[int, fl
             tally.duration.observe(seconds)
             tally.ended("acked" if seconds < 1 else "dead")
             tally.claims += 1
-    together = added([{"q": tally} for tally in shares])["q"]
+    together = total([{"q": tally} for tally in shares])["q"]
     assert together.duration.buckets == whole.duration.buckets
     assert abs(together.duration.sum - whole.duration.sum) < 1e-6
     assert (together.outcomes, together.claims) == (whole.outcomes, whole.claims)

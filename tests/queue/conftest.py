@@ -7,7 +7,8 @@ import pytest
 
 import bide
 from bide.testing.clock import FakeClock
-from tests.queue.faces import Blocking, Loop
+from tests.queue.sync_and_async import Blocking, Loop
+from tests.start import START
 
 _numbers = itertools.count()
 
@@ -16,7 +17,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def clock() -> FakeClock:
-    return FakeClock()
+    return FakeClock(START)
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,10 @@ from typing import Any
 
 import pytest
 
+import bide
 from bide import NewMessage
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
+from tests.start import START
 
 DUE = datetime.fromtimestamp(START / 1000 + 60, UTC)
 
@@ -15,6 +17,18 @@ def test_cancel_takes_back_what_nobody_holds(orders: Any) -> None:
     assert outcome
     assert orders.get("a") is None
     assert orders.counts().flow.cancelled == 1
+
+
+def test_delete_of_an_empty_queue(orders: Any) -> None:
+    assert not orders.delete()
+    orders.pause()
+    assert orders.delete()
+    assert not orders.counts().paused
+    orders.put(1, id="a")
+    with pytest.raises(bide.NotEmpty, match="not deleted: 1 ready"):
+        orders.delete()
+    orders.cancel("a")
+    assert orders.delete()
 
 
 def test_cancel_too_late_says_where_the_message_is(orders: Any, clock: FakeClock) -> None:

@@ -4,7 +4,8 @@ import pytest
 
 import bide
 from bide import Empty, LeaseLost
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
+from tests.start import START
 
 
 def ids(found: Any) -> list[str]:

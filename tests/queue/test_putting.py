@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from bide import AlreadyExists, InvalidArgument, NewMessage
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
+from tests.start import START
 
 
 def ids(found: Any) -> list[str]:

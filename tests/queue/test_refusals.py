@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bide import App, InvalidArgument, Job, NewMessage, move
-from bide.testing.clock import START
+from tests.start import START
 
 
 @pytest.fixture(params=["sync", pytest.param("async", marks=pytest.mark.full)])

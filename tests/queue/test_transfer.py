@@ -8,7 +8,8 @@ from bide import InvalidArgument, NewMessage
 from bide.model.limits import IMPORT_LINES
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.transfer import commands_of
-from bide.testing.clock import START, FakeClock
+from bide.testing.clock import FakeClock
+from tests.start import START
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import subprocess
 import time
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.servers import free_port
 
@@ -18,6 +18,10 @@ PATIENCE = 60.0
 
 USERS = {"guest": (".*", ".*", ".*"), "reader": ("", "", ".*"), "writer": (".*", "^$", ".*")}
 """Users, whose password is their name, and what they may configure, write and read."""
+
+
+UNTIL_ORPHANED = '("$0"; kill -9 0) & read -r _; kill -9 0'
+"""Runs a program, and ends its process group when the pipe closes: its parent is gone."""
 
 
 class Broker:
@@ -67,7 +71,7 @@ class Broker:
                 "ssl_options.verify = verify_none",
             ]
         (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
-        self._names = subprocess.Popen([_program("epmd")], env=self._environment)
+        self._names = self._run("epmd", subprocess.DEVNULL)
         while not _connects(self._epmd):  # or the node starts one that outlives it
             time.sleep(0.01)
         self.start()
@@ -81,28 +85,30 @@ class Broker:
         """Start the node, and wait until it listens."""
         # Debian's script on the PATH changes the user and loses the settings.
         with (self.folder / "output").open("ab") as output:
-            self.process = subprocess.Popen(
-                [_program("rabbitmq-server")], env=self._environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            self.process = self._run("rabbitmq-server", output)
         deadline = time.monotonic() + PATIENCE
         while not _listens(self.port):
             assert self.process.poll() is None, (self.folder / "output").read_text()
             assert time.monotonic() < deadline, "rabbitmq-server does not come up"
             time.sleep(0.02)
 
+    def _run(self, program: str, output: IO[bytes] | int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            ["sh", "-c", UNTIL_ORPHANED, _program(program)], env=self._environment,
+            start_new_session=True, stdin=subprocess.PIPE, stdout=output,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
     def kill(self) -> None:
         """End the node at once, without a chance to say goodbye."""
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(PATIENCE)
+            _end(self.process)
             self.process = None
 
     def close(self) -> None:
         """End the node, and its name server, for good."""
         self.kill()
-        self._names.kill()
-        self._names.wait(PATIENCE)
+        _end(self._names)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def ctl(self, *arguments: str) -> str:
@@ -113,6 +119,11 @@ class Broker:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def _program(name: str) -> str:

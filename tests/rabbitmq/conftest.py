@@ -7,15 +7,14 @@ import pytest
 import trustme
 
 from tests.rabbitmq.broker import Broker
-from tests.rabbitmq.stage import Stage
+from tests.rabbitmq.environment import Stage
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Have one process run all tests that need the broker, so that it is started once."""
-    for item in items:
-        if "broker" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.process)
-            item.add_marker(pytest.mark.xdist_group("rabbitmq"))
+    if "broker" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.process)
+        item.add_marker(pytest.mark.xdist_group("rabbitmq"))
 
 
 @pytest.fixture(scope="session")

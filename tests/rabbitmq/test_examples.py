@@ -14,7 +14,7 @@ from bide.targets.http.pusher import Pusher
 from bide.targets.rabbitmq.address import parse
 from examples.rabbitmq import four_ways, shop
 from tests.rabbitmq.broker import Broker
-from tests.rabbitmq.stage import Stage, until
+from tests.rabbitmq.environment import Stage, until
 
 
 def test_an_order_times_out_once_and_at_no_other_time(

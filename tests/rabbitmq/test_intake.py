@@ -11,11 +11,13 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
 from bide.model.replies import Claimed
+from bide.targets.rabbitmq import intake as intakes
 from bide.targets.rabbitmq.address import parse
 from bide.targets.rabbitmq.broker import Refused
 from bide.targets.rabbitmq.intake import Intake
+from bide.targets.rabbitmq.redelivery import RECORDS
+from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
-from tests.rabbitmq.stage import Stage, until
 
 
 def test_messages_are_stored_under_their_ids_with_their_delays(stage: Stage) -> None:
@@ -38,9 +40,10 @@ def test_messages_are_stored_under_their_ids_with_their_delays(stage: Stage) -> 
 
 
 def test_a_message_is_acknowledged_once_it_is_stored(stage: Stage) -> None:
-    fault = stage.engine.fail(
-        StoreFull("no space"), when=lambda command: isinstance(command, Put), times=None
-    )
+    def is_put(command: object) -> bool:  # what else the intake writes still fits
+        return isinstance(command, Put) and command.queue == stage.exchange
+
+    fault = stage.engine.fail(StoreFull("no space"), when=is_put, times=None)
 
     async def story() -> None:
         async with stage.intake() as intake:
@@ -190,6 +193,39 @@ def test_an_intake_begins_only_where_its_exchange_is(stage: Stage) -> None:
     stage.play(story)
 
 
+@pytest.mark.parametrize(
+    ("user", "told"), [("reader", "ACCESS_REFUSED"), ("guest", "PRECONDITION_FAILED")]
+)
+def test_an_intake_begins_only_where_it_may_declare(stage: Stage, user: str, told: str) -> None:
+    async def story() -> None:
+        if user == "guest":
+            await stage.channel.declare_queue(f"{stage.exchange}.delayed", durable=True)
+        access = StoreClient(stage.lane, SYSTEM_CLOCK)
+        intake = Intake(parse(stage.url(user=user)), access, limit=10)
+        with pytest.raises(Refused, match=f"{told}.*needs the right to configure"):
+            await intake.declare()
+        await intake.close()
+
+    stage.play(story)
+
+
+def test_an_intake_that_may_no_longer_declare_goes_on_when_it_may(stage: Stage) -> None:
+    """Somebody deletes its queue, and declares another one under its name."""
+
+    async def story() -> None:
+        async with stage.intake() as intake:
+            delayed = f"{stage.exchange}.delayed"
+            await stage.channel.queue_delete(delayed)
+            await stage.channel.declare_queue(delayed, durable=True)
+            await until(lambda: not intake.taken.connected)
+            await stage.channel.queue_delete(delayed)
+            await until(lambda: intake.taken.connected)
+            await stage.send(message_id="m1")
+            await stage.stored(1)
+
+    stage.play(story)
+
+
 def test_a_connection_that_is_cut_or_half_open_loses_nothing(stage: Stage) -> None:
     async def story() -> None:
         async with proxy(stage.broker.port) as line:
@@ -230,14 +266,45 @@ def test_a_message_that_was_cancelled_does_not_come_back(stage: Stage) -> None:
     stage.play(story)
 
 
-def test_a_queue_that_was_deleted_is_declared_again(stage: Stage) -> None:
+def test_a_message_that_was_cancelled_does_not_come_back_by_another_process(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that stored it dies before it has acknowledged it."""
+
+    async def never(message: Any, multiple: bool = False) -> None:
+        await asyncio.Event().wait()
+
     async def story() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(IncomingMessage, "ack", never)
+            async with stage.intake():
+                for id in ("m1", "m2"):
+                    await stage.send(message_id=id, headers={"x-delay": 60_000})
+                await stage.stored(1)
+        await stage.lane.acall(Cancel(stage.exchange, ["m1"]))
         async with stage.intake() as intake:
-            await stage.channel.queue_delete(f"{stage.exchange}.delayed")
-            await until(lambda: not intake.taken.connected)
-            await until(lambda: intake.taken.connected)
-            await stage.send(message_id="m1")
-            await stage.stored(1)
+            await stage.stored(2)
+            await until(lambda: intake.taken.repeated + intake.taken.stored == 2)
+            assert intake.taken.repeated >= 1
+        assert await stage.find("m1") is None
+        assert await stage.find("m2") is not None
+
+    stage.play(story)
+
+
+def test_what_is_acknowledged_is_not_remembered(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intakes, "FORGET", 0.01)
+
+    async def story() -> None:
+        async with stage.intake():
+            for number in range(3):
+                await stage.send(message_id="m1", headers={"x-delay": 60_000})
+                await stage.stored(number + 1)
+                await stage.reached(number + 1, "flow.cancelled", RECORDS)
+                await stage.lane.acall(Cancel(stage.exchange, ["m1"]))
+        assert (await stage.counts(RECORDS)).sizes.total == 0
 
     stage.play(story)
 

@@ -6,27 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aio_pika import Message
+from aiormq import spec
 
+from bide.model.commands import Put
+from bide.model.errors import StoreFull
 from bide.targets.rabbitmq import publisher as publishers
+from bide.targets.rabbitmq.fields import Publication
 from bide.targets.rabbitmq.publisher import Publisher, Result
+from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
-from tests.rabbitmq.stage import Stage
 
 
-def message(id: str = "m1", body: bytes = b"hi", **properties: Any) -> Message:
-    return Message(body, message_id=id, delivery_mode=2, **properties)
-
-
-async def publish(to: Publisher, key: str = "k", patience: float = 20, id: str = "m1") -> Result:
-    return await to.publish(message(id), key, patience)
+async def publish(
+    to: Publisher, key: str = "k", patience: float = 20, id: str = "m1", **properties: Any
+) -> Result:
+    given = spec.Basic.Properties(message_id=id, delivery_mode=2, **properties)
+    return await to.publish(Publication(b"hi", given, key), patience)
 
 
 def test_messages_are_confirmed_and_arrive_as_they_were(stage: Stage) -> None:
     async def story() -> None:
         async with stage.publisher() as to:
-            sent = message(headers={"a": 1}, content_type="text/plain", priority=3)
-            assert await to.publish(sent, "k", 20) == Result("confirmed")
+            sent: Any = {"headers": {"a": 1}, "content_type": "text/plain", "priority": 3}
+            assert await publish(to, **sent) == Result("confirmed")
         got = await stage.receive()
         assert (got.body, got.message_id, got.headers, got.priority) == (b"hi", "m1", {"a": 1}, 3)
         assert (got.content_type, got.delivery_mode) == ("text/plain", 2)
@@ -45,6 +47,34 @@ def test_each_of_many_in_flight_gets_its_own_result(stage: Stage) -> None:
             assert [one.outcome for one in found] == wanted
             assert found[0].reason == "unroutable: NO_ROUTE nowhere"
         assert await stage.count() == 270
+
+    stage.play(story)
+
+
+def test_a_quorum_queue_ignores_priorities_and_lets_messages_expire(stage: Stage) -> None:
+    """As the documentation says of RabbitMQ 3.10."""
+
+    async def story() -> None:
+        quorum = await stage.channel.declare_queue(
+            f"{stage.exchange}.quorum", durable=True, arguments={"x-queue-type": "quorum"}
+        )
+        await quorum.bind(stage.exchange, "quorum")
+        async with stage.publisher() as to:
+            for id, more in (("gone", {"expiration": "1"}), ("low", {}), ("high", {"priority": 9})):
+                assert await publish(to, "quorum", id=id, **more) == Result("confirmed")
+        got = [(await stage.receive(quorum.name)).message_id for _ in range(2)]
+        assert got == ["low", "high"]
+        await quorum.delete(if_unused=False, if_empty=False)
+
+    stage.play(story)
+
+
+def test_what_amqp_cannot_hold_spoils_nothing(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.publisher() as to:
+            found = await asyncio.gather(publish(to, headers={"a": 2**70}), publish(to, id="m2"))
+            assert [one.outcome for one in found] == ["unfit", "confirmed"]
+            assert "Unsupported numeric value" in found[0].reason
 
     stage.play(story)
 
@@ -172,21 +202,36 @@ def test_missed_heartbeats_end_a_connection(stage: Stage) -> None:
     stage.play(story)
 
 
-def test_while_the_broker_is_out_of_memory_messages_wait(stage: Stage) -> None:
-    def limit(memory: str) -> None:
-        stage.broker.ctl("set_vm_memory_high_watermark", "absolute", memory)
+DISK = 'rabbit_disk_monitor:set_disk_free_limit("%dMB"), '
+MEMORY = "vm_memory_monitor:set_vm_memory_high_watermark({absolute, %d})."
+
+
+def test_while_the_broker_lacks_memory_or_disk_messages_wait_and_intakes_go_on(
+    stage: Stage,
+) -> None:
+    away = stage.engine.fail(StoreFull("no space"), when=lambda c: isinstance(c, Put), times=None)
+
+    async def limit(memory: int, disk: int) -> None:
+        await asyncio.to_thread(stage.broker.ctl, "eval", DISK % disk + MEMORY % memory)
 
     async def story() -> None:
-        async with stage.publisher() as to:
+        async with stage.intake() as intake, stage.publisher() as to:
             assert await publish(to) == Result("confirmed")
+            await stage.send(message_id="in", headers={"x-delay": 60_000})
+            await until(lambda: away.struck)
             try:
-                await asyncio.to_thread(limit, "1MB")
+                await limit(memory=1_000_000, disk=10)
                 await publish(to, patience=0.2)  # the broker says so at the next message
                 assert await to.blocked()
                 assert await publish(to, patience=0.2) == Result("away", publishers.BLOCKED)
                 waiting = asyncio.create_task(publish(to))
+                await limit(memory=1_000_000_000, disk=1_000_000_000)
+                stage.engine.heal()
+                await stage.stored(1)
+                await until(lambda: intake.taken.stored == 1)
+                assert not waiting.done()
             finally:
-                await asyncio.to_thread(limit, "1GB")
+                await limit(memory=1_000_000_000, disk=10)
             assert await waiting == Result("confirmed")
 
     stage.play(story)

@@ -1,8 +1,10 @@
 """The whole way: into RabbitMQ with a delay, cancelled or moved in the store, and out again."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -14,7 +16,7 @@ import aio_pika
 import pytest
 
 import bide
-from tests.rabbitmq.stage import PATIENCE, Stage
+from tests.rabbitmq.environment import PATIENCE, Stage
 from tests.servers import free_port
 
 FACES = {
@@ -22,6 +24,7 @@ FACES = {
     "serve": ["serve", "--port", "{port}"],
     "worker": ["worker", "app:app", "--metrics", "127.0.0.1:{port}"],
 }
+PUSH = ["serve", "--port", "{port}", "--allow-network", "127.0.0.1"]
 
 
 @asynccontextmanager
@@ -30,12 +33,13 @@ async def process(stage: Stage, face: str, port: int, folder: Path) -> AsyncIter
     (folder / "app.py").write_text("import bide\napp = bide.App()\n"
                                    "@app.handler('other')\ndef other(body): ...\n")  # fmt: skip
     environment = os.environ | {
-        "BIDE_URL": f"sqlite:///{stage.path}", "BIDE_RABBITMQ": stage.url(),
-        "BIDE_LOG_LEVEL": "debug",
+        "BIDE_URL": f"sqlite:///{stage.path}", "BIDE_LOG_LEVEL": "debug",
+        "BIDE_RABBITMQ": stage.url() if face in FACES else "",
     }  # fmt: skip
     with (folder / "log").open("wb") as log:
         running = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bide", *[word.format(port=port) for word in FACES[face]],
+            sys.executable, "-m", "bide",
+            *[word.format(port=port) for word in FACES.get(face, PUSH)],
             env=environment, cwd=folder, stdout=log, stderr=log,
         )  # fmt: skip
     try:
@@ -98,6 +102,55 @@ def test_a_message_can_be_cancelled_and_moved_until_it_is_published(
     stage.play(story)
 
 
+def test_a_subscription_is_made_and_used_by_http_by_command_and_by_python(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Each message brings a routing key, headers, an expiration and a priority of its own."""
+    headers = {
+        "amqp-key": "k", "amqp-expiration": "60000", "amqp-priority": "7", "tenant": "eu",
+        "amqp-headers": '{"number": 5}',
+    }  # fmt: skip
+    to = stage.url("&key=nowhere")
+
+    def command(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "bide", *arguments, "--url", f"sqlite:///{stage.path}"],
+            capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async def story() -> None:
+        port = free_port()
+        async with process(stage, "push", port, tmp_path):
+            base = f"http://127.0.0.1:{port}/v1"
+            wanted = {"queue": "h", "url": to}
+            await until_listening(port)
+            await asyncio.to_thread(ask, f"{base}/subscriptions/h", wanted)
+            await asyncio.to_thread(command, "subscription", "add", "c", "--to", to)
+            store = f"sqlite:///{stage.path}"
+            assert await asyncio.to_thread(bide.subscribe, "p", to, url=store) is None
+
+            message = {"body": 1, "headers": headers, "delay": "300ms"}
+            await asyncio.to_thread(ask, f"{base}/queues/h/messages/h", message)
+            given = [word for item in headers.items() for word in ("--header", "=".join(item))]
+            await asyncio.to_thread(command, "put", "c", "1", "--id", "c", *given)
+            async with bide.AsyncQueue("p", url=store) as queue:
+                await queue.put(1, id="p", headers=headers)
+            for _ in range(3):
+                got = await stage.receive()
+                assert got.headers["bide-queue"] == got.message_id in ("h", "c", "p")
+                assert (got.routing_key, got.expiration, got.priority) == ("k", 60.0, 7)
+                assert (got.headers["tenant"], got.headers["number"]) == ("eu", 5)
+            listed = await asyncio.to_thread(command, "subscription", "list", "--json")
+            assert len(listed.splitlines()) == 3
+            assert "guest:guest" not in listed
+        for name in "hcp":
+            assert (await stage.counts(name)).flow.acked == 1
+
+    stage.play(story)
+
+
 def test_a_missing_exchange_is_said_at_the_start(stage: Stage, tmp_path: Path) -> None:
     async def story() -> None:
         url = stage.url().replace(stage.exchange, "nope")
@@ -110,6 +163,24 @@ def test_a_missing_exchange_is_said_at_the_start(stage: Stage, tmp_path: Path) -
         assert b"the exchange 'nope' does not exist on 127.0.0.1; declare it first" in told
 
     stage.play(story)
+
+
+async def until_listening(port: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, "the server never listens"
+            await asyncio.sleep(0.05)
+
+
+def ask(url: str, content: object) -> None:
+    data, kind = json.dumps(content).encode(), {"content-type": "application/json"}
+    request = urllib.request.Request(url, data, kind, method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()
 
 
 def metrics(port: int) -> str:

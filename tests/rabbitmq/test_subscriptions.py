@@ -17,8 +17,8 @@ from bide.model.message import Item
 from bide.targets.http.pusher import Pusher
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
+from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
-from tests.rabbitmq.stage import Stage, until
 
 LOOPBACK = ("127.0.0.0/8",)
 
@@ -103,7 +103,7 @@ def test_what_the_broker_does_not_take_is_retried_then_dead_with_its_reason(
                 "the broker rejected the message (basic.nack): a queue is full or failed",
             }
             # Of the message or the queue, not of the broker: others go on.
-            assert pusher.outlets["/s"].circuit.since is None
+            assert pusher.workers["/s"].circuit.since is None
             await put_one(stage, "amqp-key", "k")
             assert (await stage.receive()).message_id == "late"
 
@@ -130,13 +130,13 @@ def test_a_missing_exchange_opens_the_circuit_and_costs_no_more_attempts(stage: 
                         first=100)  # fmt: skip
         async with pushing(stage) as pusher:
             await put(stage, 50)
-            await until(lambda: pusher.outlets["/s"].circuit.since is not None)
-            assert "NOT_FOUND" in pusher.outlets["/s"].circuit.error
+            await until(lambda: pusher.workers["/s"].circuit.since is not None)
+            assert "NOT_FOUND" in pusher.workers["/s"].circuit.error
             exchange = await stage.channel.declare_exchange(late, auto_delete=True)
             await (await stage.channel.get_queue(stage.queue)).bind(exchange, "k")
             got = {(await stage.receive()).message_id for _ in range(50)}
             assert len(got) == 50
-            await until(lambda: pusher.outlets["/s"].circuit.since is None)
+            await until(lambda: pusher.workers["/s"].circuit.since is None)
 
     stage.play(story)
 
@@ -180,7 +180,7 @@ def test_rate_and_pause_hold_as_for_push(stage: Stage) -> None:
             assert SYSTEM_CLOCK.monotonic() - began > 0.4
             await records.pause(None, "s")
             pusher.look()
-            await until(lambda: pusher.outlets["/s"].subscription.paused)
+            await until(lambda: pusher.workers["/s"].subscription.paused)
             await put_one(stage, "amqp-key", "k")
             assert await stage.count() == 0
             await records.resume(None, "s")

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from bide.server.access import Tokens
 from bide.server.app import App
 from bide.server.http_server import HttpServer
+from bide.server.rights import SCOPES
 from bide.server.serve import bind
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory
@@ -69,8 +70,9 @@ def make_token(tmp_path: Path) -> Iterator[Callable[..., str]]:
     lane = open_lane(f"sqlite:///{tmp_path}/bide.db")
     tokens = Tokens(lane)
 
-    def make(namespace: str | None, *scopes: str, **fields: Any) -> str:
-        return tokens.create(namespace, scopes, **fields)[0]
+    def make(namespace: str | None, *scopes: str, rights: Sequence[str] = (), **fields: Any) -> str:
+        allowed = [*rights, *(right for scope in scopes for right in SCOPES[scope])]
+        return tokens.create(namespace, allowed, **fields)[0]
 
     yield make
     close_lane(lane)

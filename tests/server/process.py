@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -19,9 +20,12 @@ class ServerProcess:
         folder: where it runs, and keeps its log.
         arguments: of the command.
         descriptors: how many files it may have open.
+        ca: a file with the certificate that its own is issued by, if it speaks TLS.
     """
 
-    def __init__(self, folder: Path, *arguments: str, descriptors: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, descriptors: int | None = None, ca: str | None = None
+    ) -> None:
         self.log = folder / f"serve-{time.monotonic_ns()}.log"
         limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]
         command = [*limit, sys.executable, "-m", "bide", "serve", "--port", "0", *arguments]
@@ -30,11 +34,11 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 command, cwd=folder, env=environment, stderr=log, process_group=0
             )
-        self.url = self._until(r"listening on (\S+),")
+        self.url = self.until(r"listening on (\S+),")
         if self.url.startswith("http"):
-            self._answers()
+            self._answers(ca)
         else:
-            self._until("listening")
+            self.until("listening")
 
     @property
     def port(self) -> int:
@@ -49,6 +53,15 @@ class ServerProcess:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(word) for word in path.read_text().split()]
 
+    def reload(self) -> None:
+        """Have all processes replaced, and wait until the old ones have ended."""
+        before = set(self.workers())
+        self.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while before & set(self.workers()):
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.02)
+
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -62,7 +75,8 @@ class ServerProcess:
             os.kill(worker, signal.SIGKILL)
         self.process.wait(20)
 
-    def _until(self, pattern: str) -> str:
+    def until(self, pattern: str) -> str:
+        """Wait for the log to say something; return the first group, or all of it."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             if found := re.search(pattern, self.text):
@@ -71,8 +85,11 @@ class ServerProcess:
             time.sleep(0.02)
         raise AssertionError(f"no {pattern!r} in\n{self.text}")
 
-    def _answers(self) -> None:
-        urllib.request.urlopen(f"{self.url}/readyz", timeout=20).close()
+    def _answers(self, ca: str | None) -> None:
+        url, tls = self.url, None
+        if ca is not None:
+            url, tls = f"https://127.0.0.1:{self.port}", ssl.create_default_context(cafile=ca)
+        urllib.request.urlopen(f"{url}/readyz", timeout=20, context=tls).close()
 
     def __enter__(self) -> Self:
         return self

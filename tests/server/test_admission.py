@@ -6,13 +6,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bide.server.admission import LOOK
+from bide.server.admission import LOOK, RECHECK
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.testing import FakeClock
@@ -96,7 +97,7 @@ def test_a_stream_that_began_before_ends(client: Client, clock: FakeClock, make_
     with urllib.request.urlopen(request, timeout=20) as stream:
         assert stream.readline() == b": bide\n"
         make_token("shop", "read")
-        clock.advance(LOOK)
+        clock.advance(RECHECK)
         text = stream.read().decode()
     assert "event: problem" in text
     assert "asks for a token" in text
@@ -149,11 +150,34 @@ def test_a_claim_whose_token_was_revoked_while_it_waited_gets_nothing(
     admin = client.with_token(make_token("shop", "admin"))
     with ThreadPoolExecutor(1) as pool:
         claimed = pool.submit(waiting.post, f"{Q}/claim", {"wait": "1m"})
-        deadline = time.monotonic() + 20
-        while not service.waiting:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: service.waiting)
         assert service.tokens.revoke(text.split("_")[1])
         assert admin.put(f"{Q}/messages/m", {"body": 1}).status == 201
         assert claimed.result(20).status == 401
     assert [m["id"] for m in admin.post(f"{Q}/claim").json["messages"]] == ["m"]
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+def test_a_claim_that_waits_ends_when_its_token_does(
+    serve: Serve, tmp_path: Path, make_token: Any, ends: str
+) -> None:
+    clock = FakeClock()
+    url = f"sqlite:///{tmp_path}/bide.db"
+    client = serve(App(Settings(store=url, auth="required"), clock))
+    left = round(clock.now() + 1_000 - time.time() * 1_000)
+    text = make_token("shop", "consume", expires_ms=left if ends == "expired" else None)
+    waiting, service = client.with_token(text), client.app.service
+    with ThreadPoolExecutor(1) as pool:
+        claimed = pool.submit(waiting.post, f"{Q}/claim", {"wait": "1m"})
+        until(lambda: service.waiting and service.admission._checking)
+        if ends == "revoked":
+            assert service.tokens.revoke(text.split("_")[1])
+        clock.advance(RECHECK)
+        assert claimed.result(20).status == 401
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -102,7 +102,7 @@ def test_a_lease_of_more_than_a_day_is_refused(attacker: Attacker) -> None:
     for length, status in (("24h", 200), ("25h", 400)):
         told = {"leases": [lease], "lease": length}
         assert attacker.send("POST", f"{Q}/extend", told)[0] == status
-    held = [cmd.Lease("a", token)]
+    held = [cmd.Lease.of("a", token)]
     assert attacker.batch(cmd.Extend("orders", held, day + 1))[0] == 400
     assert attacker.batch(cmd.Extend("orders", held, day))[0] == 200
 

@@ -134,7 +134,7 @@ def test_events_tell_what_happens(client: Client, stack: ExitStack) -> None:
         assert _event(lines, "hint") == {"queue": "orders", "wake_in": 0}
         assert _event(lines, "counts")["counts"]["flow"]["put"] == 2
     stack.close()
-    until(lambda: len(client.app.service.hub) == 0)
+    until(lambda: len(client.app.service.events) == 0)
 
 
 def test_events_are_those_of_the_namespace(
@@ -146,7 +146,7 @@ def test_events_are_those_of_the_namespace(
     with raw(server, f"{head}Authorization: Bearer {shop.token}\r\n\r\n".encode()) as stream:
         lines = stack.enter_context(stream.makefile())
         assert "200" in next(lines)
-        until(lambda: len(server.app.service.hub) == 1)
+        until(lambda: len(server.app.service.events) == 1)
         mail.put(f"{Q}/messages/m", {"body": 1})
         shop.put("/v1/queues/mine/messages/m", {"body": 1})
         assert _event(lines, "hint")["queue"] == "mine"

@@ -12,8 +12,9 @@ import pytest
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
 from bide.model.message import Item
-from bide.observing.heartbeat import Roll, announced
+from bide.observing.heartbeat import Report, put_report
 from bide.observing.tally import Histogram
+from bide.server import admission
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 from tests.server.test_clients import claiming, until
@@ -58,7 +59,7 @@ def say(url: str, holder: str, *queues: str, late: float = 0.004, register: str 
     """Have a worker say in the store that it is there."""
     lateness = Histogram()
     lateness.observe(late)
-    put = announced(holder, Roll({holder: list(queues)}, dict.fromkeys(queues, lateness)))
+    put = put_report(holder, Report({holder: list(queues)}, dict.fromkeys(queues, lateness)))
     lane = open_lane(url)
     lane.call(put)
     close_lane(lane)
@@ -176,7 +177,10 @@ def test_a_worker_by_http_is_told_of_in_its_namespace(serve: Serve, make_token: 
     assert client.post("/v1/batch", {"commands": [refused]}).status == 403
 
 
-def test_a_token_that_is_revoked_hears_no_more(serve: Serve, make_token: Any) -> None:
+def test_a_token_that_is_revoked_hears_no_more(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "RECHECK", 0.05)
     server = serve(auth="required")
     token = make_token("shop", "read")
     with listening(server.with_token(token), "counts=0.02") as stream:
@@ -203,7 +207,7 @@ def test_a_store_that_is_away_is_told_and_waited_for(client: Client, tmp_path: A
 def test_workers_are_not_told_without_counts(client: Client) -> None:
     reply = client.get("/v1/events?counts=0&workers=true")
     assert (reply.status, reply.problem["field"]) == (400, "counts")
-    until(lambda: len(client.app.service.hub) == 0)
+    until(lambda: len(client.app.service.events) == 0)
 
 
 def test_streams_are_capped_by_namespace_and_by_address(serve: Serve, make_token: Any) -> None:
@@ -216,7 +220,7 @@ def test_streams_are_capped_by_namespace_and_by_address(serve: Serve, make_token
             assert (reply.status, reply.headers["retry-after"]) == (429, "1")
             assert what in reply.problem["detail"]
             assert "max_streams" in reply.problem["detail"]
-    until(lambda: len(server.app.service.hub) == 0)
+    until(lambda: len(server.app.service.events) == 0)
     with listening(mail, "counts=0"):
         pass  # there is room again
 

@@ -55,7 +55,7 @@ class Leaving:
 
     def queued(self) -> bool:
         """Tell whether a request waits for the one before it on its connection."""
-        return any(one.has_next for one in self._server.connections)
+        return any(getattr(one, "_queue", None) for one in self._server.connections)
 
     def connect(self) -> "Connection":
         known = len(self._server.connections)

@@ -275,6 +275,31 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
     assert (audit["balanced"], audit["problems"]) == (True, [])
 
 
+def test_a_list_by_due_time_has_pages_in_every_state(client: Client) -> None:
+    for number in range(4):
+        client.post(f"{Q}/messages", {"body": number, "at": 1_000 + number})
+    client.post(f"{Q}/claim", {"count": 2})
+    seen, cursor = [], ""
+    while True:
+        page = client.get(f"{Q}/messages?before=5000&limit=1{cursor}").json
+        seen += [message["body"] for message in page["messages"]]
+        if "cursor" not in page:
+            break
+        cursor = f"&cursor={page['cursor']}"
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+def test_an_empty_queue_is_deleted(client: Client) -> None:
+    client.put(ONE, {"body": 1})
+    refused = client.send("DELETE", Q)
+    assert (refused.status, refused.json["error"]) == (409, "NotEmpty")
+    assert "is not empty, so it was not deleted: 1 ready." in refused.json["detail"]
+    client.send("DELETE", ONE)
+    assert client.send("DELETE", Q).status == 204
+    assert client.get("/v1/queues").json == {"queues": []}
+    assert client.send("DELETE", Q).status == 404
+
+
 def test_the_service_tells_how_it_is(client: Client) -> None:
     client.post(f"{Q}/messages", {"body": 1})
     assert client.get("/healthz").json == {"status": "ok"}

@@ -1,16 +1,13 @@
 """The description of the API: valid, complete, and true."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from openapi_spec_validator import validate
-from schemathesis import checks
-from schemathesis.specs.openapi import checks as openapi_checks
 
 from bide.server.app import App
 from bide.server.openapi import description
@@ -22,16 +19,6 @@ from tests.server.conftest import running
 
 EXAMPLES = effort(2, 10)
 """How many requests are made up for each operation, beside those that try its edges."""
-
-WHAT_HOLDS: list[Any] = [
-    checks.not_a_server_error,
-    openapi_checks.status_code_conformance,
-    openapi_checks.content_type_conformance,
-    openapi_checks.response_schema_conformance,
-    openapi_checks.response_headers_conformance,
-]
-
-api = schemathesis.openapi.from_dict(description())
 
 
 def test_the_description_is_valid() -> None:
@@ -85,28 +72,52 @@ class Bounded(requests.Session):
         return reply
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[requests.Session]:
-    with Bounded() as session:
-        yield session
+Ask = Callable[[str, str], None]
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    settings = Settings(longest_wait=0.01, store="memory://schemathesis", push=False)
-    with running(App(settings)) as port:
-        yield f"http://127.0.0.1:{port}"
+def ask() -> Iterator[Ask]:
+    """Provide a function that makes up requests of an operation and checks every answer."""
+    # Imported here, by the one process that runs these tests: it takes seconds.
+    import schemathesis
+    from schemathesis import checks
+    from schemathesis.generation.hypothesis import builder
+    from schemathesis.specs.openapi import checks as openapi_checks
+
+    holds: list[Any] = [
+        checks.not_a_server_error,
+        openapi_checks.status_code_conformance,
+        openapi_checks.content_type_conformance,
+        openapi_checks.response_schema_conformance,
+        openapi_checks.response_headers_conformance,
+    ]
+    api = schemathesis.openapi.from_dict(description())
+    modes = [builder.HypothesisTestMode.COVERAGE, builder.HypothesisTestMode.FUZZING]
+    store = Settings(longest_wait=0.01, store="memory://schemathesis", push=False)
+    with running(App(store)) as port, Bounded() as session:
+
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def check(case: Any) -> None:
+            url = f"http://127.0.0.1:{port}"
+            case.call_and_validate(base_url=url, session=session, checks=holds)
+
+        def ask(method: str, path: str) -> None:
+            config = builder.HypothesisTestConfig(project=api.config, modes=modes)
+            builder.create_test(operation=api[path][method], test_func=check, config=config)()
+
+        yield ask
 
 
-@api.parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
+@pytest.mark.xdist_group("openapi")
+@pytest.mark.parametrize(
+    ("method", "path"), [(operation.method, operation.path) for operation in OPERATIONS]
 )
-def test_whatever_is_asked_the_answer_is_as_described(
-    case: Any, url: str, session: requests.Session
-) -> None:
-    case.call_and_validate(base_url=url, session=session, checks=WHAT_HOLDS)
+def test_whatever_is_asked_the_answer_is_as_described(method: str, path: str, ask: Ask) -> None:
+    ask(method, path)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -299,7 +300,7 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
         with bide.Queue("orders", server.url.replace("//", f"//:{token}@")) as queue:
             assert token not in repr(queue)
             queue.put(1)
-            with pytest.raises(bide.StoreError, match="no scope 'read'"):
+            with pytest.raises(bide.StoreError, match="no right 'read'"):
                 queue.counts()
             id = token.split("_")[1]
             assert run(tmp_path, "token", "revoke", id).stdout == f"{id} is revoked\n"
@@ -309,3 +310,18 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
     assert token not in server.text
     assert "401" in server.text  # all of its log, now that it has ended
     assert run(tmp_path, "token", "revoke", "nonsense").returncode == 1
+
+
+def test_sighup_opens_the_action_log_again(tmp_path: Path) -> None:
+    log, moved = tmp_path / "actions.log", tmp_path / "actions.log.1"
+    with ServerProcess(tmp_path, "--action-log", str(log)) as server:
+        urllib.request.urlopen(f"{server.url}/v1/queues", timeout=20).close()
+        log.rename(moved)
+        server.reload()
+        urllib.request.urlopen(f"{server.url}/v1/queues", timeout=20).close()
+        deadline = time.monotonic() + 20
+        while log.read_text().count('"act":"listQueues"') < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert moved.read_text().count('"act":"listQueues"') == 1
+    assert log.stat().st_mode & 0o777 == 0o600

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from bide.clock import SYSTEM_CLOCK
-from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Put
-from bide.model.message import Item
-from bide.model.moments import LATEST
+from bide.targets.http.pusher import Pusher
 from tests.server.client import Client
 from tests.server.conftest import Serve
 from tests.servers import RedisServer
-from tests.targets.http.asking import ONE, Asking, Q, play
+from tests.targets.http.environment import LOOPBACK, PATIENCE, until
+from tests.targets.http.push_server import ONE, Asking, Q, play
 from tests.targets.http.receiver import Receiver, answer
-from tests.targets.http.stage import LOOPBACK, PATIENCE, until
 
 
 def test_what_is_due_is_sent_and_signed(serve: Serve) -> None:
@@ -73,7 +69,7 @@ def test_a_server_can_be_told_not_to_push(serve: Serve) -> None:
         ask = Asking(client.port)
         await ask.subscribe(it)
         await ask.put("a")
-        assert client.app.service.pushing.outlets == {}
+        assert client.app.service.pushing.workers == {}
         assert (await ask("POST", f"{ONE}/ping"))["taken"]  # whoever asks for it gets it
         assert await ask("GET", "/readyz") == {"status": "ready"}
         assert (await ask.sizes())["ready"] == 1
@@ -207,16 +203,19 @@ def subscriptions(client: Client) -> list[Any]:
     return found
 
 
-def test_readiness_tells_when_nothing_can_be_pushed(serve: Serve, tmp_path: Path) -> None:
-    client = serve()
-    lane = open_lane(f"sqlite:///{tmp_path}/bide.db", SYSTEM_CLOCK)
-    item = Item("x#1", b"[]", group="x", at=LATEST)
-    lane.call(Put("bide.server/subscriptions", [item]))
+def test_readiness_tells_when_nothing_can_be_pushed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(pusher: Pusher, grace: float) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Pusher, "run", fail)
+    client = serve(push_networks=list(LOOPBACK))
 
     async def story(it: Receiver) -> None:
         ask = Asking(client.port)
+        await ask.subscribe(it)
         told = await ask.until("/readyz", lambda told: told["status"] == "not ready")
-        assert told["reason"].startswith("push has failed, and begins anew")
+        assert told["reason"] == "push has failed, and begins anew: RuntimeError"
 
     play(story)
-    close_lane(lane)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.server.process import ServerProcess
-from tests.targets.http.asking import Asking, Q, play
+from tests.targets.http.environment import LOOPBACK, PATIENCE, until
+from tests.targets.http.push_server import Asking, Q, play
 from tests.targets.http.receiver import Got, Receiver, answer
-from tests.targets.http.stage import LOOPBACK, PATIENCE, until
 
 
 def settings(folder: Path, **more: Any) -> tuple[str, str]:

@@ -13,8 +13,9 @@ import pytest
 
 from bide.model.message import REASON_LENGTH
 from bide.server import quotas as module
+from bide.server.quota_usage import QuotaUsage
 from bide.server.settings import Quota, Settings
-from bide.server.uses import Uses, make_file
+from bide.server.shared_stats import make_file
 from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 
@@ -22,7 +23,7 @@ Q = "/v1/queues/orders"
 
 
 def test_a_record_is_that_of_its_namespace() -> None:
-    uses = Uses()
+    uses = QuotaUsage()
     for number, name in enumerate((None, "shop", "mail", "shop")):
         with uses.of(name) as use:
             use.allowance += number
@@ -36,7 +37,7 @@ def test_a_record_is_that_of_its_namespace() -> None:
 
 
 def test_an_error_changes_nothing_and_keeps_nobody_waiting() -> None:
-    uses = Uses()
+    uses = QuotaUsage()
 
     def fail() -> None:
         with uses.of("shop") as use:
@@ -52,8 +53,8 @@ def test_an_error_changes_nothing_and_keeps_nobody_waiting() -> None:
 
 COUNTING = """
 import sys
-from bide.server.uses import Uses
-uses = Uses(int(sys.argv[1]))
+from bide.server.quota_usage import QuotaUsage
+uses = QuotaUsage(int(sys.argv[1]))
 for number in range(2_000):
     with uses.of(f"n{number % 50}") as use:
         use.pending += 1
@@ -66,7 +67,7 @@ def test_no_count_of_several_processes_is_lost() -> None:
     words = [sys.executable, "-c", COUNTING, str(descriptor)]
     processes = [subprocess.Popen(words, pass_fds=[descriptor]) for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0] * 3
-    uses = Uses(descriptor)
+    uses = QuotaUsage(descriptor)
     total = 0.0
     for number in range(50):
         with uses.of(f"n{number}") as use:

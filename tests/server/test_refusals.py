@@ -14,7 +14,7 @@ from bide.server.settings import Quota, Settings
 from tests.server.client import Client, Q
 from tests.server.conftest import Serve
 
-GUARDED = [operation for operation in OPERATIONS if operation.scope is not None]
+GUARDED = [operation for operation in OPERATIONS if operation.right is not None]
 TAKING = [operation for operation in OPERATIONS if operation.takes is not None]
 
 
@@ -209,38 +209,6 @@ def test_every_route_needs_a_good_token(
         assert reply.status == 401, token
         assert reply.headers["www-authenticate"].startswith("Bearer")
         assert good not in json.dumps(reply.problem)
-
-
-@every_guarded
-def test_every_route_needs_its_scope(serve: Serve, make_token: Any, operation: Operation) -> None:
-    if not operation.scope:
-        return  # any token will do; a batch looks at each command
-    others = [s for s in ("produce", "consume", "read") if s != operation.scope]
-    client = serve(auth="required").with_token(make_token("shop", *others))
-    reply = client.send(operation.method, path_of(operation))
-    assert reply.status == 403
-    assert operation.scope in reply.problem["detail"]
-
-
-def test_events_need_a_scope_for_what_they_count(serve: Serve, make_token: Any) -> None:
-    client = serve(auth="required").with_token(make_token("shop", "produce", "consume"))
-    reply = client.get("/v1/events")
-    assert (reply.status, "'read'" in reply.problem["detail"]) == (403, True)
-
-
-def test_a_batch_needs_the_scope_of_each_command(serve: Serve, make_token: Any) -> None:
-    client = serve(auth="required").with_token(make_token("shop", "produce"))
-    put = {"command": "put", "queue": "orders", "items": []}
-    for command in ("claim", "count", "purge", "ack", "configure"):
-        more: Any = {
-            "claim": {"count": 1, "lease": 1, "holder": "w"}, "purge": {"state": "dead"},
-            "ack": {"leases": []},
-        }.get(command, {})  # fmt: skip
-        reply = client.post(
-            "/v1/batch", {"commands": [put, {"command": command, "queue": "orders", **more}]}
-        )
-        assert (reply.status, reply.problem["title"]) == (403, "The token does not allow this")
-    assert client.post("/v1/batch", {"commands": [put]}).status == 200
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ def run(names: Sequence[str], seconds: float, alone: Probed | None) -> tuple[Pro
         store = f"sqlite:///{Path(folder).absolute()}/bide.db"
         lane = open_lane(store)
         tokens = Tokens(lane)
-        evil, _ = tokens.create("evil", ["produce", "consume", "read"])
-        shop, _ = tokens.create("shop", ["produce"])
+        evil, _ = tokens.create("evil", ["put", "change", "consume", "read", "bodies"])
+        shop, _ = tokens.create("shop", ["put"])
         close_lane(lane)
         with _server(store, Path(folder) / "log") as (port, server):
             attackers = multiprocessing.get_context("spawn").Process(

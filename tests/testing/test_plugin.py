@@ -160,7 +160,7 @@ def test_a_failed_assertion_says_what_was_put_instead(project: pytest.Pytester) 
             "E*AssertionError: no such message was put into 'orders':",
             "E*body={'order': 8} delay='30m'",
             "E*what was put into 'orders' (1):",
-            "E*1. id='order-7' body={'order': 7} delay=30m (due 2023-11-14 22:43:20 UTC)",
+            "E*1. id='order-7' body={'order': 7} delay=30m (due 20*-*-* *:*:* UTC)",
             "E*differs in: body",
         ]
     )
@@ -190,7 +190,7 @@ def test_what_a_handler_raises_fails_the_test_unless_collected(project: pytest.P
     result.stdout.fnmatch_lines(
         [
             "E*ValueError: no such order",
-            "E*Raised for the message 'order--1' of 'orders', attempt 1; it is tried again*",
+            "E*Raised for the message 'order--1' of 'orders', attempt 1; it will be retried*",
         ]
     )
 

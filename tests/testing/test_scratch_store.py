@@ -16,6 +16,7 @@ from bide.engines.memory import MemoryEngine
 from bide.engines.port import Capabilities
 from bide.testing import FakeClock, ScratchStore
 from bide.testing import store as store_module
+from tests.start import START
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Order:
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScratchStore]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bide.db'}"
-    with ScratchStore(url) as store:
+    with ScratchStore(url, FakeClock(START)) as store:
         yield store
 
 
@@ -166,7 +167,7 @@ def test_how_often_counts(store: ScratchStore) -> None:
     orders = store.queue("orders")
     orders.put_many([1, 1, 2])
     store.assert_put("orders", 1, times=2)
-    with pytest.raises(AssertionError, match="2 such messages were put into 'orders', not 1"):
+    with pytest.raises(AssertionError, match="such puts into 'orders': 2, not 1"):
         store.assert_put("orders", 1, times=1)
     with pytest.raises(AssertionError, match="such a message was put into 'orders'"):
         store.assert_not_put("orders", 2)
@@ -179,7 +180,7 @@ def test_nothing_put_is_told_as_such(store: ScratchStore) -> None:
     with pytest.raises(AssertionError, match="anything at all\nnothing was put into any queue"):
         store.assert_put("orders")
     store.queue("mail").put(1)
-    with pytest.raises(AssertionError, match="nothing was put into 'orders', but into: 'mail'"):
+    with pytest.raises(AssertionError, match="nothing was put into 'orders'; puts went to: 'mail'"):
         store.assert_put("orders")
 
 

@@ -1,7 +1,7 @@
 """A worker driven by hand: the same as `bide worker`, at the pace of a test."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -117,7 +117,7 @@ def test_an_error_comes_out_where_the_test_is(
     with ManualWorker(app, store) as worker:
         with pytest.raises(KeyError, match="colour") as raised:
             worker.advance("1m")
-        assert "'bad' of 'q', attempt 1; it is tried again" in raised.value.__notes__[0]
+        assert "'bad' of 'q', attempt 1; it will be retried" in raised.value.__notes__[0]
         assert store.clock.now() - start == 5_000
         assert [(one.body, one.attempt) for one in worker.advance("1m")] == [
             ("good", 1),
@@ -222,3 +222,13 @@ def test_what_somebody_let_lapse_comes_back(app: bide.App, store: ScratchStore) 
     with ManualWorker(app, store) as worker:
         assert worker.advance("59s") == []
         assert [one.attempt for one in worker.advance("1s")] == [2]
+
+
+def test_what_is_put_at_a_real_time_is_due_when_the_clock_has_moved_so_far(
+    app: bide.App, store: ScratchStore
+) -> None:
+    register(app, lambda body, _: None, "q", is_async=False)
+    store.queue("q").put("a", at=datetime.now(UTC) + timedelta(minutes=10))
+    with ManualWorker(app, store) as worker:
+        assert worker.advance("9m") == []
+        assert [one.body for one in worker.advance("1m")] == ["a"]

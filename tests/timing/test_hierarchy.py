@@ -46,7 +46,7 @@ def pull_all(hierarchy: Hierarchy[Numbered], tick: int) -> list[Numbered]:
 def test_it_agrees_with_a_sorted_list(
     dues: list[int], steps: list[int], data: st.DataObject
 ) -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     waiting = fill(hierarchy, dues)
     number = len(waiting)
     now = 0
@@ -58,9 +58,6 @@ def test_it_agrees_with_a_sorted_list(
             hierarchy.remove(waiting.pop(data.draw(st.integers(0, len(waiting) - 1))))
         waiting.sort(key=lambda entry: (entry._due, entry.number))
         assert hierarchy.earliest() <= (waiting[0]._due if waiting else NEVER)
-        if data.draw(st.booleans()):
-            head = waiting[0]._due if waiting else None
-            assert hierarchy.head() == [entry for entry in waiting if entry._due == head]
         due = [entry for entry in waiting if entry._due <= now]
         assert pull_all(hierarchy, now) == due
         waiting = waiting[len(due) :]
@@ -73,61 +70,8 @@ def test_it_agrees_with_a_sorted_list(
         assert set(hierarchy.entries()) == set(waiting)
 
 
-@mock.patch.object(module, "CROWD", 3)  # so that a few entries are a crowd
-@settings(deadline=None)
-@given(
-    st.integers(1, 30),
-    st.lists(TICKS, max_size=60),
-    st.lists(TICKS, max_size=12),
-    st.data(),
-)
-def test_pages_hold_all_that_is_due_and_leave_nothing_before_their_end(
-    page: int, dues: list[int], steps: list[int], data: st.DataObject
-) -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0, page=page)
-    waiting = set(fill(hierarchy, dues))
-    now = 0
-    for step in steps:
-        now += step
-        for _ in range(data.draw(st.integers(0, 3))):
-            hierarchy.spread()
-        if data.draw(st.booleans()) and waiting:
-            gone = data.draw(st.sampled_from(sorted(waiting, key=lambda entry: entry.number)))
-            waiting.remove(gone)
-            hierarchy.remove(gone)
-        slot = hierarchy.pull(now)
-        while slot is not None:
-            for entry in slot:
-                waiting.remove(entry)
-                assert entry._due <= hierarchy.current
-            slot = hierarchy.pull(hierarchy.current)
-            if slot is None:
-                slot = hierarchy.pull(now)
-        assert now <= hierarchy.current <= now | 255, "a page is no wider"
-        assert all(entry._due > hierarchy.current for entry in waiting)
-        assert set(hierarchy.entries()) == waiting
-        now = hierarchy.current
-        for ahead in data.draw(st.lists(TICKS, max_size=6)):
-            entry = Numbered(now + ahead, len(dues))
-            dues.append(entry._due)
-            hierarchy.place(entry, hierarchy.current)
-            waiting.add(entry)
-
-
-def test_a_crowded_slot_is_no_page() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0, page=3)
-    entries = fill(hierarchy, [256, 300, 511, 512, 513, 600, 767])
-    first = hierarchy.pull(256)
-    assert list(first or ()) == entries[:3]
-    assert hierarchy.current == 511
-    assert list(hierarchy.pull(520) or ()) == [entries[3]]
-    assert hierarchy.current == 512
-    assert pull_all(hierarchy, 520) == [entries[4]]
-    assert hierarchy.pull(599) is None
-
-
 def test_the_earliest_is_exact_while_nothing_is_removed() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     fill(hierarchy, [70_000, 66_000, 300, 2**30])
     assert hierarchy.earliest() == 300
     pull_all(hierarchy, 300)
@@ -135,7 +79,7 @@ def test_the_earliest_is_exact_while_nothing_is_removed() -> None:
 
 
 def test_removing_one_touches_no_neighbour_in_its_slot() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     entries = fill(hierarchy, [5_000] * 100)
     for entry in entries[::2]:
         hierarchy.remove(entry)
@@ -143,14 +87,14 @@ def test_removing_one_touches_no_neighbour_in_its_slot() -> None:
 
 
 def test_no_empty_slot_is_visited_on_the_way_to_a_far_tick() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     [entry] = fill(hierarchy, [2**52 + 12_345])
     assert hierarchy.pull(2**52) is None
     assert pull_all(hierarchy, 2**52 + 12_345) == [entry]
 
 
 def test_a_crowded_slot_moves_down_in_parts_ahead_of_time() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     entries = fill(hierarchy, [100_000 + number % 7 for number in range(10 * CROWD)])
     begin = hierarchy.crowd()
     assert 65_536 - 20 <= begin < 65_536
@@ -166,7 +110,7 @@ def test_a_crowded_slot_moves_down_in_parts_ahead_of_time() -> None:
 
 
 def test_entries_removed_while_their_slot_moves_stay_away() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     entries = fill(hierarchy, [70_000] * (3 * CROWD))
     hierarchy.spread()
     for entry in entries[::3]:
@@ -177,7 +121,7 @@ def test_entries_removed_while_their_slot_moves_stay_away() -> None:
 
 
 def test_empty_slots_do_not_pile_up() -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     for tick in range(1, 50_000):
         hierarchy.pull(tick)
         entry = Numbered(tick + 30_000, tick)
@@ -189,7 +133,7 @@ def test_empty_slots_do_not_pile_up() -> None:
 
 @pytest.mark.parametrize("kept", [1, 40])
 def test_a_slot_gives_its_memory_back(kept: int) -> None:
-    hierarchy: Hierarchy[Numbered] = Hierarchy(0, 0)
+    hierarchy: Hierarchy[Numbered] = Hierarchy(0)
     entries = fill(hierarchy, [70_000] * 10_000)
     slot = entries[0]._slot
     assert slot is not None

@@ -319,6 +319,5 @@ def test_many_cancelled_tasks_leave_nothing_behind(executor: ScheduledExecutor) 
     pool = executor._pool
     assert pool._live == set()
     entries = pool._queue._entries
-    assert entries._later.entries() == []
-    assert sum(len(level.slots) for level in entries._later._levels) < 2_000
-    assert (len(entries._heap), len(entries._near)) == (0, 0)
+    assert len(entries._heap) <= 32
+    assert entries.waiting == {}

@@ -7,9 +7,12 @@ import pytest
 
 from bide.testing.clock import FakeClock
 from bide.timing import Delayed, DelayQueue, ScheduledExecutor, ShutDown, TimingWheel
+from tests.effort import effort
 from tests.timing.conftest import Start
 
 ITEMS = 4_000  # a thread
+EACH = effort(150, 500)
+"""How many futures a thread makes: the periodic ones run again at each step of the clock."""
 
 
 @pytest.mark.parametrize("takers", [1, 4])
@@ -91,7 +94,7 @@ def test_an_executor_settles_every_future(start: Start) -> None:
 
     def schedule(number: int) -> None:
         choose = random.Random(number)
-        for item in range(number * 500, (number + 1) * 500):
+        for item in range(number * EACH, (number + 1) * EACH):
             if choose.random() < 0.2:
                 future = executor.schedule_at_fixed_rate(int, choose.choice([0.001, 0.01]))
             else:

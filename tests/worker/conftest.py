@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.diary import Diary
-from tests.worker.scene import Scene
-from tests.worker.shop import Shop
+from tests.worker.schedule_log import Diary
+from tests.worker.source_app import Shop
+from tests.worker.worker_app import Scene
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from bide.model.commands import Claim
-from tests.worker.scene import Scene, until
+from tests.worker.worker_app import Scene, until
 
 
 def test_claims_never_bring_more_than_can_be_started(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from bide.consuming.crash_isolation import PAUSE, SPACING, CrashIsolation, is_su
 from bide.model.commands import Claim, Retry
 from bide.model.message import LAPSED, Failure, Message
 from tests.worker.processes import log, wait_for, worker
-from tests.worker.scene import Scene, until
+from tests.worker.worker_app import Scene, until
 
 
 def failures(*reasons: str) -> tuple[Failure, ...]:

@@ -8,7 +8,7 @@ import pytest
 import bide
 from bide.consuming.outcomes import Signal
 from bide.model.commands import Ack, Bury, Retry
-from tests.worker.scene import FAST, Scene, both, register
+from tests.worker.worker_app import FAST, Scene, both, register
 
 
 @both

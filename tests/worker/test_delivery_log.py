@@ -5,7 +5,8 @@ import logging
 import pytest
 
 import bide
-from tests.worker.scene import FAST, Scene, until
+from bide.model.commands import Claim
+from tests.worker.worker_app import FAST, Scene, until
 
 
 def test_what_is_handled_is_logged_with_its_fields(
@@ -79,3 +80,30 @@ def test_what_was_done_since_the_last_summary_is_told_at_the_end(
 
     scene.play(story())
     assert [record.getMessage() for record in caplog.records] == ["q: 3 acked in 0 s; 0 running"]
+
+
+def test_messages_whose_last_lease_expired_are_logged_and_counted_as_dead(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bide.lane")
+
+    async def story() -> None:
+        @scene.app.handler("q")
+        async def handle(body: int) -> None: ...
+
+        await scene.put(*range(12), attempts=1)
+        await scene.lane.acall(Claim("q", 12, 5_000, "web1:431"))
+        async with scene.at_work() as runner:  # its claim waits, and nothing else ends the wait
+            await scene.pass_time(lambda: runner.tallies()["q"].outcomes.get("dead") == 12)
+            await scene.dead(12)
+
+    scene.play(story())
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:2] == [
+        f"q-{n} of q, attempt 1: it is dead now: its lease expired; web1:431 held it last"
+        for n in range(2)
+    ]
+    assert lines[10:] == ["q: 2 more messages are dead now, because their leases expired"]
+    fields = vars(caplog.records[0])
+    assert (fields["queue"], fields["id"], fields["attempt"]) == ("q", "q-0", 1)
+    assert (fields["outcome"], fields["holder"]) == ("dead", "web1:431")

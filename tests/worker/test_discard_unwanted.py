@@ -3,7 +3,7 @@
 from typing import Any
 
 import bide
-from tests.worker.scene import FAST, Scene, both, register
+from tests.worker.worker_app import FAST, Scene, both, register
 
 
 @both

@@ -15,7 +15,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.run import Run
 from bide.model.backoff import Backoff
 from bide.model.message import Message
-from tests.worker.scene import entered, until
+from tests.worker.worker_app import entered, until
 
 FACTORIES = [None]
 if sys.version_info >= (3, 12):

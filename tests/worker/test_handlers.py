@@ -14,7 +14,7 @@ from bide.consuming.decoding import Unfit, decoder
 from bide.consuming.handler import inspect_handler
 from bide.model.commands import Ack
 from bide.model.message import Message
-from tests.worker.scene import Scene
+from tests.worker.worker_app import Scene
 
 
 @dataclasses.dataclass
@@ -218,11 +218,11 @@ async def unknown(a: "NoSuchName") -> None: ...  # type: ignore[name-defined]  #
     ("function", "hint"),
     [
         (nothing, "takes nothing; a handler takes"),
-        (two, "takes too much; a handler takes"),
-        (three, "takes too much; a handler takes"),
-        (keyword, "needs needed=, which nobody gives it"),
+        (two, "takes too many arguments; a handler takes"),
+        (three, "takes too many arguments; a handler takes"),
+        (keyword, "needs needed=, which bide does not pass"),
         (generator, "is a generator"),
-        (unknown, "annotations of .*unknown cannot be understood"),
+        (unknown, "annotations of .*unknown cannot be resolved"),
         (3, "a handler must be a function, not a int"),
     ],
 )

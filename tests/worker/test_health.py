@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import bide
-from bide.cli.worker import port_address
+from bide.cli.option import read_address
 from bide.observing.metrics import MetricsServer
 from bide.worker.process.health import HealthFile, HealthPort
 from bide.worker.process.pipe import Report
@@ -126,8 +126,8 @@ def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
 def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
     async def story() -> None:
         supervisor = Supervisor(lambda line: [sys.executable, "-c", "import time; time.sleep(60)"])
-        (place,) = supervisor.places
-        process = place.process = supervisor._start(1)
+        (slot,) = supervisor.slots
+        process = slot.process = supervisor._start(1)
         process.report = Report(ready=True)
         assert supervisor.trouble() is None
         process.report = Report(ready=True, stuck=["q", "r"])
@@ -150,7 +150,7 @@ def test_a_health_file_that_cannot_be_kept(
     health = HealthFile(tmp_path / "folder" / "well")
     (tmp_path / "folder").rmdir()
     health.tell(None)
-    assert "the health file cannot be kept" in caplog.text
+    assert "the health file cannot be written" in caplog.text
 
 
 def test_health_and_metrics_listen_on_this_machine_alone_unless_told_otherwise() -> None:
@@ -167,5 +167,5 @@ def test_health_and_metrics_listen_on_this_machine_alone_unless_told_otherwise()
     assert server._running is not None
     assert server._running[0].server_address[0] == "127.0.0.1"
     server.close()
-    assert port_address("9464") == ("127.0.0.1", 9464)
-    assert port_address("0.0.0.0:9464") == ("0.0.0.0", 9464)
+    assert read_address("9464") == ("127.0.0.1", 9464)
+    assert read_address("0.0.0.0:9464") == ("0.0.0.0", 9464)

@@ -7,13 +7,13 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.model.commands import Put, Scan
 from bide.model.replies import Page
-from bide.observing.heartbeat import QUEUE, Roll, read
-from tests.worker.scene import Scene, more, until
+from bide.observing.heartbeat import QUEUE, Report, read
+from tests.worker.worker_app import Scene, more, until
 
 ME = f"{socket.gethostname()}:{os.getpid()}"
 
 
-def rolls(scene: Scene) -> list[Roll]:
+def rolls(scene: Scene) -> list[Report]:
     """Return what living processes have said, as another process reads it."""
     reader = SqliteEngine(scene.path, read_only=True)
     (page,) = reader.execute([Scan(QUEUE, "delayed")], scene.clock.now())

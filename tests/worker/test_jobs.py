@@ -9,7 +9,7 @@ import bide
 from bide.model import body as bodies
 from bide.model.commands import Put
 from bide.model.message import Item
-from tests.worker.scene import Scene
+from tests.worker.worker_app import Scene
 
 STARTS = datetime(2030, 1, 1, 9, tzinfo=UTC)
 ran: list[Any] = []

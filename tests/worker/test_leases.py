@@ -8,7 +8,7 @@ import pytest
 
 import bide
 from bide.model.commands import Ack, Extend
-from tests.worker.scene import Scene, entered, more, until
+from tests.worker.worker_app import Scene, entered, more, until
 
 HOUR = 3_600
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bide.worker.process.loop_watch import Watch
-from tests.worker.scene import Scene, until
+from tests.worker.worker_app import Scene, until
 
 
 def test_who_holds_up_the_loop_is_named_once(

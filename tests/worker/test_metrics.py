@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_ends_it_with_a_reason(tmp_path: Path) -> None:
 def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:
     with worker(tmp_path, APP, "--metrics", "localhost") as process:
         assert process.wait(15) == 2
-    assert "'localhost' names no port; write 9464 or 0.0.0.0:9464" in log(tmp_path)
+    assert "'localhost' is not a port; write 9464 or 0.0.0.0:9464" in log(tmp_path)
 
 
 def tally(acked: int, running: int = 0) -> dict[str, Tally]:

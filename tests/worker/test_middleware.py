@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bide
-from tests.worker.scene import Scene, both, register
+from tests.worker.worker_app import Scene, both, register
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
 

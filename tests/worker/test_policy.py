@@ -210,7 +210,7 @@ class Amount(bide.Bury):
 
 
 class Mute(ValueError):
-    """An exception whose text cannot be had."""
+    """An exception whose `__str__` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -221,7 +221,7 @@ def test_a_reason_may_be_anything() -> None:
     assert judge(bide.Bury(cause)).reason == "forged"
     assert judge(bide.Retry(cause, delay=1)) == Verdict("retry", 1_000, "forged")
     assert judge(bide.Discard(42)).reason == "42"
-    assert "whose text cannot be had: RuntimeError" in judge(bide.Bury(Mute())).reason
+    assert "whose __str__ raised RuntimeError" in judge(bide.Bury(Mute())).reason
 
 
 def test_a_signal_of_ones_own_needs_no_reason() -> None:

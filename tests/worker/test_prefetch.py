@@ -11,7 +11,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.prefetch import HOLD, MOST, Prefetch
 from bide.model.commands import Claim
 from bide.model.message import Message
-from tests.worker.scene import Scene, until
+from tests.worker.worker_app import Scene, until
 
 LEARN = 400
 """After so many handlers that end at once the worker knows that they do."""

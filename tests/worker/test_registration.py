@@ -123,7 +123,7 @@ def two(body: Any, delivery: Any) -> bool:
         (no_arguments, r"no_arguments, as still_wanted of .*, must be \(body\) or"),
         (three, r"three, as still_wanted of .* missing a required argument: 'more'"),
         (needs_more, "needs_more, as still_wanted of"),
-        (yields, "yields is a generator, which never says no; let it return"),
+        (yields, "yields is a generator, which is always true; let it return"),
     ],
 )
 def test_a_check_that_cannot_judge(still_wanted: Any, hint: str) -> None:

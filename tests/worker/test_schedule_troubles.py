@@ -12,8 +12,8 @@ from bide.model.commands import Configure, Purge
 from bide.worker.periodic.recurrence import parse
 from bide.worker.periodic.schedule import TickBody, plan
 from bide.worker.periodic.tick import Missed
-from tests.worker.diary import Diary
-from tests.worker.scene import Scene, until
+from tests.worker.schedule_log import Diary
+from tests.worker.worker_app import Scene, until
 
 
 async def one_hour_off(scene: Scene, diary: Diary, **options: Any) -> None:
@@ -365,7 +365,7 @@ def test_a_schedule_that_was_removed_harms_nobody(scene: Scene, diary: Diary) ->
         scene.app.handler("orders")(lambda body: None)
         await scene.put(1, queue="orders", delay=86_400_000)
         async with scene.at_work():
-            await scene.pass_time(lambda: scene._flow("orders").flow.acked, 600)
+            await scene.pass_time(lambda: scene._flow("orders").flow.acked, 600, pause=0.02)
         assert diary.count == 1
         a_new_app(scene, diary, every="15m")  # and it comes back
         async with scene.at_work():

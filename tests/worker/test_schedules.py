@@ -13,8 +13,8 @@ from bide.model.commands import Configure, Put
 from bide.model.message import Item
 from bide.model.replies import Outcomes
 from bide.worker.process.runner import Runner
-from tests.worker.diary import START, Diary
-from tests.worker.scene import Scene, until
+from tests.worker.schedule_log import START, Diary
+from tests.worker.worker_app import Scene, until
 
 
 def test_ticks_come_at_their_moments(scene: Scene, diary: Diary) -> None:
@@ -228,7 +228,7 @@ def test_what_is_no_tick_becomes_a_dead_letter(scene: Scene, diary: Diary) -> No
         async with scene.at_work():
             await scene.dead(2, "reports")
         error = (await scene.find("reports-0", "reports")).error or ""
-        assert "this is no tick, and reports is the queue of a schedule" in error
+        assert "this is not a tick, and reports is the queue of a schedule" in error
         assert diary.count == 0
 
     scene.play(story())
@@ -284,7 +284,7 @@ def report(tick: bide.Tick) -> None: ...
     [
         ({}, "a schedule needs cron= or every=, and not both"),
         ({"cron": "0 9 * * *", "every": "1h"}, "a schedule needs cron= or every=, and not both"),
-        ({"cron": "0 25 * * *"}, "cron='0 25 [*] [*] [*]' cannot be: bad hour"),
+        ({"cron": "0 25 * * *"}, "cron='0 25 [*] [*] [*]' is not valid: bad hour"),
         ({"cron": "0 9 * * *", "timezone": "Asia/Nowhere"}, "timezone='Asia/Nowhere' is not known"),
         ({"every": 0}, "every=0 must be 100 ms or longer"),
         ({"every": "1h", "missed": "never"}, 'missed=\'never\' must be "once", "all" or "skip"'),

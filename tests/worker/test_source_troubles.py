@@ -10,8 +10,7 @@ import pytest
 
 import bide
 from bide.model.commands import Cancel, Purge
-from tests.worker.scene import Scene, until
-from tests.worker.shop import (
+from tests.worker.source_app import (
     HOME,
     Shop,
     ask,
@@ -20,6 +19,7 @@ from tests.worker.shop import (
     found,
     waiting,
 )
+from tests.worker.worker_app import Scene, until
 
 
 def test_an_error_has_the_same_window_asked_for_again(scene: Scene, shop: Shop) -> None:
@@ -173,7 +173,7 @@ def test_a_source_that_kills_its_process_is_asked_less_and_less(scene: Scene, sh
         async with scene.at_work():
             await scene.delayed(1, HOME)
             assert shop.asks == 0
-            assert "it rests" in ((await scene.find("first", HOME)).error or "")
+            assert "died again" in ((await scene.find("first", HOME)).error or "")
             await scene.pass_calmly(lambda: shop.asks == 1, 30)
 
     scene.play(story())

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import bide
+from bide.engines import losses
 from bide.model.commands import Configure
 from bide.worker.periodic.source import home_of
-from tests.worker.scene import Scene, until
-from tests.worker.shop import (
+from tests.worker.source_app import (
     HOME,
     MINUTE,
     Shop,
@@ -25,6 +25,7 @@ from tests.worker.shop import (
     progress,
     waiting,
 )
+from tests.worker.worker_app import Scene, until
 
 
 def test_a_source_is_asked_for_the_time_ahead_again_and_again(scene: Scene, shop: Shop) -> None:
@@ -45,6 +46,21 @@ def test_a_source_is_asked_for_the_time_ahead_again_and_again(scene: Scene, shop
         assert 0 < second[1] - 600 <= MINUTE
         assert third[0] == second[1] - 600
         assert third[1] - second[1] == pytest.approx(MINUTE, abs=6)
+
+    scene.play(story())
+
+
+def test_a_store_that_lost_changes_is_filled_again_at_once(scene: Scene, shop: Shop) -> None:
+    async def story() -> None:
+        ask(scene, shop)
+        shop.place("soon", 300)
+        async with scene.at_work():
+            await until(lambda: shop.asks == 1)
+            await waiting(scene)
+            losses.report("a store", "orders", 1)
+            await until(lambda: shop.asks == 2)
+            await waiting(scene)
+        assert shop.asked[1] == pytest.approx((-600, 600), abs=6)  # as in a fresh store
 
     scene.play(story())
 
@@ -319,7 +335,7 @@ def test_it_works_in_memory(shop: Shop, scene: Scene) -> None:
     ("function", "options", "said"),
     [
         (7, {}, "a source must be a function, not a int"),
-        (lambda: [], {}, r"must take \(after, before\), the two moments of a window"),
+        (lambda: [], {}, r"must take \(after, before\), the start and end of a window"),
         (lambda a, b, c: [], {}, "missing a required argument: 'c'"),
         (lambda a, b: [], {}, r"name='<lambda>' cannot be the name of a source"),
         (lambda a, b: [], {"name": "a:b"}, "name='a:b' cannot be"),

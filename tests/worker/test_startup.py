@@ -79,7 +79,7 @@ def test_what_is_refused_when_it_is_registered_is_told_in_a_line(
     with worker(tmp_path, source, "--log-level", level) as process:
         assert process.wait(15) == 2
     told = log(tmp_path)
-    where = "error: jobs cannot be imported (jobs.py, line 3): cron='61 * * * *' cannot be"
+    where = "error: jobs cannot be imported (jobs.py, line 3): cron='61 * * * *' is not valid"
     assert where in told
     assert ("Traceback" in told) == (level == "debug")
     assert level == "debug" or told.count("\n") == 1
@@ -135,7 +135,7 @@ def test_a_port_that_is_taken_is_named_with_its_option(
         with worker(tmp_path, APP, option, str(port)) as process:
             assert process.wait(15) == 2
     told = log(tmp_path)
-    assert "; another program is there, take another port" in told
+    assert "; another program uses it; take another port" in told
     assert text.format(port) in told
     assert "Traceback" not in told
 
@@ -157,4 +157,4 @@ def test_a_url_goes_before_those_of_the_app_and_of_the_environment(tmp_path: Pat
 @pytest.mark.process
 def test_a_store_in_memory_is_warned_of(tmp_path: Path) -> None:
     with worker(tmp_path, MEMORY):
-        wait_for(said(tmp_path, "memory:// lives in this process: nobody else can put"), tmp_path)
+        wait_for(said(tmp_path, "memory:// lives in this process: no other process"), tmp_path)

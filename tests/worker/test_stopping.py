@@ -13,7 +13,7 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Claim, Retry
 from bide.model.replies import Claimed
 from bide.worker.process.runner import Runner
-from tests.worker.scene import Scene, entered, until
+from tests.worker.worker_app import Scene, entered, until
 
 
 async def start(scene: Scene, **options: Any) -> tuple[Runner, "asyncio.Task[None]"]:
@@ -91,7 +91,7 @@ def test_what_a_claim_brings_in_the_moment_of_leaving_goes_back(scene: Scene) ->
         counts = await scene.counts()
         assert (counts.sizes.ready, counts.sizes.leased) == (2, 0)
         assert (await scene.find("q-0")).attempt == 0
-        consumer.close()
+        await consumer.close()
 
     scene.play(story())
 
@@ -243,7 +243,7 @@ def test_a_store_that_is_away_keeps_nobody_from_leaving(
         await task
 
     scene.play(story())
-    assert "their leases lapse" in caplog.text
+    assert "their leases expire" in caplog.text
 
 
 def test_no_claim_is_left_behind(scene: Scene) -> None:

@@ -14,7 +14,7 @@ from bide.model.commands import Ack, Claim, Extend, Queues
 from bide.testing import FlakyEngine
 from bide.worker.process.runner import Runner
 from tests.worker.processes import log, wait_for, worker
-from tests.worker.scene import Scene, entered, more, until
+from tests.worker.worker_app import Scene, entered, more, until
 
 
 def away(*kinds: type) -> Any:

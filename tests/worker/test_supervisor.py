@@ -23,7 +23,7 @@ from tests.worker.processes import (
     wait_for,
     worker,
 )
-from tests.worker.scene import until
+from tests.worker.worker_app import until
 
 
 @pytest.mark.process
@@ -127,5 +127,5 @@ def test_a_crash_loop_backs_off_and_a_long_life_ends_it() -> None:
 def test_a_child_has_the_flags_of_its_parent() -> None:
     command = command_of(Orders("m:app", ["q"], 1.0, False, "info", 1, False, False, -1))(7)
     assert command[0] == sys.executable
-    assert '"line":7' in command[-1]
+    assert '"pipe":7' in command[-1]
     assert command[-3:-1] == ["-m", "bide.worker.process.child"]

@@ -11,7 +11,7 @@ import pytest
 import bide
 from bide.consuming.stuck_handlers import STUCK
 from tests.worker.processes import children, log, wait_for, worker
-from tests.worker.scene import Scene, entered, until
+from tests.worker.worker_app import Scene, entered, until
 
 
 def test_an_async_handler_that_takes_too_long_is_cancelled_and_tried_again(scene: Scene) -> None:
@@ -160,7 +160,7 @@ def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(tmp_p
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
         assert queue.counts().sizes.ready == 1
-    assert "the process leaves it behind" in log(tmp_path)
+    assert "the process ends anyway" in log(tmp_path)
     assert "it is killed" not in log(tmp_path)
 
 

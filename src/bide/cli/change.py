@@ -4,32 +4,22 @@ from typing import Any
 
 import click
 
+from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
-from bide.cli.options import (
-    flag,
-    if_due_option,
-    on_store,
-    queue_argument,
-    rule_options,
-    version_option,
-    when_options,
-)
 from bide.cli.output import DONE, NOT_DONE, Output, plural
-from bide.cli.store import Store
+from bide.cli.store import Store, on_store
 from bide.model.replies import Affected
 from bide.queue.command_builder import CommandBuilder
 
-__all__ = ["cancel", "reschedule"]
-
 
 @click.command()
-@queue_argument
+@option.queue
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@rule_options
-@if_due_option("cancel")
-@version_option("One message only: only if")
-@flag("--dry-run", help="With a rule: only count.")
+@option.rule
+@option.if_due("Cancel")
+@option.if_version("One message only: only if")
+@option.flag("--dry-run", help="With a rule: only count.")
 @on_store
 def cancel(
     store: Store, out: Output, queue: str, ids: tuple[str, ...], if_due: float | None,
@@ -39,6 +29,9 @@ def cancel(
 
     A confirmed cancel is final. The exit code is 1 if one of the messages was not cancelled (a
     worker holds it, it is dead, it does not exist), or if the rule found nothing.
+
+    In a pipe, each line is: id, "cancelled" or "no", state, why not. With a rule it is: cancelled
+    (in a dry run would-cancel), number.
 
     \b
     Example:
@@ -78,16 +71,17 @@ def cancel(
 
 
 @click.command()
-@queue_argument
+@option.queue
 @click.argument("id")
-@when_options
-@if_due_option("move")
-@version_option("Only if")
+@option.when
+@option.if_due("Move")
+@option.if_version("Only if")
 @on_store
 def reschedule(store: Store, out: Output, queue: str, id: str, **change: Any) -> bool:
     """Change when a message is due, if no worker holds it.
 
-    The exit code is 1 if it was not moved: a worker holds it, it is dead, or it does not exist.
+    In a pipe, the line is: id, "moved" or "no", state, why not. The exit code is 1 if it was not
+    moved: a worker holds it, it is dead, or it does not exist.
 
     \b
     Example:

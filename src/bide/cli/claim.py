@@ -1,28 +1,23 @@
 """`bide claim`: take due messages by hand, or run a command for each."""
 
+import os
 import sys
+from contextlib import suppress
 
 import click
 
-from bide.cli.errors import usage_error, warn
+from bide.cli import option
+from bide.cli.errors import usage_error
 from bide.cli.messages import as_json, body_bytes, body_line, standing
-from bide.cli.options import (
-    count_option,
-    flag,
-    on_any_store,
-    queue_argument,
-    text_option,
-    time_option,
-)
-from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.output import Output, warn
+from bide.cli.store import Store, on_any_store
 from bide.cli.tables import ID, TEXT, Column
 from bide.cli.times import local, relative, rounded
+from bide.model.errors import StoreError
 from bide.model.limits import MAX_COUNT
+from bide.queue.command_builder import own_name
 from bide.queue.delivery import Delivery
 from bide.queue.sync import Queue
-
-__all__ = ["claim"]
 
 COLUMNS = (
     Column("id", least=ID), Column("token", right=True), Column("attempt", falls=2, right=True),
@@ -31,21 +26,25 @@ COLUMNS = (
 
 
 @click.command()
-@queue_argument
-@count_option("-n", "--count", most=MAX_COUNT, help="The maximum number of messages; 1 by default.")
-@time_option("--wait", "How long to wait for a due message; by default not at all.")
-@time_option(
+@option.queue
+@option.count(
+    "-n", "--count", most=MAX_COUNT, help="The maximum number of messages; 1 by default."
+)  # fmt: skip
+@option.time("--wait", "How long to wait for a due message; by default not at all.")
+@option.time(
     "--lease",
     "How long the message is leased; without an ack by then, it is delivered again.",
     "30s",
 )
-@flag("--ack", help="Ack after the messages are printed and the output is flushed.")
-@flag("--body", "only_body", help="With --ack: print only the bodies, text and bytes unchanged.")
-@text_option("--exec", "CMD", "Run a shell command for each message.", dest="command")
-@time_option(
+@option.flag("--ack", help="Ack after the messages are printed and the output is flushed.")
+@option.flag(
+    "--body", "only_body", help="With --ack: print only the bodies, text and bytes unchanged."
+)
+@click.option("--exec", "command", metavar="CMD", help="Run a shell command for each message.")
+@option.time(
     "--retry", "With --exec: the delay before a failed message is retried; 10s by default."
 )
-@flag("--loop", help="With --exec: repeat until interrupted.")
+@option.flag("--loop", help="With --exec: repeat until interrupted.")
 @on_any_store
 def claim(
     store: Store, out: Output, queue: str, count: int | None, wait: float | None, lease: float,
@@ -69,77 +68,83 @@ def claim(
       bide claim orders -n 100 --json
       bide claim orders --exec './time-out.sh "$BIDE_ID"' --loop --retry 1m
     """  # fmt: skip
-    _refuse_odd(count, ack, only_body, command, retry, loop)
+    for wrong, why in (
+        # A shell variable may be unset.
+        (command is not None and not command.strip(),
+         "--exec has no command; an empty command would ack every message without any work"),
+        (command is not None and (ack or only_body),
+         "--exec acks by the exit code of the command; remove --ack and --body"),
+        (command is None and (retry is not None or loop), "--retry and --loop need --exec"),
+        (only_body and not ack, "--body prints no token to ack with; add --ack"),
+        (loop and count is not None,
+         "--loop repeats until it is interrupted, --count stops earlier; use one of them"),
+    ):  # fmt: skip
+        if wrong:
+            raise usage_error(why)
     if wait is None and not loop:  # with a wait, the first put may come later
-        store.must_stand()
+        store.must_exist()
     orders = store.queue(queue)
     if command is not None:
-        from bide.cli.execute import Runner
+        import asyncio
 
-        runner = Runner(orders, store.url, command, lease, 10 if retry is None else retry, out)
-        return runner.run(None if loop else count or 1, wait)
+        from bide.cli.execute import execute
+
+        return asyncio.run(
+            execute(
+                queue, store.lane, own_name(), lease, command=command,
+                environment={**os.environ, "BIDE_URL": store.url},
+                retry=10 if retry is None else retry, count=None if loop else count or 1,
+                wait=wait, out=out,
+            )
+        )  # fmt: skip
     deliveries = orders.claim(count or 1, wait=wait, lease=lease)
     if not deliveries:
         if out.terminal:
-            within = f" within {rounded(wait * 1000)}" if wait else ""
-            warn(f"no message is due in {queue}{within}")
+            warn(_why_nothing(orders, wait))
         return False
-    _print(out, deliveries, only_body, ack)
-    out.flush()
-    return _ack(orders, out, deliveries) if ack else True
-
-
-def _refuse_odd(
-    count: int | None, ack: bool, only_body: bool, command: str | None, retry: float | None,
-    loop: bool,
-) -> None:  # fmt: skip
-    wrong = None
-    if command is not None and not command.strip():  # such as a shell variable that is not set
-        wrong = "--exec has no command; an empty command would ack every message without any work"
-    elif command is not None and (ack or only_body):
-        wrong = "--exec acks by the exit code of the command; remove --ack and --body"
-    elif command is None and (retry is not None or loop):
-        wrong = "--retry and --loop need --exec"
-    elif only_body and not ack:
-        wrong = "--body prints no token to ack with; add --ack"
-    elif loop and count is not None:
-        wrong = "--loop repeats until it is interrupted, --count stops earlier; use one of them"
-    if wrong is not None:
-        raise usage_error(wrong)
-
-
-def _print(out: Output, deliveries: list[Delivery], only_body: bool, ack: bool) -> None:
     if only_body:
-        stream = sys.stdout.buffer
         for delivery in deliveries:
-            stream.write(body_bytes(delivery.message) + b"\n" * delivery.message.json)
-        stream.flush()
+            body = body_bytes(delivery.message) + b"\n" * delivery.message.json
+            sys.stdout.buffer.write(body)
+        sys.stdout.buffer.flush()
     else:
-        out.items(
-            deliveries, COLUMNS,
-            facts=lambda d: as_json(d.message, token=d.token, lateness=d.lateness),
-            line=lambda d: (d.id, d.token, body_line(d.message)),
-            cells=lambda d: (
-                d.id, str(d.token), f"{d.attempt}/{d.message.attempts}",
-                rounded(d.lateness * 1000), body_line(d.message)[:500],
-            ),
-            empty=str,
-        )  # fmt: skip
-        if out.terminal and not ack:
-            _print_how_to_ack(out, deliveries[0])
-
-
-def _print_how_to_ack(out: Output, first: Delivery) -> None:
-    until, now = first.message.until, first.claimed
-    if until is not None:
-        told = f"{local(until, now)} ({relative(until, now)})"
-        then = f"bide ack {first.message.queue} {first.id} {first.token}"
-        out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)
-
-
-def _ack(orders: Queue, out: Output, deliveries: list[Delivery]) -> bool:
-    lost = [outcome for outcome in orders.ack(deliveries) if not outcome]
+        _print(out, deliveries, ack)
+    out.flush()
+    lost = [outcome for outcome in orders.ack(deliveries) if not outcome] if ack else []
     for outcome in lost:
         told = standing(outcome, outcome.id) if out.terminal else str(outcome)
         warn(f"not acked, the lease had ended: {told}")
     return not lost
+
+
+def _why_nothing(orders: Queue, wait: float | None) -> str:
+    with suppress(StoreError):  # a token may allow claims only
+        if orders.counts().paused:
+            return f"{orders.name} is paused: claims get nothing until 'bide resume {orders.name}'"
+    within = f" within {rounded(wait * 1000)}" if wait else ""
+    return f"no message is due in {orders.name}{within}"
+
+
+def _token(delivery: Delivery) -> int | str:
+    """Return the lease's token as JSON has it: a number, or text with a server's secret part."""
+    lease = delivery.lease
+    return lease.token if lease.secret is None else lease.text
+
+
+def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
+    out.items(
+        deliveries, COLUMNS,
+        facts=lambda d: as_json(d.message, token=_token(d), lateness=d.lateness),
+        line=lambda d: (d.id, d.lease.text, body_line(d.message)),
+        cells=lambda d: (
+            d.id, d.lease.text, f"{d.attempt}/{d.message.attempts}", rounded(d.lateness * 1000),
+            body_line(d.message)[:500],
+        ),
+        empty=str,
+    )  # fmt: skip
+    first = deliveries[0]
+    until, now = first.message.until, first.claimed
+    if out.terminal and not ack and until is not None:
+        told = f"{local(until, now)} ({relative(until, now)})"
+        then = f"bide ack {first.message.queue} {first.id} {first.lease.text}"
+        out.text(("yours until ", "dim"), told, ("; then ", "dim"), then)

@@ -1,23 +1,19 @@
-"""`bide pause`, `bide resume` and `bide purge`."""
+"""`bide pause`, `bide resume`, `bide purge` and `bide delete`."""
 
 import sys
 
 import click
 
-from bide.cli.errors import usage_error, warn
-from bide.cli.options import flag, moment_option, on_any_store, on_store, queue_argument
-from bide.cli.output import DONE, Output, plural
-from bide.cli.store import Store
+from bide.cli import option
+from bide.cli.errors import usage_error
+from bide.cli.output import DONE, Output, plural, warn
+from bide.cli.store import Store, on_any_store, on_store
 from bide.model.message import State
 from bide.queue.command_builder import CommandBuilder
 
-__all__ = ["confirm", "confirmed_purge", "pause", "purge", "resume"]
-
-PURGEABLE = click.Choice(["delayed", "ready", "dead", "acked", "expired"])
-
 
 @click.command()
-@queue_argument
+@option.queue
 @on_any_store
 def pause(store: Store, out: Output, queue: str) -> None:
     """Stop claims from a queue, in every process, until it is resumed. Puts continue.
@@ -36,7 +32,7 @@ def pause(store: Store, out: Output, queue: str) -> None:
 
 
 @click.command()
-@queue_argument
+@option.queue
 @on_store
 def resume(store: Store, out: Output, queue: str) -> None:
     """Let messages be claimed again.
@@ -52,15 +48,15 @@ def resume(store: Store, out: Output, queue: str) -> None:
 
 
 @click.command()
-@queue_argument
-@click.option(
-    "--state", type=PURGEABLE, required=True,
-    help="The state. For acked and expired: forget these messages and their ids.",
+@option.queue
+@option.choice(
+    "--state", ["delayed", "ready", "dead", "acked", "expired"],
+    "The state. For acked and expired: forget these messages and their ids.", required=True,
 )  # fmt: skip
-@moment_option(
+@option.moment(
     "--before", "Only messages that entered the state (delayed, ready: fall due) before then."
 )
-@flag("-y", "--yes", help="Do not ask.")
+@option.flag("-y", "--yes", help="Do not ask.")
 @on_store
 def purge(
     store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
@@ -81,6 +77,23 @@ def purge(
     confirmed_purge(store, out, queue, state, before, yes)
 
 
+@click.command()
+@option.queue
+@on_store
+def delete(store: Store, out: Output, queue: str) -> None:
+    """Delete an empty queue, with its settings and counters.
+
+    The exit code is 1 if there is no such queue, or if it holds messages: purge these first. A
+    later put makes the queue again.
+
+    \b
+    Example:
+      bide delete odrers
+    """
+    store.existing(queue).delete()
+    out.report({"queue": queue, "deleted": True}, DONE, f"{queue} deleted")
+
+
 def confirmed_purge(
     store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
 ) -> None:
@@ -89,9 +102,9 @@ def confirmed_purge(
     # Acked and expired messages are only counted together.
     counted = before is None and state not in ("acked", "expired")
     total = int(getattr(sizes, state)) if counted else None
-    many = "all" if total is None else f"{total:,}"
+    many = f"all {state} messages" if total is None else plural(total, f"{state} message")
     span = " from before that time" if before is not None else ""
-    confirm(f"Delete {many} {state} messages of {queue}{span} permanently?", yes)
+    confirm(f"Delete {many} of {queue}{span} permanently?", yes)
     count = store.repeat(CommandBuilder(queue).purge(state, before), f"purging {queue}", total)
     out.report({"purged": count}, DONE, f"{plural(count, f'{state} message')} purged")
 

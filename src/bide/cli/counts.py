@@ -1,29 +1,30 @@
-"""`bide queues` and `bide counts`."""
+"""`bide queues`, `bide counts` and `bide audit`."""
 
 from itertools import zip_longest
 from typing import Any
 
 import click
 
-from bide.cli.options import flag, on_store, prefix_argument, queue_argument
-from bide.cli.output import STYLES, Output
-from bide.cli.store import NoQueue, Store
-from bide.cli.tables import ID, Cell, Column, counted, grid
+from bide.cli import option
+from bide.cli.output import STYLES, Output, plural
+from bide.cli.progress import Bar
+from bide.cli.store import NoQueue, Store, on_store
+from bide.cli.tables import ID, Cell, Column, counted, grid, print_table
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
 from bide.model.replies import Counts
-
-__all__ = ["FLOW", "SIZES", "all_option", "counts", "facts_of", "queues"]
+from bide.queue.results import Audit
 
 SIZES = ("delayed", "ready", "leased", "dead")
 FLOW = ("put", "acked", "cancelled", "expired", "purged", "died", "revived", "retried", "lapsed")
+GONE = ("acked", "cancelled", "expired", "purged")
 
 COLUMNS = (
     Column("queue", least=ID), *[Column(size, right=True) for size in SIZES],
     Column("late by", falls=1, right=True), Column(""),
 )  # fmt: skip
 
-all_option = flag("--all", "own", help="Include the internal queues of bide.")
+all_option = option.flag("--all", "own", help="Include the internal queues of bide.")
 
 
 def facts_of(found: Counts) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def size_cells(found: Counts) -> list[Cell]:
 
 
 @click.command()
-@prefix_argument
+@option.prefix
 @all_option
 @on_store
 def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
@@ -76,12 +77,23 @@ def _cells(name: str, found: Counts) -> list[Cell]:
 
 
 @click.command()
-@queue_argument
+@option.queue
 @on_store
 def counts(store: Store, out: Output, queue: str) -> None:
     """Count the messages in each state, and those that have left the queue.
 
-    In a pipe, each line is: name, count.
+    \b
+    In a pipe, each line is a name and a value; JSON has the same names:
+      delayed, ready, leased, dead       messages that are in this state
+      put, acked, cancelled, expired,
+      purged                             messages since the queue began
+      died, revived                      dead letters since then
+      retried                            failed attempts that were followed by another
+      lapsed                             leases that ended without an ack
+      kept ("remembered" on a terminal)  acked and expired messages whose ids are refused
+      keep                               for how long acked ids are refused, in milliseconds
+      paused                             whether claims get nothing
+      oldest                             when the oldest due message was due
 
     \b
     Example:
@@ -104,3 +116,97 @@ def counts(store: Store, out: Output, queue: str) -> None:
     if found.oldest is not None:
         when = f"{local(found.oldest, now_ms())} ({relative(found.oldest, now_ms())})"
         out.text(("the oldest waiting message was due ", "dim"), when)
+
+
+@click.command()
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
+@all_option
+@on_store
+def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
+    """Check that every message is accounted for, on a live store: of one queue, or of all.
+
+    The counters must add up: put = acked + cancelled + expired + purged + delayed + ready + leased
+    + dead. The audit also counts the messages one by one. If the sums differ, the exit code is 1.
+    In a pipe, each line is: name, value; the verdict comes last.
+
+    \b
+    Example:
+      bide audit orders
+      bide audit --json
+    """
+    audited = [store.existing(name) for name in queues]
+    audited = audited or [store.queue(name) for name in store.names(own=own)]
+    with Bar("auditing", len(audited) if len(audited) > 1 else None) as bar:
+        found = [one.audit() for one in bar.over(audited)]
+    if not out.terminal:
+        for one in found:
+            _print_audit(out, one)
+        return all(found)
+    if len(found) == 1:
+        _print_sum(out, found[0])
+    elif found:
+        _print_audits(out, found)
+    _print_verdict(out, store, found)
+    return all(found)
+
+
+def _parts_of(audited: Audit) -> dict[str, int]:
+    """Return how many messages are in each state, or gone, by name."""
+    counts = audited.counts
+    gone = {name: int(getattr(counts.flow, name)) for name in GONE}
+    return gone | {name: int(getattr(counts.sizes, name)) for name in SIZES}
+
+
+def _print_audit(out: Output, audited: Audit) -> None:
+    facts: dict[str, object] = {"queue": audited.queue, "put": audited.counts.flow.put}
+    facts |= _parts_of(audited)
+    if out.as_json:
+        out.json({**facts, "balanced": bool(audited), "problems": audited.problems})
+        return
+    out.report(facts)
+    out.row("balanced", "yes" if audited else "no: " + "; ".join(audited.problems))
+
+
+def _print_sum(out: Output, audited: Audit) -> None:
+    parts = _parts_of(audited)
+    put = audited.counts.flow.put
+    width = len(f"{max(put, sum(parts.values())):,}") + 2
+    rows: list[list[Cell]] = [["put", (f"{put:,}", "bold"), ""]]
+    for number, (name, count) in enumerate(parts.items()):
+        sign = "+ " if number else "= "
+        amount = [f"{sign}{'':{width - len(f'{count:,}') - 2}}", counted(count)]
+        place = "gone" if name in GONE else "in the queue"
+        rows.append([(name, STYLES.get(name, "bright_black")), amount, (place, "dim")])
+    rows += [["", "─" * width, ""], ["", (f"{sum(parts.values()):,}", "bold"), ""]]
+    out.text((audited.queue, "bold"))
+    out.console.print(grid(rows, "rrl"))
+
+
+def _print_audits(out: Output, found: list[Audit]) -> None:
+    rows: list[list[Cell]] = []
+    for audited in found:
+        cells = [counted(n, STYLES.get(name, "")) for name, n in _parts_of(audited).items()]
+        mark = ("✓", "green") if audited else ("✗", "bold red")
+        rows.append([(audited.queue, "bold"), counted(audited.counts.flow.put), *cells, mark])
+    columns = [  # on a narrow terminal, columns of zeros are left out first
+        Column(name, falls=1 + any(_parts_of(one)[name] for one in found), right=True)
+        for name in (*GONE, *SIZES)
+    ]
+    print_table(
+        out, [Column("queue", least=ID), Column("put", right=True), *columns, Column("")], rows
+    )
+
+
+def _print_verdict(out: Output, store: Store, found: list[Audit]) -> None:
+    if not found:
+        out.text((f"no queues in {store.shown}", "dim"))
+        return
+    put = sum(audited.counts.flow.put for audited in found)
+    problems = [f"{audited.queue}: {text}" for audited in found for text in audited.problems]
+    for problem in problems:
+        out.text(("✗ ", "bold red"), problem)
+    if problems:
+        out.text(("✗ it does not balance", "bold red"), ": please report it, with this output")
+    else:
+        told = f"{plural(put, 'message')} put, all accounted for"
+        out.text(("✓ it balances: ", "bold green"), told)

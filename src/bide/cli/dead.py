@@ -1,29 +1,29 @@
 """`bide dead` and `bide revive`: the dead letters."""
 
-from collections.abc import Iterable
-from itertools import islice
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import click
 
+from bide.cli import option
 from bide.cli.control import confirm, confirmed_purge
-from bide.cli.dead_filter import DeadFilter, all_option, dead_filter_options
-from bide.cli.errors import usage_error, warn
-from bide.cli.groups import Group
+from bide.cli.errors import usage_error
 from bide.cli.messages import as_json, print_outcomes, print_sheet
-from bide.cli.options import complete_queue, flag, on_store, queue_argument, time_option
-from bide.cli.output import DONE, NOTHING, Output, first_line, plural
+from bide.cli.output import DONE, NOTHING, Output, first_line, plural, warn
+from bide.cli.program import Group
 from bide.cli.progress import Bar
-from bide.cli.read import SCREEN, limit_option
-from bide.cli.store import Store
+from bide.cli.read import MORE, SCREEN, limit_option
+from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
 from bide.model.commands import Purge
 from bide.model.message import Message
-from bide.model.replies import Outcomes
-from bide.queue.answers import in_parts
+from bide.model.replies import Outcome, Outcomes
+from bide.queue.results import in_parts
 from bide.queue.sync import Queue
-
-__all__ = ["dead", "revive"]
 
 LETTER = "dead letter"
 
@@ -33,7 +33,94 @@ OTHER_WORDS = {
 }  # fmt: skip
 """The names that other tools use for these commands."""
 
-dry_run_option = flag("--dry-run", help="Only count the dead letters.")
+all_option = option.flag("--all", "everything", help="All dead letters.")
+dry_run_option = option.flag("--dry-run", help="Only count the dead letters.")
+
+
+@dataclass
+class DeadFilter:
+    """Which dead letters a command is about: all given conditions must hold.
+
+    Args:
+        ids: only these; any if empty.
+        error: only those whose last error begins so, with or without the module of its type.
+        after: only those that died then or later, in Unix seconds.
+        before: only those that died earlier.
+    """
+
+    ids: tuple[str, ...] = ()
+    _: KW_ONLY
+    error: str | None = None
+    after: float | None = None
+    before: float | None = None
+
+    @property
+    def only_ids(self) -> bool:
+        """Whether nothing but ids was given."""
+        return (self.error, self.after, self.before) == (None, None, None)
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing was given, so that all dead letters match."""
+        return self == DeadFilter()
+
+    def must_choose(self, command: str, everything: bool) -> None:
+        """Refuse a command that does not say which dead letters it is about.
+
+        Args:
+            command: the name of the command.
+            everything: whether `--all` was given.
+
+        Raises:
+            click.UsageError: nothing was given, or both ids and `--all`.
+        """
+        if (everything and self.ids) or (self.everything and not everything):
+            raise usage_error(
+                f"{command} takes ids, --error, --after and --before, or --all for all dead letters"
+            )
+
+    def of(self, queue: Queue) -> Iterator[Message]:
+        """Return the dead letters that match, lazily; oldest first, or in the order of the ids."""
+        named = (queue.get(id) for id in self.ids) if self.ids else queue.dead()
+        return (message for message in named if message is not None and self._matches(message))
+
+    def _matches(self, letter: Message) -> bool:
+        died = (letter.ended or letter.due) / 1000
+        return (
+            letter.state == "dead"
+            and (self.error is None or _begins(letter.error or "", self.error))
+            and (self.after is None or died >= self.after)
+            and (self.before is None or died < self.before)
+        )
+
+
+def _begins(error: str, wanted: str) -> bool:
+    """Tell whether an error begins so, with or without (the first part of) its module's name."""
+    type_name = re.split(r"[\s:]", error, maxsplit=1)[0]
+    starts = [0, *(dot.end() for dot in re.finditer(r"\.", type_name))]
+    return any(error.startswith(wanted, start) for start in starts)
+
+
+def with_filter(function: Callable[..., bool | None]) -> Callable[..., bool | None]:
+    """Take which dead letters the command is about: ids, `--error`, `--after`, `--before`."""
+
+    @click.argument("ids", nargs=-1, metavar="[ID]...")
+    @option.text(
+        "--error",
+        "TYPE",
+        "Only those whose last error begins so: ValueError, or shop.errors.OutOfStock, or "
+        "OutOfStock without its module.",
+    )
+    @option.moment("--after", "Only those that died since then.")
+    @option.moment("--before", "Only those that died before then.")
+    @functools.wraps(function)
+    def run(*args: Any, ids: tuple[str, ...], **options: Any) -> bool | None:
+        conditions = {name: options.pop(name) for name in ("error", "after", "before")}
+        return function(
+            *args, letters=DeadFilter(tuple(dict.fromkeys(ids)), **conditions), **options
+        )
+
+    return run
 
 
 class _DeadGroup(Group):
@@ -72,10 +159,10 @@ def dead(ctx: click.Context) -> None:
 
 
 @dead.command("list")
-@click.argument("queue", required=False, shell_complete=complete_queue)
+@click.argument("queue", required=False, shell_complete=option.complete_queue)
 @limit_option
 @on_store
-@dead_filter_options
+@with_filter
 def list_(
     store: Store, out: Output, queue: str | None, limit: int | None, letters: DeadFilter
 ) -> None:
@@ -92,7 +179,6 @@ def list_(
     """  # fmt: skip
     named = [] if queue is None else [store.existing(queue)]
     queues = named or [store.queue(name) for name in store.names(own=True)]
-    found = (letter for one in queues for letter in letters.of(one))
     with_queue = queue is None
     columns = (
         Column("id", least=ID), *[Column("queue")] * with_queue, Column("died", falls=3),
@@ -100,16 +186,15 @@ def list_(
         Column("last error", least=TEXT),
     )  # fmt: skip
     out.items(
-        islice(found, limit or (SCREEN if out.terminal else None)), columns,
+        (letter for one in queues for letter in letters.of(one)), columns,
         facts=as_json,
         line=lambda one: [
             *[one.queue] * with_queue, one.id, iso(one.ended), one.attempt, first_line(one.error),
         ],
         cells=lambda one: _cells(one, with_queue),
         empty=lambda: _none(store, queues, queue, letters),
+        most=limit or (SCREEN if out.terminal else None), more="" if limit else MORE,
     )  # fmt: skip
-    if limit is None and out.terminal and next(found, None) is not None:
-        warn("... there are more: --limit N shows N, a pipe shows all")
 
 
 def _cells(letter: Message, with_queue: bool) -> list[Cell]:
@@ -126,17 +211,18 @@ def _none(store: Store, queues: list[Queue], queue: str | None, letters: DeadFil
     total = 0 if letters.everything else sum(one.counts().sizes.dead for one in queues)
     if not total:
         return f"no dead letters {where}"
-    return f"none of the {plural(total, LETTER)} {where} is like that"
+    return f"no match among {plural(total, LETTER)} {where}"
 
 
 @dead.command()
-@queue_argument
+@option.queue
 @on_store
-@dead_filter_options
+@with_filter
 def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
     """Show dead letters with all their failures, by id, error or time.
 
-    The exit code is 1 if one of the ids is not a dead letter, or if none was found.
+    In a pipe, each line is a failure: id, time, attempt, worker, reason. The exit code is 1 if one
+    of the ids is not a dead letter, or if none was found.
 
     \b
     Example:
@@ -153,33 +239,27 @@ def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
             where = "is not there" if message is None else f"is {message.state}"
             warn(f"{id} is not a dead letter of {queue}: it {where}")
             missing = True
-    for message in letters.of(orders):
-        _show(out, message)
-        shown += 1
+    for shown, message in enumerate(letters.of(orders), 1):  # noqa: B007
+        if out.terminal:
+            print_sheet(out, message)
+        elif out.as_json:
+            out.json(as_json(message))
+        else:
+            for failure in message.failures:
+                moment = iso(failure.moment)
+                out.row(message.id, moment, failure.attempt, failure.holder, failure.reason)
     if not shown and not missing:
         warn(_none(store, [orders], queue, letters))
     return shown > 0 and not missing
 
 
-def _show(out: Output, message: Message) -> None:
-    if out.terminal:
-        print_sheet(out, message)
-    elif out.as_json:
-        out.json(as_json(message))
-    else:
-        for failure in message.failures:
-            out.row(
-                message.id, iso(failure.moment), failure.attempt, failure.holder, failure.reason
-            )
-
-
 @click.command("revive")
-@queue_argument
+@option.queue
 @dry_run_option
 @all_option
-@time_option("--delay", "The delay from now until they are due; none by default.", 0)
+@option.time("--delay", "The delay from now until they are due; none by default.", 0)
 @on_store
-@dead_filter_options
+@with_filter
 def revive(
     store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
     letters: DeadFilter,
@@ -197,30 +277,25 @@ def revive(
     """
     letters.must_choose("revive", everything)
     orders = store.existing(queue)
-    if letters.ids and not letters.filtered and not dry_run:
-        return print_outcomes(out, orders.revive(letters.ids, delay=delay), "revived")
-    chosen = _ids(letters.of(orders))
+    if letters.ids and letters.only_ids and not dry_run:
+        return print_outcomes(out, orders.revive(list(letters.ids), delay=delay), "revived")
+    ids = _ids(letters, orders)
     if dry_run:
-        return _would(out, queue, len(chosen), "revived")
-    revived = 0
-    with Bar(f"reviving in {queue}", len(chosen)) as bar:
-        for part in in_parts(chosen):
-            outcomes = orders.revive(part, delay=delay)
-            revived += sum(outcome.done for outcome in outcomes)
-            bar.advance(len(outcomes))
-    return _done(out, revived, "revived", f" of {queue}")
+        return _would(out, queue, ids, "revived")
+    count = _apply(f"reviving in {queue}", ids, lambda part: orders.revive(part, delay=delay))
+    return _done(out, count, "revived", f" of {queue}")
 
 
 dead.add_command(revive)
 
 
 @dead.command()
-@queue_argument
+@option.queue
 @all_option
 @dry_run_option
-@flag("-y", "--yes", help="Do not ask.")
+@option.flag("-y", "--yes", help="Do not ask.")
 @on_store
-@dead_filter_options
+@with_filter
 def purge(
     store: Store, out: Output, queue: str, everything: bool, dry_run: bool, yes: bool,
     letters: DeadFilter,
@@ -238,25 +313,33 @@ def purge(
       bide dead purge orders --all --yes
     """
     letters.must_choose("purge", everything)
-    if letters.by_time_alone and not dry_run:
+    if not dry_run and letters == DeadFilter(before=letters.before):
         confirmed_purge(store, out, queue, "dead", letters.before, yes)
         return True
-    chosen = _ids(letters.of(store.existing(queue)))
+    ids = _ids(letters, store.existing(queue))
     if dry_run:
-        return _would(out, queue, len(chosen), "purged")
-    confirm(f"Delete {plural(len(chosen), LETTER)} of {queue} permanently?", yes)
-    count = 0
-    with Bar(f"purging {queue}", len(chosen)) as bar:
-        for part in in_parts(chosen):
-            reply = store.ask(Outcomes, Purge(queue, "dead", ids=list(part)))
-            count += sum(outcome.done for outcome in reply.outcomes)
-            bar.advance(len(part))
-    return _done(out, count, "purged", "")
+        return _would(out, queue, ids, "purged")
+    confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", yes)
+
+    def delete(part: list[str]) -> list[Outcome]:
+        return store.ask(Outcomes, Purge(queue, "dead", ids=part)).outcomes
+
+    return _done(out, _apply(f"purging {queue}", ids, delete), "purged", "")
 
 
-def _ids(letters: Iterable[Message]) -> list[str]:
+def _ids(letters: DeadFilter, queue: Queue) -> list[str]:
     """Return ids, read before any change: a letter that is revived and dies again counts once."""
-    return [letter.id for letter in letters]
+    return [letter.id for letter in letters.of(queue)]
+
+
+def _apply(doing: str, ids: list[str], command: Callable[[list[str]], list[Outcome]]) -> int:
+    """Change messages, a thousand per command; return how many were changed."""
+    changed = 0
+    with Bar(doing, len(ids)) as bar:
+        for part in in_parts(ids):
+            changed += sum(outcome.done for outcome in command(list(part)))
+            bar.advance(len(part))
+    return changed
 
 
 def _done(out: Output, count: int, verb: str, whose: str) -> bool:
@@ -265,7 +348,7 @@ def _done(out: Output, count: int, verb: str, whose: str) -> bool:
     return count > 0
 
 
-def _would(out: Output, queue: str, count: int, verb: str) -> bool:
-    what = f"{plural(count, LETTER)} of {queue} would be {verb}"
-    out.report({verb: count}, NOTHING, what, would={verb: f"would-{verb[:-1]}"})
-    return count > 0
+def _would(out: Output, queue: str, ids: list[str], verb: str) -> bool:
+    what = f"{plural(len(ids), LETTER)} of {queue} would be {verb}"
+    out.report({verb: len(ids)}, NOTHING, what, would={verb: f"would-{verb[:-1]}"})
+    return len(ids) > 0

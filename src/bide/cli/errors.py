@@ -14,24 +14,13 @@ from bide.model.errors import (
     Empty,
     InvalidArgument,
     LeaseLost,
+    NotEmpty,
     Unsupported,
 )
 from bide.model.options import OPTIONS
 
-__all__ = [
-    "BROKEN_PIPE",
-    "DONE",
-    "FAILED",
-    "INTERRUPTED",
-    "NOT_DONE",
-    "WRONG_USAGE",
-    "code_of",
-    "drop_output",
-    "in_options",
-    "print_error",
-    "usage_error",
-    "warn",
-]
+DEBUG = "bide.debug"
+"""The key in the context that says whether to print tracebacks."""
 
 DONE = 0
 NOT_DONE = 1
@@ -43,15 +32,27 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 """The reader of the output has ended, as `head` does. Shells give this code for SIGPIPE."""
 
-_NO = (AlreadyExists, AlreadyMoving, Empty, LeaseLost)
-_WRONG = (InvalidArgument, Unsupported)
+_CODES = (
+    ((InvalidArgument, Unsupported), WRONG_USAGE),
+    ((AlreadyExists, AlreadyMoving, Empty, LeaseLost, NotEmpty), NOT_DONE),
+)  # fmt: skip
 
 
-def code_of(error: BideError) -> int:
-    """Return the exit code of an error of bide."""
-    if isinstance(error, _WRONG):
-        return WRONG_USAGE
-    return NOT_DONE if isinstance(error, _NO) else FAILED
+class CommandError(click.ClickException):
+    """An error with an exit code of its own."""
+
+    def __init__(self, text: str, exit_code: int = NOT_DONE) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class
+
+
+def command_error(error: BideError | OSError) -> CommandError:
+    """Return an error of the store, or of a file, in the words of the command line."""
+    code = next((code for kinds, code in _CODES if isinstance(error, kinds)), FAILED)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return CommandError(in_options(text), code)
 
 
 _OPTION_NAMES = (
@@ -72,10 +73,7 @@ def in_options(text: str) -> str:
     text = text.replace("Queue(..., max_body=...)", "--max-body")
     text = text.replace("metrics cannot be served at", "--metrics cannot be served at")
     return _ARGUMENT.sub(
-        lambda found: (
-            f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] is not None else "")
-        ),
-        text,
+        lambda found: f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else ""), text
     )
 
 
@@ -92,11 +90,6 @@ def print_error(error: click.ClickException) -> None:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"\n       see '{error.ctx.command_path} --help'"
     click.echo(click.style("error:", fg="red", bold=True) + f" {text}{hint}", err=True)
-
-
-def warn(text: str) -> None:
-    """Print a remark to stderr."""
-    click.echo(escape(text), err=True)
 
 
 def drop_output() -> None:

@@ -1,229 +1,246 @@
-"""Running a command for each message: `bide claim --exec`."""
+"""Run a shell command for each message: `bide claim --exec`."""
 
+import asyncio
 import os
 import signal
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import IO
+from asyncio.subprocess import Process
+from types import SimpleNamespace
+from typing import Any
 
-from bide.cli.errors import warn
 from bide.cli.messages import body_bytes
 from bide.cli.output import Output
-from bide.cli.termination import TERMINATION_SIGNALS, raise_on_termination
-from bide.cli.times import iso, rounded
-from bide.model.errors import LeaseLost, StoreError
-from bide.queue.delivery import Delivery
-from bide.queue.sync import Queue
+from bide.cli.termination import TERMINATION_SIGNALS
+from bide.cli.times import iso
+from bide.clock import SYSTEM_CLOCK
+from bide.consuming import policy
+from bide.consuming.consumer import Consumer
+from bide.consuming.graceful_stop import FAREWELL, cancel, first_of
+from bide.consuming.handler import Handler
+from bide.consuming.handling import Handling
+from bide.consuming.policy import RELEASE, Verdict
+from bide.consuming.queue_handlers import QueueHandlers, lease_of
+from bide.consuming.settling import Pairs
+from bide.consuming.store_client import StoreClient
+from bide.lane.lane import Lane
+from bide.model.backoff import Backoff
+from bide.model.commands import Claim
+from bide.model.replies import Claimed, Outcome
 
-__all__ = ["Runner"]
-
-IDLE = 3600.0
-"""For how long one claim of a loop waits."""
-
-AGAIN = 1.0
-"""After how many seconds at most an extension that failed is tried again."""
+__all__ = ["execute"]
 
 PATIENCE, PAUSE = 5.0, 0.02
-"""How many seconds a command gets to end when it is stopped, and how often that is looked at."""
+"""Seconds that a command gets to end when it is stopped, and between two looks whether it has."""
 
 
-class Runner:
-    """Claims one message at a time, so that each is started when it is claimed.
+class CommandFailed(Exception):
+    """The command ended with a code other than 0."""
+
+
+class CommandConsumer(Consumer):
+    """Claims one message at a time, runs the command for it, and settles it by the exit code.
 
     Args:
-        queue: where the messages come from.
-        url: of its store, for what `bide` the command itself may call.
+        queue: the name of the queue.
+        lane: the lane to the store.
+        holder: the name of the holder in its claims.
+        lease: in seconds.
         command: for the shell.
-        lease: in seconds; a third of it is how often it is extended.
-        retry: seconds until the next attempt after a failure.
-        out: where outcomes go, as JSON, if that is wanted.
+        environment: of the command, beside what is known of the message.
+        retry: seconds until a message whose command failed is tried again.
+        count: how many messages to handle; `None`: no limit.
+        wait: how many seconds to wait for each message.
+        out: prints the results as JSON, if that is wanted.
     """
 
     def __init__(
-        self, queue: Queue, url: str, command: str, lease: float, retry: float, out: Output
-    ) -> None:
-        self._queue = queue
-        self._url = url
+        self, queue: str, lane: Lane, holder: str, lease: float, *, command: str,
+        environment: dict[str, str], retry: float, count: int | None, wait: float | None,
+        out: Output,
+    ) -> None:  # fmt: skip
+        handler = Handler(
+            queue, command, self._handle, is_async=True, decode=None, order="d", timeout=None,
+            retry=Backoff(), still_wanted=None,
+        )  # fmt: skip
+        handlers = QueueHandlers(queue, lease_of(lease), 1, {None: handler})
+        super().__init__(handlers, (), SimpleNamespace(), StoreClient(lane, SYSTEM_CLOCK), holder)
+        self.over = asyncio.Event()
+        """Set when there is nothing more to do."""
+        self.hurry = asyncio.Event()
+        """Set when a command that is being stopped is to be killed at once."""
+        self.results: set[str] = set()
+        """How deliveries have ended."""
+        self.error: Exception | None = None
+        """Why a command could not be started."""
         self._command = command
-        self._lease = lease
-        self._retry = retry
+        self._environment = environment
+        self._retry = round(retry * 1000)
+        self._left = count
+        self._patience = wait
         self._out = out
+        self._codes: dict[Handling, int] = {}
 
-    def run(self, count: int | None, wait: float | None) -> bool:
-        """Handle messages until there were `count` (`None`: for ever); return whether all is well.
+    def room(self) -> tuple[int, float | None]:
+        """Claim one message, once the one before is settled."""
+        idle = not self.running and not self._settling.busy and not self.over.is_set()
+        return int(idle), None
 
-        Args:
-            count: how many at most.
-            wait: how many seconds to wait for each.
-        """
-        handled, well = 0, True
-        with raise_on_termination(lambda number: SystemExit(128 + number)):
-            while count is None or handled < count:
-                patience = IDLE if count is None and wait is None else wait
-                found = self._queue.claim(wait=patience, lease=self._lease)
-                if found:
-                    handled += 1
-                    well = self._handle(found[0]) and well
-                elif count is not None or wait is not None:
-                    break
-        return well and handled > 0
+    async def ask(self, command: Claim) -> Claimed:
+        """Wait for a message as long as the user wants to."""
+        if self._left is None and self._patience is None:
+            return await super().ask(command)
+        reply = await self._store_client.once(Claimed, command, self, self._patience)
+        if not reply.messages:
+            self.over.set()
+        return reply
 
-    def _handle(self, delivery: Delivery) -> bool:
-        """Run the command for one message, and settle it by the exit code."""
-        began = time.monotonic()
-        try:
-            with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
-                body.write(body_bytes(delivery.message))
-                body.seek(0)
-                code = self._run(body, delivery)
-        except BaseException:
-            _hand_back(delivery)
-            raise
-        return self._settle(delivery, code, time.monotonic() - began)
+    def judge(self, one: Handling, error: BaseException) -> Verdict | None:
+        """Retry a message whose command failed; release one whose command could not start."""
+        if isinstance(error, CommandFailed):
+            return Verdict("retry", self._retry, str(error))
+        if isinstance(error, Exception):
+            self.error = error
+            self.over.set()
+        return RELEASE
 
-    def _run(self, body: IO[bytes], delivery: Delivery) -> int:
-        """Run the command to its end, and return its exit code; nothing of it outlives this."""
-        environment = {**os.environ, **self._about(delivery)}
-        # In a group of its own, what the shell has started can be stopped with it.
-        with _deferred() as deliver:
-            process = subprocess.Popen(
-                self._command, shell=True, stdin=body, env=environment, process_group=0
+    def hand_back(self) -> None:
+        """Stop the command, also one whose lease was lost; then release its message."""
+        super().hand_back()
+        for one in self.running:
+            one.cancel()
+
+    async def _handle(self, one: Handling) -> None:
+        with tempfile.TemporaryFile() as body:  # a pipe would need somebody to feed it
+            body.write(body_bytes(one.message))
+            body.seek(0)
+            # In a group of its own, so that what the shell starts can be stopped with it.
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_shell(
+                    self._command, stdin=body, env=self._about(one), process_group=0
+                )
             )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await self._stop(await starting)
+                raise
         try:
-            deliver()
-            return self._attend(process, delivery)
+            self._codes[one] = code = await self._end_of(process, one)
         except BaseException:
-            _stop(process)
+            await self._stop(process)
             raise
+        if code:
+            raise CommandFailed(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
 
-    def _about(self, delivery: Delivery) -> dict[str, str]:
+    def _about(self, one: Handling) -> dict[str, str]:
         return {
-            "BIDE_URL": self._url,
-            "BIDE_QUEUE": self._queue.name,
-            "BIDE_ID": delivery.id,
-            "BIDE_ATTEMPT": str(delivery.attempt),
-            "BIDE_LEASE_TOKEN": str(delivery.token),
-            "BIDE_DUE": iso(delivery.message.due),
+            **self._environment,
+            "BIDE_QUEUE": one.message.queue,
+            "BIDE_ID": one.id,
+            "BIDE_ATTEMPT": str(one.attempt),
+            "BIDE_LEASE_TOKEN": one.lease.text,
+            "BIDE_DUE": iso(one.message.due),
         }
 
-    def _attend(self, process: "subprocess.Popen[bytes]", delivery: Delivery) -> int:
-        """Wait for the command's end, and keep the lease until then."""
-        beat = self._lease / 3
-        pause: float | None = beat
+    async def _end_of(self, process: Process, one: Handling) -> int:
+        """Wait for the exit code; a command whose lease was lost goes on, for nothing."""
         while True:
             try:
-                return process.wait(pause)
-            except subprocess.TimeoutExpired:
-                pass
-            try:
-                delivery.extend(self._lease)
-                pause = beat
-            except LeaseLost as error:
-                pause = None
-                warn(f"{error}; the command goes on, and its result will not count")
-            except StoreError as error:  # it may be back before the lease is over
-                if pause == beat:
-                    warn(f"the lease of {delivery.id} is to be extended again soon: {error}")
-                pause = min(beat / 2, AGAIN)
+                return await process.wait()
+            except asyncio.CancelledError:
+                if self._leaving or not one.gone:
+                    raise
 
-    def _settle(self, delivery: Delivery, code: int, seconds: float) -> bool:
-        reason = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
-        message = delivery.message
-        try:
-            if code == 0:
-                delivery.ack()
-                outcome = "acked"
-            else:
-                delivery.retry(self._retry, reason)
-                last = message.attempt >= message.attempts
-                outcome = "dead" if last else "retried"
-        except LeaseLost as error:
-            warn(str(error))
-            outcome = "lost"
-        self._report(delivery, code, outcome, seconds, reason)
-        return outcome == "acked"
+    async def _stop(self, process: Process) -> None:
+        """End a command and all that it started, so that the work is not done twice.
 
-    def _report(
-        self, delivery: Delivery, code: int, outcome: str, seconds: float, reason: str
-    ) -> None:
-        message = delivery.message
+        Sends SIGTERM, and after `PATIENCE` seconds, or a second Ctrl-C, SIGKILL.
+        """
+        _signal(process, signal.SIGTERM)
+        await first_of(_ended(process), asyncio.sleep(PATIENCE), self.hurry.wait())
+        if _signal(process, signal.SIGKILL):
+            await first_of(_ended(process), asyncio.sleep(PATIENCE))
+
+    def _tell(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        super()._tell(pairs, outcomes)
+        for (one, verdict), outcome in zip(pairs, outcomes, strict=True):
+            self._report(one, policy.result(verdict, outcome))
+        self.recall()
+
+    def _ended(self, one: Handling, error: BaseException | None) -> None:
+        super()._ended(one, error)
+        if one.gone:
+            self._report(one, "lost")
+
+    def _report(self, one: Handling, outcome: str) -> None:
+        if (code := self._codes.pop(one, None)) is None:  # it did not come to its end
+            return
+        self.results.add(outcome)
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self.over.set()
         if self._out.as_json:
             self._out.json({
-                "id": delivery.id, "attempt": delivery.attempt, "exit": code, "outcome": outcome,
-                "seconds": round(seconds, 3), "lateness": delivery.lateness,
+                "id": one.id, "attempt": one.attempt, "exit": code, "outcome": outcome,
+                "seconds": round(one.took, 3), "lateness": one.lateness,
             })  # fmt: skip
             self._out.flush()
-        elif outcome in ("retried", "dead"):
-            then = f"again in {rounded(self._retry * 1000)}"
-            then = "it is a dead letter now" if outcome == "dead" else then
-            warn(
-                f"{delivery.id}: {reason}, attempt {message.attempt} of {message.attempts}; {then}"
-            )
 
 
-def _hand_back(delivery: Delivery) -> None:
-    try:
-        delivery.release()
-    except LeaseLost as error:
-        warn(str(error))
+async def execute(queue: str, lane: Lane, holder: str, lease: float, **options: Any) -> bool:
+    """Run a command for each message; return whether there were any, and all were acked.
 
+    Takes the arguments of `CommandConsumer`.
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and all that it has started: ask, and after a while, or a second Ctrl-C, kill.
-
-    Nothing of it may go on when its message is handed back: the work would be done twice.
+    Raises:
+        KeyboardInterrupt, SystemExit: a signal stopped it; the message was released.
+        OSError: a command could not be started; its message was released.
+        StoreError: the store failed.
     """
+    consumer = CommandConsumer(queue, lane, holder, lease, **options)
+    loop = asyncio.get_running_loop()
+    signals: list[int] = []
+
+    def interrupt(number: int) -> None:
+        if signals:
+            consumer.hurry.set()
+        signals.append(number)
+        consumer.over.set()
+
+    for number in (signal.SIGINT, *TERMINATION_SIGNALS):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(number, interrupt, number)
+    consumer.open()
     try:
-        _signal(process, signal.SIGTERM)
-        _ended(process, PATIENCE)
+        await first_of(consumer.over.wait(), consumer.claims, *consumer.chores)
+        await cancel([consumer.claims])
+        consumer.hand_back()
+        if tasks := [one.task for one in consumer.running if one.task is not None]:
+            await asyncio.wait(tasks)
+        await first_of(consumer.until_quiet(), asyncio.sleep(FAREWELL), *consumer.chores)
     finally:
-        if _signal(process, signal.SIGKILL):
-            _ended(process, PATIENCE)
+        await consumer.close()
+    if signals:
+        raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
+    if consumer.error is not None:
+        raise consumer.error
+    return consumer.results == {"acked"}
 
 
-def _signal(process: "subprocess.Popen[bytes]", number: int) -> bool:
-    """Send a signal to all of a command; return whether there was anybody."""
+def _signal(process: Process, number: int) -> bool:
+    """Send a signal to all of a command; return whether any of it is left."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return False
-    except PermissionError:  # what is left of it has become somebody else's, as by sudo
+    except PermissionError:  # what is left runs as another user, as by sudo
         return True
     return True
 
 
-def _ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Wait for the end of all of a command; return whether it came in time."""
-    deadline = time.monotonic() + seconds
-    while process.poll() is None or _signal(process, 0):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(PAUSE)
-    return True
-
-
-@contextmanager
-def _deferred() -> Iterator[Callable[[], None]]:
-    """Hold back signals in the block: a start that is broken off leaves a command without master.
-
-    Gives what delivers those that came, to be called after the block.
-    """
-    came: list[int] = []
-
-    def deliver() -> None:
-        for number in came[:1]:
-            signal.raise_signal(number)
-
-    before = {
-        number: signal.signal(number, lambda number, frame: came.append(number))
-        for number in (signal.SIGINT, *TERMINATION_SIGNALS)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield deliver
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+async def _ended(process: Process) -> None:
+    """Wait until nothing of a command is left."""
+    await process.wait()
+    while _signal(process, 0):  # noqa: ASYNC110  (nothing tells of the end of a group)
+        await asyncio.sleep(PAUSE)

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bide.cli.options import on_store, queue_argument, time_option
+from bide.cli import option
 from bide.cli.output import Output, plural
-from bide.cli.store import Store
+from bide.cli.store import Store, on_store
 from bide.cli.times import iso, now_ms, relative
-from bide.queue.answers import Forecast
+from bide.queue.results import Forecast
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-__all__ = ["bar", "forecast"]
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -34,9 +32,9 @@ def bar(count: int, most: int, width: int) -> str:
 
 
 @click.command()
-@queue_argument
-@time_option("--bucket", "The time span of a bar.", "1m")
-@time_option("--horizon", "How far into the future.", "1h")
+@option.queue
+@option.time("--bucket", "The time span of a bar.", "1m")
+@option.time("--horizon", "How far into the future.", "1h")
 @on_store
 def forecast(store: Store, out: Output, queue: str, bucket: float, horizon: float) -> None:
     """Chart how many messages fall due over time.

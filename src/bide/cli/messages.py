@@ -1,32 +1,37 @@
 """How messages and outcomes are shown: to programs, in pipes, and to people."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from bide.cli.output import DONE, NOT_DONE, STYLES, Output, Part, escape
-from bide.cli.tables import ID, TEXT, Cell, Column, grid, print_table
+from bide.cli.tables import ID, TEXT, Cell, Column, grid
 from bide.cli.times import iso, local, now_ms, relative, rounded
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome
 
-__all__ = [
-    "as_json", "body_bytes", "body_line", "changed", "outcome_json", "print_messages",
-    "print_outcomes", "print_sheet", "row", "standing", "state_and_due"
-]  # fmt: skip
+COLUMNS = (
+    Column("id", least=ID), Column("state"), Column("due"), Column("", falls=5, right=True),
+    Column("prio", falls=3, right=True, unless="0"),
+    Column("attempt", falls=4, right=True, unless=f"0/{ATTEMPTS}"),
+    Column("group", falls=2, unless=""), Column("body", least=TEXT, falls=1),
+)  # fmt: skip
 
 
 def as_json(message: Message, **more: Any) -> dict[str, Any]:
     """Return all fields of a message for JSON. Times are Unix milliseconds."""
     found = msgspec.structs.asdict(message)
     is_json, data = found.pop("json"), found.pop("data")
+    del found["secret"]
     failures = [msgspec.structs.asdict(failure) for failure in found.pop("failures")]
     found = {name: value for name, value in found.items() if value is not None}
     found |= {"version": message.version, **more}
     if failures:
         found["failures"] = failures
+    if is_json and not data:
+        return found  # the server withholds the body
     # JSON goes through as it is; bytes become base64.
     found["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
     return found
@@ -38,7 +43,7 @@ def body_line(message: Message) -> str:
 
 
 def body_bytes(message: Message) -> bytes:
-    """Return a body as a program reads it: bytes and strings as they are, the rest as JSON."""
+    """Return a body for programs: bytes and strings unchanged, anything else as JSON."""
     body = message.body
     return body.encode() if isinstance(body, str) else message.data
 
@@ -57,46 +62,28 @@ def row(message: Message) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def print_messages(out: Output, messages: Iterable[Message], empty: str = "no messages") -> None:
-    """Print messages, in a pipe as they come."""
-    if not out.terminal:
-        for message in messages:
-            if out.as_json:
-                out.json(as_json(message))
-            else:
-                out.row(*row(message))
-    elif listed := list(messages):
-        _print_table(out, listed, now_ms())
-    else:
-        out.text((empty, "dim"))
-
-
-def _print_table(out: Output, messages: list[Message], now: int) -> None:
-    # A column that says the same of every message says nothing.
-    weighed = any(message.priority for message in messages)
-    tried = any(message.attempt or message.attempts != ATTEMPTS for message in messages)
-    grouped = any(message.group for message in messages)
-    chosen = (
-        (Column("id", least=ID), True), (Column("state"), True), (Column("due"), True),
-        (Column("", falls=5, right=True), True), (Column("prio", falls=3, right=True), weighed),
-        (Column("attempt", falls=4, right=True), tried), (Column("group", falls=2), grouped),
-        (Column("body", least=TEXT, falls=1), True),
+def print_messages(
+    out: Output, messages: Iterable[Message], empty: str = "no messages", **limit: Any
+) -> None:
+    """Print messages, in a pipe as they come; `limit` is that of `Output.items`."""
+    out.items(
+        messages, COLUMNS, facts=as_json, line=row, cells=lambda message: _cells(message, now_ms()),
+        empty=lambda: empty, **limit,
     )  # fmt: skip
-    rows: list[list[Cell]] = []
-    for message in messages:
-        cells: list[Cell] = [
-            message.id, (message.state, STYLES[message.state]), local(message.due, now),
-            (relative(message.due, now), "dim"), str(message.priority), _attempts(message, "/"),
-            message.group or "", body_line(message)[:500],
-        ]  # fmt: skip
-        rows.append([cell for cell, (_, wanted) in zip(cells, chosen, strict=True) if wanted])
-    print_table(out, [column for column, wanted in chosen if wanted], rows)
+
+
+def _cells(message: Message, now: int) -> Sequence[Cell]:
+    return (
+        message.id, (message.state, STYLES[message.state]), local(message.due, now),
+        (relative(message.due, now), "dim"), str(message.priority), _attempts(message, "/"),
+        message.group or "", body_line(message)[:500],
+    )  # fmt: skip
 
 
 def _attempts(message: Message, of: str) -> str:
-    """Return how often a message was handed out, and of how many times at most.
+    """Return the number of deliveries and their maximum.
 
-    Of a dead one the first alone: its handler, or its subscription, may have allowed fewer.
+    For a dead message only the number: its handler or subscription may have had a lower maximum.
     """
     made = str(message.attempt)
     return made if message.state == "dead" else f"{made}{of}{message.attempts}"
@@ -139,7 +126,7 @@ def print_sheet(out: Output, message: Message) -> None:
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """Return what became of a message for JSON."""
+    """Return the outcome of a command on one message, for JSON."""
     found: dict[str, Any] = {"id": outcome.id, "done": outcome.done, "state": outcome.state}
     more = {name: getattr(outcome, name) for name in ("due", "until", "holder")}
     return found | {name: value for name, value in more.items() if value is not None}
@@ -148,15 +135,16 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 def print_outcomes(
     out: Output, outcomes: Iterable[Outcome], verb: str, *, as_seen: bool = False
 ) -> bool:
-    """Print what became of messages; return whether all of it was done.
+    """Print the outcome for each message; return whether all of it was done.
 
-    In a pipe, each line is: id, the verb or "no", the state of the message, and what that means.
+    In a pipe, each line is: id, the verb or "no", the state of the message, and a sentence about it
+    if nothing was done.
 
     Args:
         out: where to print.
         outcomes: what the store answered.
-        verb: what was to be done.
-        as_seen: whether it depended on the messages being as the user saw them.
+        verb: what the command does, such as "acked".
+        as_seen: whether the change depended on the message being as the user saw it.
     """
     all_done = True
     for outcome in outcomes:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 import msgspec
 
+from bide.cli import option
 from bide.cli.errors import NOT_DONE, usage_error
-from bide.cli.options import count_option, flag, output_options
 from bide.cli.output import DONE, NOTHING, WARNING, Output, plural
 from bide.cli.progress import Bar
 from bide.cli.store import Store
@@ -20,8 +20,6 @@ from bide.observing.heartbeat import is_register
 from bide.queue.move import Moved, Mover
 from bide.queue.move.ledger import ledger_name
 from bide.queue.move.mover import BATCH
-
-__all__ = ["move"]
 
 WOULD = {"moved": "would-move", "dead": "would-move-dead"}
 
@@ -43,12 +41,12 @@ def _a_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.argument("source", callback=_a_store)
 @click.argument("target", callback=_a_store)
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@flag("--follow", help="Keep moving new messages until Ctrl-C.")
-@flag("--dry-run", help="Only print what would be moved.")
-@count_option(
+@option.flag("--follow", help="Keep moving new messages until Ctrl-C.")
+@option.flag("--dry-run", help="Only print what would be moved.")
+@option.count(
     "--batch", most=MAX_PAGE, default=BATCH, help="The number of messages in transit at a time."
 )
-@output_options
+@option.output
 def move(
     source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,
     as_json: bool,
@@ -81,16 +79,20 @@ def move(
     if follow and dry_run:
         raise usage_error("--follow moves messages, --dry-run does not; use one of them")
     with Store(source) as there, Store(target, makes=True) as here:
-        there.must_stand("SOURCE is the URL of a store that is there: sqlite:///bide.db")
-        _must_be_shared(there, here)
+        there.must_exist("SOURCE is the URL of a store that is there: sqlite:///bide.db")
+        for store in (there, here):
+            if store.missing is None and not store.lane.capabilities.shared:
+                raise usage_error(
+                    f"{store.shown} exists only in this process; call bide.move in the process "
+                    "that has the store"
+                )
         for name in queues:
             there.existing(name)
-        if dry_run:
-            results = [_plan(out, there, here, name, batch) for name in _names(there, queues)]
-        elif follow:
+        if follow:
             results = _follow(there, here, queues, batch)
         else:
-            results = [_move(there, here, name, batch) for name in _names(there, queues)]
+            names = _names(there, queues)
+            results = [_move(there, here, name, batch, dry_run=dry_run) for name in names]
         for moved in results:
             _report(out, moved, dry_run)
         if not results and out.terminal:
@@ -105,60 +107,43 @@ def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
     return list(queues) or [name for name in names if name not in passing]
 
 
-def _must_be_shared(*stores: Store) -> None:
-    for store in stores:
-        if store.missing is None and not store.capabilities.shared:
-            raise usage_error(
-                f"{store.shown} exists only in this process; call bide.move in the process that "
-                "has the store"
-            )
-
-
-def _plan(out: Output, there: Store, here: Store, name: str, batch: int) -> Moved:
+def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) -> Moved:
     orders = there.queue(name)
-    if here.missing is not None:  # a dry run must not make a store
-        sizes = orders.counts().sizes
+    sizes = orders.counts().sizes
+    if dry_run and here.missing is not None:  # a dry run must not make a store
         found = Moved(name, sizes.delayed + sizes.ready, sizes.dead)
         found.held = found.left = sizes.leased
         return found
-    with Bar(f"looking at {name}", orders.counts().sizes.total) as bar:
-        return Mover(orders, here.queue(name), batch=batch, progress=bar.advance).plan()
-
-
-def _move(there: Store, here: Store, name: str, batch: int) -> Moved:
-    orders = there.queue(name)
-    with (
-        Bar(f"moving {name}", orders.counts().sizes.total) as bar,
-        raise_on_termination(KeyboardInterrupt),
-    ):
-        return Mover(orders, here.queue(name), batch=batch, progress=bar.advance).run()
+    doing = "looking at" if dry_run else "moving"
+    with Bar(f"{doing} {name}", sizes.total) as bar, raise_on_termination(KeyboardInterrupt):
+        mover = Mover(orders, here.queue(name), batch=batch, progress=bar.advance)
+        return mover.plan() if dry_run else mover.run()
 
 
 def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
-    """Move until Ctrl-C or SIGTERM, which ends it well."""
+    """Move until Ctrl-C or SIGTERM, which is not an error here."""
     movers: dict[str, Mover] = {}
     pause = SOON
     with (
-        Bar("moving what comes") as bar,
+        Bar("moving new messages") as bar,
         raise_on_termination(KeyboardInterrupt),
         suppress(KeyboardInterrupt),
     ):
         while True:
-            before = _went(movers)
+            worked = False
             for name in _names(there, queues):
                 if name not in movers:
                     movers[name] = Mover(
                         there.queue(name), here.queue(name), batch=batch, progress=bar.advance
                     )
                 if movers[name].has_work():
+                    moved = movers[name].moved
+                    before = moved.moved + moved.dead
                     movers[name].run()
-            pause = SOON if _went(movers) > before else min(LATER, pause * 2)
+                    worked = worked or moved.moved + moved.dead > before
+            pause = SOON if worked else min(LATER, pause * 2)
             time.sleep(pause)
     return [mover.moved for mover in movers.values()]
-
-
-def _went(movers: dict[str, Mover]) -> int:
-    return sum(mover.moved.moved + mover.moved.dead for mover in movers.values())
 
 
 def _report(out: Output, moved: Moved, dry_run: bool) -> None:
@@ -173,18 +158,14 @@ def _report(out: Output, moved: Moved, dry_run: bool) -> None:
     out.report(facts, mark, sentence, would=WOULD if dry_run else None)
     if not out.terminal:
         return
-    rest = moved.left - moved.held - moved.known
-    if moved.finished:
-        out.text(f"  {moved.finished:,} of them were left in transit by an earlier run")
-    if moved.held:
-        again = "run it again, or use --follow"
-        out.text(WARNING, f"{plural(moved.held, 'message')} not moved, held by a worker; {again}")
-    if moved.known:
-        shown = ", ".join(ids[:3]) + (", ..." if moved.known > 3 else "")
-        kept = plural(moved.known, "message")
-        out.text(WARNING, f"{kept} not moved, the target has the same id: {shown}")
-    if rest > 0:
-        out.text(WARNING, f"{plural(rest, 'message')} put since; run it again, or use --follow")
-    if moved.remembered:
-        done = plural(moved.remembered, "message")
-        out.text(f"  {done} acked or expired earlier: only the source remembers their ids")
+    again = "run it again, or use --follow"
+    shown = ", ".join(ids[:3]) + (", ..." if moved.known > 3 else "")
+    for count, mark, text in (
+        (moved.finished, "  ", "of these left in transit by an earlier run"),
+        (moved.held, WARNING, f"not moved, held by a worker; {again}"),
+        (moved.known, WARNING, f"not moved, the target has the same id: {shown}"),
+        (moved.left - moved.held - moved.known, WARNING, f"put since; {again}"),
+        (moved.remembered, "  ", "acked or expired earlier: only the source remembers their ids"),
+    ):
+        if count > 0:
+            out.text(mark, f"{plural(count, 'message')} {text}")

@@ -4,16 +4,16 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
 import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bide.cli.tables import Cell, Column
-
-__all__ = ["STYLES", "Output", "escape", "first_line", "plural"]
 
 T = TypeVar("T")
 
@@ -96,7 +96,9 @@ class Output:
         line: Callable[[T], Iterable[object]],
         cells: "Callable[[T], Sequence[Cell]]",
         empty: Callable[[], str],
-    ) -> int:
+        most: int | None = None,
+        more: str = "",
+    ) -> None:
         """Print items: a JSON object or a line each, as they come, or all in one table.
 
         Args:
@@ -106,29 +108,28 @@ class Output:
             line: returns the columns of an item for a pipe.
             cells: returns the cells of an item, one for each column.
             empty: returns what a terminal says when there is no item.
-
-        Returns:
-            How many items there were.
+            most: how many items are printed at most.
+            more: what stderr says if there are more.
         """
-        if self.terminal:
+        left = iter(items)
+        shown = islice(left, most)
+        if not self.terminal:
+            for item in shown:
+                if self.as_json:
+                    self.json(facts(item))
+                else:
+                    self.row(*line(item))
+        elif rows := [cells(item) for item in shown]:
             from bide.cli.tables import print_table
 
-            listed = list(items)
-            if listed:
-                print_table(self, columns, [cells(item) for item in listed])
-            else:
-                self.text((empty(), "dim"))
-            return len(listed)
-        count = 0
-        for count, item in enumerate(items, 1):  # noqa: B007
-            if self.as_json:
-                self.json(facts(item))
-            else:
-                self.row(*line(item))
-        return count
+            print_table(self, columns, rows)
+        else:
+            self.text((empty(), "dim"))
+        if more and next(left, None) is not None:
+            warn(more)
 
     def flush(self) -> None:
-        """Have everything leave this process."""
+        """Send everything that was printed."""
         sys.stdout.flush()
 
 
@@ -150,6 +151,11 @@ def escape(text: str) -> str:
         c.encode("unicode_escape").decode() if unicodedata.category(c) in _HARMFUL else c
         for c in text
     )
+
+
+def warn(text: str) -> None:
+    """Print a remark to stderr."""
+    click.echo(escape(text), err=True)
 
 
 def first_line(text: str | None) -> str:

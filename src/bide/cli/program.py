@@ -4,6 +4,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import click
@@ -11,85 +12,83 @@ import click
 from bide.cli import errors
 from bide.model.errors import BideError
 
-__all__ = ["DEBUG", "SECTIONS", "Entry", "Program", "main"]
-
-DEBUG = "bide.debug"
-"""The key in the context that says whether to print tracebacks."""
-
 
 class Entry(NamedTuple):
-    """The import path of a command and its line in the help, without importing it."""
+    """A command, the file that it is in, and its line in the help, without importing it."""
 
     name: str
-    where: str
+    file: str
     summary: str
 
 
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Messages": (
-        Entry("put", "put:put", "Store a message until it is due."),
-        Entry("cancel", "change:cancel", "Cancel messages that no worker holds."),
-        Entry("reschedule", "change:reschedule", "Change when a message is due."),
-        Entry("get", "read:get", "Show messages by id."),
-        Entry("peek", "read:peek", "Show the messages that are delivered next."),
-        Entry("scan", "read:scan", "List messages by state, group or time."),
+        Entry("put", "put", "Store a message until it is due."),
+        Entry("cancel", "change", "Cancel messages that no worker holds."),
+        Entry("reschedule", "change", "Change when a message is due."),
+        Entry("get", "read", "Show messages by id."),
+        Entry("peek", "read", "Show the messages that are delivered next."),
+        Entry("scan", "read", "List messages by state, group or time."),
     ),
     "Queues": (
-        Entry("queues", "counts:queues", "List the queues of the store."),
-        Entry("counts", "counts:counts", "Count the messages in each state."),
-        Entry("top", "top:top", "Watch queues and workers, live."),
-        Entry("forecast", "forecast:forecast", "Chart how many messages fall due over time."),
-        Entry("audit", "audit:audit", "Check that every message is accounted for."),
-        Entry("pause", "control:pause", "Stop claims from a queue."),
-        Entry("resume", "control:resume", "Let messages be claimed again."),
-        Entry("purge", "control:purge", "Delete all messages of a state."),
-        Entry("export", "transfer:export", "Write a queue as lines of JSON."),
-        Entry(
-            "import", "transfer:import_", "Put messages from an export, or a sorted set in Redis."
-        ),
-        Entry("move", "move:move", "Move queues to another store, live."),
+        Entry("queues", "counts", "List the queues of the store."),
+        Entry("counts", "counts", "Count the messages in each state."),
+        Entry("top", "top", "Watch queues and workers, live."),
+        Entry("forecast", "forecast", "Chart how many messages fall due over time."),
+        Entry("audit", "counts", "Check that every message is accounted for."),
+        Entry("pause", "control", "Stop claims from a queue."),
+        Entry("resume", "control", "Let messages be claimed again."),
+        Entry("purge", "control", "Delete all messages of a state."),
+        Entry("delete", "control", "Delete an empty queue."),
+        Entry("export", "transfer", "Write a queue as lines of JSON."),
+        Entry("import", "transfer", "Put messages from an export, or a sorted set in Redis."),
+        Entry("move", "move", "Move queues to another store, live."),
     ),
     "Work": (
-        Entry("worker", "worker:worker", "Run the handlers of an app."),
-        Entry(
-            "sources",
-            "sources:sources",
-            "List sources, their progress and their errors.",
-        ),
-        Entry("schedules", "schedules:schedules", "List schedules and their next ticks."),
-        Entry("claim", "claim:claim", "Take due messages, or run a command for each."),
-        Entry("ack", "settle:ack", "Acknowledge a claimed message: it is done."),
-        Entry("retry", "settle:retry", "Return a claimed message for another attempt."),
-        Entry("bury", "settle:bury", "Make a claimed message a dead letter."),
-        Entry("extend", "settle:extend", "Extend the lease of a claimed message."),
-        Entry("release", "settle:release", "End the lease of a message that any worker holds."),
-        Entry("dead", "dead:dead", "List, show, revive or purge dead letters."),
-        Entry("revive", "dead:revive", "Return dead letters to the queue."),
+        Entry("worker", "worker", "Run the handlers of an app."),
+        Entry("sources", "sources", "List sources, their progress and their errors."),
+        Entry("schedules", "schedules", "List schedules and their next ticks."),
+        Entry("claim", "claim", "Take due messages, or run a command for each."),
+        Entry("ack", "settle", "Acknowledge a claimed message: it is done."),
+        Entry("retry", "settle", "Return a claimed message for another attempt."),
+        Entry("bury", "settle", "Make a claimed message a dead letter."),
+        Entry("extend", "settle", "Extend the lease of a claimed message."),
+        Entry("release", "settle", "End the lease of a message that any worker holds."),
+        Entry("dead", "dead", "List, show, revive or purge dead letters."),
+        Entry("revive", "dead", "Return dead letters to the queue."),
     ),
     "Service": (
-        Entry("serve", "serve:serve", "Offer the queue over HTTP."),
-        Entry("token", "token:token", "Create, list or revoke the tokens of the server."),
-        Entry("push", "push:push", "Send due messages to the URLs of subscriptions."),
-        Entry("rabbitmq", "rabbitmq:rabbitmq", "Delay messages for exchanges of RabbitMQ."),
-        Entry(
-            "subscription",
-            "subscription:subscription",
-            "Configure which queues are pushed to which URLs.",
-        ),
+        Entry("serve", "serve", "Offer the queue over HTTP."),
+        Entry("token", "token", "Create, list, rotate or revoke the tokens of the server."),
+        Entry("push", "push", "Send due messages to the URLs of subscriptions."),
+        Entry("rabbitmq", "push", "Delay messages for exchanges of RabbitMQ."),
+        Entry("subscription", "subscription", "Configure which queues are pushed to which URLs."),
     ),
-    "Try it": (Entry("demo", "demo:demo", "Watch orders time out on time, with a proof."),),
+    "Try it": (Entry("demo", "demo", "Watch orders time out on time, with a proof."),),
 }
 
 _ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
 
 
 OTHER_WORDS = {
-    "add": "put", "consume": "claim", "delete": "cancel", "enqueue": "put", "list": "queues",
+    "add": "put", "consume": "claim", "enqueue": "put", "list": "queues",
     "ls": "queues", "pop": "claim", "publish": "put", "receive": "claim", "remove": "cancel",
     "revoke": "cancel", "rm": "cancel", "run": "worker", "send": "put", "show": "get",
     "start": "worker", "stats": "counts", "status": "queues", "unpause": "resume",
 }  # fmt: skip
 """The names that other tools use for these commands."""
+
+
+class Group(click.Group):
+    """A command with commands of its own: its help shows the whole first sentence of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(1_000)) for name, command in found if command]
+            )
 
 
 class Program(click.Group):
@@ -103,8 +102,8 @@ class Program(click.Group):
         """Import a command."""
         if (entry := _ENTRIES.get(cmd_name)) is None:
             return None
-        module, _, name = entry.where.partition(":")
-        command: click.Command = getattr(import_module(f"bide.cli.{module}"), name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(import_module(f"bide.cli.{entry.file}"), name)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -149,13 +148,13 @@ class Program(click.Group):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BideError as error:
-            raise _failure(ctx, error, errors.code_of(error)) from error
         except BrokenPipeError:
             errors.drop_output()
             ctx.exit(errors.BROKEN_PIPE)
-        except OSError as error:
-            raise _failure(ctx, error, errors.FAILED) from error
+        except (BideError, OSError) as error:
+            if ctx.meta.get(errors.DEBUG):
+                traceback.print_exception(error)
+            raise errors.command_error(error) from error
         except KeyboardInterrupt:
             ctx.exit(errors.INTERRUPTED)
         return result
@@ -186,34 +185,6 @@ def _meant(name: str) -> str:
 
     near = [OTHER_WORDS[name]] if name in OTHER_WORDS else get_close_matches(name, _ENTRIES, 1)
     return f"; did you mean {near[0]!r}?" if near else "; bide --help lists all commands"
-
-
-class _NotDone(click.ClickException):
-    """The store said no."""
-
-    exit_code = errors.NOT_DONE
-
-
-class _WrongUsage(click.ClickException):
-    """The command line is not valid."""
-
-    exit_code = errors.WRONG_USAGE
-
-
-class _Failed(click.ClickException):
-    """The store, or a file, failed."""
-
-    exit_code = errors.FAILED
-
-
-_KINDS = {kind.exit_code: kind for kind in (_NotDone, _WrongUsage, _Failed)}
-
-
-def _failure(ctx: click.Context, error: Exception, code: int) -> click.ClickException:
-    if ctx.meta.get(DEBUG):
-        traceback.print_exception(error)
-    plain = isinstance(error, OSError) and error.filename is None and error.strerror
-    return _KINDS[code](errors.in_options(plain or str(error)))
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -2,27 +2,24 @@
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-__all__ = ["Bar"]
+    from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
 
 PATIENCE = 1.0
-"""How many seconds people wait without asking what is going on."""
+"""Seconds after which a bar appears."""
 
 
 class Bar:
-    """A bar that shows itself when its block has lasted for a second.
+    """A bar that appears when its block has lasted for a second.
 
     Args:
-        doing: what is going on: "exporting orders".
-        total: how much there is to do; `None` when nobody knows (yet: see `expect`).
+        doing: its label, such as "exporting orders".
+        total: how much there is to do; `None` if that is unknown, or known later: see `expect`.
         patience: seconds without a bar.
     """
 
@@ -39,12 +36,12 @@ class Bar:
             self._timer.daemon = True
 
     def expect(self, total: int) -> None:
-        """Say how much there is to do."""
+        """Set how much there is to do."""
         self._total = total
         self.advance(0)
 
     def advance(self, by: int = 1) -> None:
-        """Say that so much more is done; more than was expected is what there is, then."""
+        """Count what was done; if it is more than was expected, the total grows."""
         self._done += by
         if self._total is not None:
             self._total = max(self._total, self._done)
@@ -52,23 +49,18 @@ class Bar:
             task = self._progress.task_ids[0]
             self._progress.update(task, completed=self._done, total=self._total)
 
-    def over(self, things: Iterable[T]) -> Iterator[T]:
-        """Pass things through, and count them."""
+    def over(self, things: Iterable[T], size: Callable[[T], int] = lambda thing: 1) -> Iterator[T]:
+        """Yield things, and count each, or its size."""
         for thing in things:
             yield thing
-            self.advance()
+            self.advance(size(thing))
 
     def __enter__(self) -> Self:
         if self._timer is not None:
             self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._over = True
             if self._timer is not None:
@@ -78,21 +70,17 @@ class Bar:
 
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+        columns: list[ProgressColumn] = [BarColumn(), MofNCompleteColumn()]
         if self._total is not None:
             columns.append(TimeRemainingColumn())
         with self._lock:
             if self._over:
                 return
-            progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            progress = Progress(
+                "{task.description}", *columns, console=Console(stderr=True), transient=True
+            )
             progress.add_task(self._doing, total=self._total, completed=self._done)
             progress.start()
             self._progress = progress

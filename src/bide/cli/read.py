@@ -1,33 +1,31 @@
 """`bide get`, `bide peek` and `bide scan`: read messages without changing them."""
 
 import sys
-from itertools import islice
 from typing import Any
 
 import click
 
-from bide.cli.errors import warn
+from bide.cli import option
 from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, row
-from bide.cli.options import STATE, count_option, flag, on_store, queue_argument, rule_options
-from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.output import Output, warn
+from bide.cli.store import Store, on_store
 from bide.model.limits import MAX_PAGE
-from bide.model.message import State
-
-__all__ = ["get", "peek", "scan"]
+from bide.model.message import STATES, State
 
 SCREEN = 100
 """How many messages a scan shows on a terminal by default."""
 
-limit_option = count_option(
+MORE = "... there are more: --limit N shows N, a pipe shows all"
+
+limit_option = option.count(
     "-n", "--limit", help=f"The maximum number; {SCREEN} on a terminal, all in a pipe."
 )
 
 
 @click.command()
-@queue_argument
+@option.queue
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@flag("--body", "only_body", help="Print only the body: text and bytes unchanged, else JSON.")
+@option.flag("--body", "only_body", help="Print only the body; text and bytes are unchanged.")
 @on_store
 def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: bool) -> bool:
     """Show messages by id.
@@ -60,8 +58,8 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
 
 
 @click.command()
-@queue_argument
-@count_option("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
+@option.queue
+@option.count("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
 @on_store
 def peek(store: Store, out: Output, queue: str, count: int) -> None:
     """Show the messages that are delivered next: ready ones, then delayed ones.
@@ -78,9 +76,9 @@ def peek(store: Store, out: Output, queue: str, count: int) -> None:
 
 
 @click.command()
-@queue_argument
-@click.option("--state", type=STATE, help="Only messages in this state, in its order.")
-@rule_options
+@option.queue
+@option.choice("--state", STATES, "Only messages in this state, in its order.")
+@option.rule
 @limit_option
 @on_store
 def scan(
@@ -96,8 +94,7 @@ def scan(
       bide scan mail --group order:42 --json | jq -r .id
     """  # fmt: skip
     found = store.existing(queue).scan(state, **rule)
-    print_messages(out, islice(found, limit or (SCREEN if out.terminal else None)))
-    if limit is None and out.terminal and next(found, None) is not None:
-        warn(
-            f"... there are more: --limit N shows N, a pipe shows all, 'bide counts {queue}' counts"
-        )
+    print_messages(
+        out, found, most=limit or (SCREEN if out.terminal else None),
+        more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
+    )  # fmt: skip

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bide.cli.errors import warn
-from bide.cli.options import count_option, on_store
-from bide.cli.output import STYLES, Output, Part, first_line
-from bide.cli.store import Store
+from bide.cli import option
+from bide.cli.output import STYLES, Output, Part, first_line, warn
+from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, Cell, Column
 from bide.cli.times import now_ms, relative
 from bide.model.commands import Scan
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from bide.worker.app.app import App
     from bide.worker.periodic.recurrence import Recurrence
     from bide.worker.periodic.schedule import TickBody
-
-__all__ = ["schedules"]
 
 EXAMPLE = "bide schedules shop:app"
 
@@ -38,7 +35,7 @@ FORM = "%a %Y-%m-%d %H:%M:%S %z"
 
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]", required=False)
-@count_option(
+@option.count(
     "-n", "--count", most=1_000, default=3, help="The number of ticks to show per schedule."
 )
 @on_store
@@ -59,7 +56,7 @@ def schedules(store: Store, out: Output, target: str | None, count: int) -> None
       bide schedules --json | jq 'select(.error)'
     """  # fmt: skip
     if target is None:
-        store.must_stand("name another store with --url or BIDE_URL, or name the app: " + EXAMPLE)
+        store.must_exist("name another store with --url or BIDE_URL, or name the app: " + EXAMPLE)
         found = [one for name in store.names() if (one := _stored(store, name, count)) is not None]
     else:
         found = _of_app(store, target, count)

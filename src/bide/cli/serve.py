@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from bide.cli.options import DURATION, debug_option, networks_option, rabbitmq_option
+from bide.cli import option
 from bide.cli.output import Output
+from bide.cli.times import read_duration
 from bide.model.errors import InvalidArgument
-
-__all__ = ["serve"]
 
 NEEDED = ("h11", "httptools", "prometheus_client")
 
@@ -46,6 +45,15 @@ def _setting(name: str, help: str, **more: Any) -> Callable[[F], F]:
     metavar="MODE",
 )  # fmt: skip
 @_setting(
+    "--tls-cert", "A certificate and its chain (PEM): speak HTTPS. SIGHUP reads it again.",
+    metavar="FILE",
+)  # fmt: skip
+@_setting("--tls-key", "The key of that certificate (PEM).", metavar="FILE")
+@_setting(
+    "--tls-client-ca", "Certificates (PEM): clients must show one that these issued.",
+    metavar="FILE",
+)  # fmt: skip
+@_setting(
     "--workers", "The number of server processes; 1 by default.",
     type=click.IntRange(1, 256), metavar="N",
 )  # fmt: skip
@@ -55,9 +63,9 @@ def _setting(name: str, help: str, **more: Any) -> Callable[[F], F]:
 )  # fmt: skip
 @_setting(
     "--grace", "How long requests may take to finish after a stop signal; 30s by default.",
-    type=DURATION, metavar="TIME",
+    type=lambda text: read_duration(text, "time"), metavar="TIME",
 )  # fmt: skip
-@_setting("--log-json", "Log one JSON object a line.", is_flag=True, default=None)
+@_setting("--log-json", "Log one JSON object per line.", is_flag=True, default=None)
 @_setting(
     "--log-level", "info and debug log each request.",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -66,24 +74,25 @@ def _setting(name: str, help: str, **more: Any) -> Callable[[F], F]:
     "--push/--no-push", "Whether to send due messages to subscriptions; on by default.",
     default=None,
 )  # fmt: skip
-@rabbitmq_option()
-@networks_option(envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
-@click.option(
-    "--check", is_flag=True, help="Check whether the server could start, print its settings, exit."
-)
-@click.option("--json", "as_json", is_flag=True, help="With --check: print one JSON object.")
-@debug_option
+@option.many(
+    "--trusted-proxy", "proxies", "CIDR",
+    "A proxy whose X-Forwarded-For or Forwarded names the client, such as 10.1.0.0/16, or unix "
+    "for the one at the Unix socket", envvar="BIDE_SERVE_TRUSTED_PROXIES", show_envvar=True,
+)  # fmt: skip
+@_setting(
+    "--action-log", "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
+    envvar="BIDE_ACTION_LOG", metavar="FILE",
+)  # fmt: skip
+@option.rabbitmq
+@option.networks(envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
+@option.flag("--check", help="Check whether the server could start, print its settings, exit.")
+@option.flag("--json", "as_json", help="With --check: print one JSON object.")
+@option.debug
 @click.pass_context
 def serve(
-    ctx: click.Context,
-    /,
-    config: Path | None,
-    check: bool,
-    as_json: bool,
-    networks: tuple[str, ...],
-    rabbitmq: tuple[str, ...],
-    **given: Any,
-) -> None:
+    ctx: click.Context, /, config: Path | None, check: bool, as_json: bool,
+    networks: tuple[str, ...], rabbitmq: tuple[str, ...], proxies: tuple[str, ...], **given: Any,
+) -> None:  # fmt: skip
     """Offer the queue over HTTP, for programs in any language.
 
     Without tokens, the server listens on this machine only, and every local user may do anything.
@@ -115,6 +124,8 @@ def serve(
     from bide.server.settings import Settings, read_file
 
     said = {name: value for name, value in given.items() if value is not None}
+    if proxies:
+        said["trusted_proxies"] = list(proxies)
     if networks:
         said["push_networks"] = list(networks)
     if rabbitmq:
@@ -135,8 +146,10 @@ def _check(settings: Any, out: Output) -> None:
     from bide.server.access import Tokens
     from bide.server.admission import must_be_local
     from bide.server.serve import bind
+    from bide.server.tls import context_of
 
     settings.check()
+    context_of(settings)
     bind(settings).close()
     if settings.socket is not None:
         Path(settings.socket).unlink()
@@ -150,7 +163,8 @@ def _check(settings: Any, out: Output) -> None:
         else:
             tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
             store.ask(Names, Queues(""))
-    must_be_local(settings, asks=tokens > 0 or settings.auth == "required")
+    asks = tokens > 0 or settings.auth == "required" or settings.oidc is not None
+    must_be_local(settings, asks=asks)
     shown = settings.shown()
     if out.as_json:
         out.json({**shown, "tokens": tokens})

@@ -2,43 +2,43 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 import msgspec
 
+from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
-from bide.cli.options import on_store, queue_argument, text_option, time_option
 from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli.store import Store, on_store
 from bide.model.commands import Command, Lease
 from bide.model.replies import Outcome, Outcomes
-from bide.queue.answers import in_parts
 from bide.queue.command_builder import CommandBuilder, own_name
+from bide.queue.results import in_parts
 
-__all__ = ["ack", "bury", "extend", "release", "retry"]
 
-
-def _token(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise click.BadParameter(
-            f"{text!r} is not a token; the token is the second column that claim prints"
-        )
-    return int(text)
+def _token(text: str) -> str:
+    with suppress(ValueError):
+        if (lease := Lease.of("", text)).token:
+            return lease.text
+    raise click.BadParameter(
+        f"{text!r} is not a token; the token is the second column that claim prints"
+    )
 
 
 def _lease_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.argument("token", required=False, type=_token)(function)
-    return queue_argument(click.argument("id")(function))
+    return option.queue(click.argument("id")(function))
 
 
-def _leases(id: str, token: int | None) -> list[Lease]:
+def _leases(id: str, token: str | None) -> list[Lease]:
     """Return the given lease or, for '-', the leases that `claim` printed."""
     if id != "-":
         if token is None:
             raise usage_error("Missing argument 'TOKEN'. It is the second column that claim prints")
-        return [Lease(id, token)]
+        return [Lease.of(id, token)]
     lines = enumerate(sys.stdin, 1)
     return [_parsed(line, number) for number, line in lines if line.strip()]
 
@@ -47,9 +47,9 @@ def _parsed(line: str, number: int) -> Lease:
     try:
         if line.startswith("{"):
             found = msgspec.json.decode(line)
-            return Lease(str(found["id"]), int(found["token"]))
+            return Lease.of(str(found["id"]), str(found["token"]))
         id, token = line.rstrip("\r\n").split("\t")[:2]
-        return Lease(id, int(token))
+        return Lease.of(id, token)
     except (ValueError, KeyError, TypeError) as error:
         raise usage_error(
             f"line {number} of stdin is not a line that claim prints: id, tab, token"
@@ -57,7 +57,7 @@ def _parsed(line: str, number: int) -> Lease:
 
 
 def _settle(
-    store: Store, out: Output, queue: str, lease: tuple[str, int | None], verb: str,
+    store: Store, out: Output, queue: str, lease: tuple[str, str | None], verb: str,
     command: Callable[[CommandBuilder, Sequence[Lease]], Command],
 ) -> bool:  # fmt: skip
     """Settle the given leases, a thousand per command, and print each outcome."""
@@ -73,12 +73,12 @@ def _settle(
 @click.command()
 @_lease_arguments
 @on_store
-def ack(store: Store, out: Output, queue: str, id: str, token: int | None) -> bool:
+def ack(store: Store, out: Output, queue: str, id: str, token: str | None) -> bool:
     """Acknowledge a claimed message: it is done.
 
     The message leaves the queue. ID and TOKEN are what `bide claim` printed; with '-', they are
-    read as such lines from stdin. The exit code is 1 if the lease had ended: another worker may
-    hold the message now.
+    read as such lines from stdin. In a pipe, each line is: id, "acked" or "no", state, why not. The
+    exit code is 1 if the lease had ended: another worker may hold the message now.
 
     \b
     Example:
@@ -90,11 +90,11 @@ def ack(store: Store, out: Output, queue: str, id: str, token: int | None) -> bo
 
 @click.command()
 @_lease_arguments
-@time_option("--delay", "The delay from now; none by default.", 0)
-@text_option("--reason", "TEXT", "What went wrong; stored with the message.", "")
+@option.time("--delay", "The delay from now; none by default.", 0)
+@option.text("--reason", "TEXT", "What went wrong; stored with the message.", "")
 @on_store
 def retry(
-    store: Store, out: Output, queue: str, id: str, token: int | None, delay: float, reason: str
+    store: Store, out: Output, queue: str, id: str, token: str | None, delay: float, reason: str
 ) -> bool:
     """Return a claimed message for another attempt.
 
@@ -112,9 +112,9 @@ def retry(
 
 @click.command()
 @_lease_arguments
-@text_option("--reason", "TEXT", "Why; stored with the message.", "")
+@option.text("--reason", "TEXT", "Why; stored with the message.", "")
 @on_store
-def bury(store: Store, out: Output, queue: str, id: str, token: int | None, reason: str) -> bool:
+def bury(store: Store, out: Output, queue: str, id: str, token: str | None, reason: str) -> bool:
     """Make a claimed message a dead letter.
 
     \b
@@ -128,9 +128,9 @@ def bury(store: Store, out: Output, queue: str, id: str, token: int | None, reas
 
 @click.command()
 @_lease_arguments
-@time_option("--lease", "The new length of the lease, from now.", "30s")
+@option.time("--lease", "The new length of the lease, from now.", "30s")
 @on_store
-def extend(store: Store, out: Output, queue: str, id: str, token: int | None, lease: float) -> bool:
+def extend(store: Store, out: Output, queue: str, id: str, token: str | None, lease: float) -> bool:
     """Extend the lease of a claimed message.
 
     \b
@@ -143,9 +143,9 @@ def extend(store: Store, out: Output, queue: str, id: str, token: int | None, le
 
 
 @click.command()
-@queue_argument
+@option.queue
 @click.argument("id")
-@text_option("--reason", "TEXT", 'Why; by default "released by" and your name.')
+@option.text("--reason", "TEXT", 'Why; by default "released by" and your name.')
 @on_store
 def release(store: Store, out: Output, queue: str, id: str, reason: str | None) -> bool:
     """End the lease of a message that any worker holds.

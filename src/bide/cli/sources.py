@@ -5,16 +5,13 @@ from typing import Any
 import click
 import msgspec
 
-from bide.cli.options import on_store
 from bide.cli.output import STYLES, Output, first_line
-from bide.cli.store import Store
+from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
 from bide.model.commands import Scan
 from bide.model.message import Message
 from bide.model.replies import Page
-
-__all__ = ["sources"]
 
 COLUMNS = (
     Column("source", least=ID), Column("state"), Column("next"),

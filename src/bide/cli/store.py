@@ -1,17 +1,18 @@
 """The store that a command works on."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from bide.cli.errors import NOT_DONE
+from bide.cli import option
+from bide.cli.errors import NOT_DONE, CommandError
+from bide.cli.output import Output
 from bide.cli.progress import Bar
-from bide.engines.port import Capabilities
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -23,8 +24,6 @@ from bide.model.replies import Affected, Names, Outcome
 from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue
 
-__all__ = ["NoQueue", "Store", "refuse_lone", "refuse_own"]
-
 R = TypeVar("R")
 
 NAMED = 8
@@ -33,51 +32,22 @@ NAMED = 8
 ELSEWHERE = "put a message first, or name another store with --url or BIDE_URL"
 
 
-def refuse_lone(url: str) -> None:
-    """Refuse a store in memory, which no other process can see.
+class NoQueue(CommandError):
+    """There is no such queue; says which queues exist, similar names first."""
 
-    Raises:
-        InvalidArgument: it lives in memory.
-    """
-    if urlsplit(url).scheme == "memory":
-        raise InvalidArgument(
-            f"{mask(url)} lives and dies with this command: no other process sees its "
-            "messages, and they are lost at the end; name a shared store with --url or BIDE_URL, "
-            "such as sqlite:///bide.db"
-        )
-
-
-def refuse_own(queue: str) -> None:
-    """Refuse to put into an internal queue of bide.
-
-    Raises:
-        InvalidArgument: it is one.
-    """
-    if is_own(queue):
-        raise InvalidArgument(
-            f"{queue!r} is bide's own, as are all queues that begin with {OWN} and those in "
-            f"{RESERVED}/; take another name"
-        )
-
-
-class NoQueue(click.ClickException):
-    """The queue does not exist: a typo, or nothing was ever put into it."""
-
-    exit_code = NOT_DONE
-
-    def __init__(self, what: str, store: "Store", name: str) -> None:
+    def __init__(self, text: str, store: "Store", name: str) -> None:
         from difflib import get_close_matches
 
-        known = store.names()
-        near = get_close_matches(name, known)
-        named = [*near, *(one for one in known if one not in near)][:NAMED]
-        rest = ", ..." if len(named) < len(known) else ""
-        there = f"; there are: {', '.join(named)}{rest}" if known else ", nor any other"
-        super().__init__(f"{what} in {store.shown}{there}")
+        names = store.names()
+        near = get_close_matches(name, names, NAMED)
+        listed = [*near, *(other for other in names if other not in near)]
+        more = ", ..." if len(listed) > NAMED else ""
+        there = f"; there are: {', '.join(listed[:NAMED])}{more}" if listed else ", nor any other"
+        super().__init__(f"{text} in {store.shown}{there}")
 
 
-class Store:
-    """Opens queues of one store, and closes all of them at the end.
+class Store(ExitStack):
+    """The store that a command names; its queues are closed with it.
 
     Args:
         url: of the store, or `None` for the file bide.db in this folder.
@@ -86,15 +56,20 @@ class Store:
     """
 
     def __init__(self, url: str | None, *, makes: bool = False) -> None:
+        super().__init__()
         self.url = url or DEFAULT_URL
         self._makes = makes
-        self._stack = ExitStack()
         self._lane: Lane | None = None
 
     @property
     def shown(self) -> str:
         """The URL without its password."""
         return mask(self.url)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the store is behind a server."""
+        return urlsplit(self.url).scheme in ("http", "https")
 
     def queue(self, name: str, max_body: int = MAX_BODY) -> Queue:
         """Open a queue, whether or not anything was ever put into it.
@@ -103,7 +78,7 @@ class Store:
             StoreUnavailable: the store is a file, and there is none.
         """
         self._may_open()
-        return self._stack.enter_context(Queue(name, self.url, max_body=max_body))
+        return self.enter_context(Queue(name, self.url, max_body=max_body))
 
     def existing(self, name: str) -> Queue:
         """Open a queue that must exist.
@@ -182,33 +157,13 @@ class Store:
         return count
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What this kind of store can do."""
-        return self.lane.capabilities
-
-    @property
     def lane(self) -> Lane:
         """The lane to the store."""
         self._may_open()
         if self._lane is None:
             self._lane = open_lane(self.url)
-            self._stack.callback(close_lane, self._lane)
+            self.callback(close_lane, self._lane)
         return self._lane
-
-    def at_close(self, callback: Callable[[], object]) -> None:
-        """Call a function when the store is closed."""
-        self._stack.callback(callback)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     @property
     def missing(self) -> Path | None:
@@ -218,7 +173,7 @@ class Store:
         file = parts.scheme == "sqlite" and not parts.netloc and bool(parts.path)
         return path.absolute() if file and not path.exists() else None
 
-    def must_stand(self, fix: str = ELSEWHERE) -> None:
+    def must_exist(self, fix: str = ELSEWHERE) -> None:
         """Refuse a store that does not exist.
 
         Args:
@@ -232,4 +187,58 @@ class Store:
 
     def _may_open(self) -> None:
         if not self._makes:
-            self.must_stand()
+            self.must_exist()
+
+
+def refuse_memory(url: str) -> None:
+    """Refuse a store in memory, which no other process can see.
+
+    Raises:
+        InvalidArgument: it lives in memory.
+    """
+    if urlsplit(url).scheme == "memory":
+        raise InvalidArgument(
+            f"{mask(url)} lives and dies with this command: no other process sees its "
+            "messages, and they are lost at the end; name a shared store with --url or BIDE_URL, "
+            "such as sqlite:///bide.db"
+        )
+
+
+def refuse_own(queue: str) -> None:
+    """Refuse to put into an internal queue of bide.
+
+    Raises:
+        InvalidArgument: it is one.
+    """
+    if is_own(queue):
+        raise InvalidArgument(
+            f"{queue!r} is bide's own, as are all queues that begin with {OWN} and those in "
+            f"{RESERVED}/; take another name"
+        )
+
+
+def on_store(function: Callable[..., bool | None]) -> Callable[..., Any]:
+    """Call the command with the store, which must exist, and the output.
+
+    The command returns whether it did what was asked for; `False` ends it with exit code 1.
+    """
+    return _with_store(function, makes=False)
+
+
+def on_any_store(function: Callable[..., bool | None]) -> Callable[..., Any]:
+    """Do as `on_store`, but make the store if it does not exist yet."""
+    return _with_store(function, makes=True)
+
+
+def _with_store(function: Callable[..., bool | None], *, makes: bool) -> Callable[..., Any]:
+    @option.url
+    @option.output
+    @functools.wraps(function)
+    def run(url: str | None, as_json: bool, **arguments: Any) -> None:
+        refuse_memory(url or "")
+        with Store(url, makes=makes) as store:
+            done = function(store, Output(as_json), **arguments)
+        if done is False:
+            click.get_current_context().exit(NOT_DONE)
+
+    return run

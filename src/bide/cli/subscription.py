@@ -1,53 +1,35 @@
 """`bide subscription`: which queues are pushed to which URLs."""
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from bide.cli.errors import NOT_DONE
-from bide.cli.groups import Group
-from bide.cli.options import (
-    flag,
-    networks_option,
-    on_any_store,
-    on_store,
-    text_option,
-    time_option,
-)
+from bide.cli import option
+from bide.cli.action_log import logged
+from bide.cli.errors import CommandError
 from bide.cli.output import Output
-from bide.cli.store import Store
-from bide.cli.subscription_access import access_to
+from bide.cli.program import Group
+from bide.cli.store import Store, on_any_store, on_store
+from bide.cli.subscription_access import Access, Identity, access_to
 from bide.cli.tables import ID, TEXT, Cell, Column
 
 if TYPE_CHECKING:
     from bide.server.subscription_status import SubscriptionOut
-
-__all__ = ["subscription"]
-
-
-class _Unknown(click.ClickException):
-    """No subscription has this name."""
-
-    exit_code = NOT_DONE
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"there is no subscription {name!r}; bide subscription list --all lists them"
-        )
-
 
 COLUMNS = (
     Column("subscription", least=ID), Column("queue", falls=1),
     Column("receiver", least=ID, falls=2), Column("state"), Column("", least=TEXT),
 )  # fmt: skip
 
+STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
+
 Named = tuple[str | None, "SubscriptionOut"]
 """A subscription and its namespace."""
-
-STYLES = {"active": "green", "paused": "yellow", "open": "red", "half-open": "magenta"}
 
 
 @click.group(cls=Group)
@@ -65,23 +47,53 @@ def subscription() -> None:
     """  # fmt: skip
 
 
-namespace_option = text_option(
+namespace_option = option.text(
     "--namespace", "NAME", "The namespace of the subscription; none by default."
 )
+
+
+def _secret(ctx: click.Context, param: click.Parameter, path: Path | None) -> str | None:
+    if path is None:
+        return None
+    return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
+
+
 secret_option = click.option(
-    "--secret-file", type=click.Path(path_type=Path, allow_dash=True), metavar="PATH",
+    "--secret-file", "secret", type=click.Path(path_type=Path, allow_dash=True), metavar="PATH",
+    callback=_secret,
     help="A file with your own secret, in the format that bide creates; - for stdin.",
 )  # fmt: skip
 
 
-def _whose(namespace: str | None, name: str) -> tuple[str | None, str]:
-    """Return the namespace and the name of a subscription that may be named as list does: a/b."""
+def _identity(namespace: str | None, name: str) -> Identity:
+    """Return which subscription is meant; it may be named as list does: a/b."""
     whose, slash, own = name.rpartition("/")
     if not slash:
-        return namespace, name
+        return Identity(namespace, name)
     if namespace not in (None, whose):
         raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
-    return whose, own
+    return Identity(whose, own)
+
+
+def on_subscription(function: Callable[..., bool | None]) -> Callable[..., Any]:
+    """Call the command with the output, access to subscriptions, and which one is meant.
+
+    The command returns `None` if there is no such subscription; `False` means exit code 1.
+    """
+
+    @click.argument("name")
+    @namespace_option
+    @on_store
+    @functools.wraps(function)
+    def run(store: Store, out: Output, name: str, namespace: str | None, **options: Any) -> bool:
+        done = function(out, access_to(store), _identity(namespace, name), **options)
+        if done is None:
+            raise CommandError(
+                f"there is no subscription {name!r}; bide subscription list --all lists them"
+            )
+        return done
+
+    return run
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -91,40 +103,35 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _number(name: str, help: str, kind: type = int) -> Callable[..., Any]:
+    return click.option(name, type=kind, metavar="N", help=help)
+
+
 @subscription.command()
 @click.argument("name")
 @click.argument("queue")
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
-@click.option(
-    "--header", "headers", type=_header, multiple=True, metavar="'NAME: VALUE'",
-    help="A header for every request; can be repeated.",
+@option.many(
+    "--header", "headers", "'NAME: VALUE'", "A header for every request", type=_header
 )  # fmt: skip
-@click.option(
-    "--concurrency",
-    type=int,
-    metavar="N",
-    help="The maximum number of concurrent requests; 10, or 500 for RabbitMQ.",
+@_number("--concurrency", "The maximum number of concurrent requests; 10, or 500 for RabbitMQ.")
+@_number("--rate", "Requests per second; not limited by default.", float)
+@option.time("--timeout", "How long the receiver may take to answer; 15s.")
+@_number("--attempts", "The maximum number of attempts per message; 10.")
+@option.time("--first", "The delay after the first failed attempt; doubles each time; 10s.")
+@option.time("--ceiling", "The longest of these delays; 1h.")
+@_number(
+    "--failures",
+    "After so many failures in a row, requests to the receiver stop for a while; 5.",
 )
-@click.option(
-    "--rate", type=float, metavar="N", help="Requests per second; not limited by default."
-)
-@time_option("--timeout", "How long the receiver may take to answer; 15s.")
-@click.option(
-    "--attempts", type=int, metavar="N", help="The maximum number of attempts per message; 10."
-)
-@time_option("--first", "The delay after the first failed attempt; doubles each time; 10s.")
-@time_option("--ceiling", "The longest of these delays; 1h.")
-@click.option(
-    "--failures", type=int, metavar="N",
-    help="After so many failures in a row, requests to the receiver stop for a while; 5.",
-)  # fmt: skip
-@time_option("--probe", "How long they stop the first time; 30s.")
+@option.time("--probe", "How long they stop the first time; 30s.")
 @secret_option
 @on_any_store
+@logged("putSubscription")
 def put(
     store: Store, out: Output, name: str, queue: str, receiver: str, namespace: str | None,
-    headers: tuple[tuple[str, str], ...], secret_file: Path | None, **options: Any,
+    headers: tuple[tuple[str, str], ...], secret: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Create a subscription, or replace the one of this name.
 
@@ -138,19 +145,19 @@ def put(
     """  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     given |= {"queue": queue, "url": receiver, "headers": dict(headers)}
-    subscriptions = access_to(store)
-    namespace, name = _whose(namespace, name)
-    if namespace is not None:
-        given["queue"] = queue.removeprefix(f"{namespace}/")
-    _print_secret(out, name, subscriptions.put(namespace, name, given, _secret(secret_file)))
+    which = _identity(namespace, name)
+    if which.namespace is not None:
+        given["queue"] = queue.removeprefix(f"{which.namespace}/")
+    _print_secret(out, which, access_to(store).put(which, given, secret))
 
 
 @subscription.command()
 @click.argument("queue")
 @click.option("--to", required=True, metavar="URL", help="https://... or amqp://...")
-@text_option("--name", "NAME", "The name of the subscription; by default the name of the queue.")
+@option.text("--name", "NAME", "The name of the subscription; by default the name of the queue.")
 @namespace_option
 @on_any_store
+@logged("putSubscription")
 def add(
     store: Store, out: Output, queue: str, to: str, name: str | None, namespace: str | None
 ) -> None:
@@ -162,14 +169,13 @@ def add(
       bide subscription add orders --to 'amqp://app@mq/?exchange=shop&key=order.timeout'
     """  # fmt: skip
     whose, _, own = queue.rpartition("/")
-    namespace, name = _whose(namespace or whose or None, name or own)
-    given = {"queue": own, "url": to}
-    _print_secret(out, name, access_to(store).put(namespace, name, given, None))
+    which = _identity(namespace or whose or None, name or own)
+    _print_secret(out, which, access_to(store).put(which, {"queue": own, "url": to}, None))
 
 
 @subscription.command(name="list")
 @namespace_option
-@flag("--all", "everywhere", help="List all namespaces.")
+@option.flag("--all", "everywhere", help="List all namespaces.")
 @on_store
 def list_(store: Store, out: Output, namespace: str | None, everywhere: bool) -> None:
     """List subscriptions and whether their receivers answer.
@@ -208,51 +214,42 @@ def _cells(one: Named) -> list[Cell]:
 
 
 @subscription.command()
-@click.argument("name")
-@text_option("--reason", "TEXT", "Why; shown by list.", "")
-@namespace_option
-@on_store
-def pause(store: Store, out: Output, name: str, reason: str, namespace: str | None) -> None:
-    """Stop sending; the messages wait in the queue.
+@option.text("--reason", "TEXT", "Why; shown by list.", "")
+@on_subscription
+@logged("pauseSubscription")
+def pause(out: Output, access: Access, which: Identity, reason: str) -> bool | None:
+    """Stop sending; the messages stay in the queue.
 
     \b
     Example:
       bide subscription pause shop --reason "their release, until noon"
     """  # fmt: skip
-    if not access_to(store).pause(*_whose(namespace, name), reason):
-        raise _Unknown(name)
-    out.report({"name": name, "state": "paused"}, f"{name} is paused")
+    return _say(out, access.pause(which, reason), which, "state", "paused")
 
 
 @subscription.command()
-@click.argument("name")
-@namespace_option
-@on_store
-def resume(store: Store, out: Output, name: str, namespace: str | None) -> None:
+@on_subscription
+@logged("resumeSubscription")
+def resume(out: Output, access: Access, which: Identity) -> bool | None:
     """Start sending again at once, even if it stopped because the receiver failed.
 
     \b
     Example:
       bide subscription resume shop
     """  # fmt: skip
-    if not access_to(store).resume(*_whose(namespace, name)):
-        raise _Unknown(name)
-    out.report({"name": name, "state": "active"}, f"{name} is active")
+    return _say(out, access.resume(which), which, "state", "active")
 
 
 @subscription.command()
-@click.argument("name")
-@time_option(
-    "--overlap", "How long requests are also signed with the old secrets; 0: not at all.",
-    "1d",
-)  # fmt: skip
+@option.time(
+    "--overlap", "How long requests are also signed with the old secrets; 0: not at all.", "1d"
+)
 @secret_option
-@namespace_option
-@on_store
+@on_subscription
+@logged("rotateSecret")
 def rotate(
-    store: Store, out: Output, name: str, overlap: float, secret_file: Path | None,
-    namespace: str | None,
-) -> None:  # fmt: skip
+    out: Output, access: Access, which: Identity, overlap: float, secret: str | None
+) -> bool | None:
     """Sign with a new secret, and print it once.
 
     \b
@@ -260,65 +257,96 @@ def rotate(
       bide subscription rotate shop
       bide subscription rotate shop --overlap 0
     """  # fmt: skip
-    secret = _secret(secret_file)
-    text = access_to(store).rotate(*_whose(namespace, name), overlap, secret)
+    text = access.rotate(which, overlap, secret)
     if text is None:
-        raise _Unknown(name)
-    _print_secret(out, name, text if secret is None else None)
+        return None
+    _print_secret(out, which, text if secret is None else "")
+    return True
 
 
 @subscription.command()
-@click.argument("name")
-@namespace_option
-@networks_option()
-@on_store
-def ping(
-    store: Store, out: Output, name: str, namespace: str | None, networks: tuple[str, ...]
-) -> bool:
+@option.networks()
+@on_subscription
+def ping(out: Output, access: Access, which: Identity, networks: tuple[str, ...]) -> bool | None:
     """Send a signed request without a message, and show what the receiver answers.
+
+    The exit code is 1 if it does not accept the request.
 
     \b
     Example:
       bide subscription ping shop
     """  # fmt: skip
-    answer = access_to(store).ping(*_whose(namespace, name), networks)
+    answer = access.ping(which, networks)
     if answer is None:
-        raise _Unknown(name)
-    facts = {"name": name, "taken": answer.taken, "answer": answer.answer}
+        return None
+    facts = {"name": which.name, "taken": answer.taken, "answer": answer.answer}
     style = "green" if answer.taken else "red"
-    out.report(facts, f"{name}: ", (answer.answer, style))
+    out.report(facts, f"{which.name}: ", (answer.answer, style))
     return answer.taken
 
 
 @subscription.command()
-@click.argument("name")
-@namespace_option
-@on_store
-def delete(store: Store, out: Output, name: str, namespace: str | None) -> None:
+@on_subscription
+@logged("deleteSubscription")
+def delete(out: Output, access: Access, which: Identity) -> bool | None:
     """Delete a subscription. Its messages stay in the queue.
 
     \b
     Example:
       bide subscription delete shop
     """  # fmt: skip
-    if not access_to(store).delete(*_whose(namespace, name)):
-        raise _Unknown(name)
-    out.report({"name": name, "deleted": True}, f"{name} is deleted")
+    return _say(out, access.delete(which), which, "deleted", True)
 
 
-def _secret(path: Path | None) -> str | None:
-    if path is None:
+@subscription.command(name="new-key")
+@option.debug
+def new_key() -> None:
+    """Print a new key for BIDE_SECRETS_KEY, which encrypts secrets, headers and URLs in the store.
+
+    Set it for all processes that use subscriptions: bide serve, bide push, bide rabbitmq and
+    bide subscription. BIDE_SECRETS_KEY_FILE names a file instead. Keep a copy of the key: without
+    it, subscriptions are paused until they are put again.
+
+    \b
+    Example:
+      bide subscription new-key > /etc/bide/secrets.key
+    """  # fmt: skip
+    from bide.targets.http.encryption import new_key as make
+
+    click.echo(make())
+
+
+@subscription.command(name="rotate-key")
+@on_store
+def rotate_key(store: Store, out: Output) -> bool:
+    """Encrypt the secrets, headers and URLs of all subscriptions with the first key.
+
+    Put the new key before the old one, restart all processes that use subscriptions, run this, and
+    then remove the old key. Subscriptions in clear text are encrypted too. The exit code is 1 if
+    some could not be decrypted because their key is missing.
+
+    \b
+    Example:
+      BIDE_SECRETS_KEY="$NEW $OLD" bide subscription rotate-key
+    """  # fmt: skip
+    done, lost = access_to(store).encrypt_all()
+    more = f"; {lost:,} could not, their key is missing" if lost else ""
+    out.report({"encrypted": done, "lost": lost}, f"{done:,} encrypted{more}")
+    return not lost
+
+
+def _say(out: Output, done: bool, which: Identity, name: str, value: str | bool) -> bool | None:
+    if not done:
         return None
-    return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
+    word = name if value is True else value
+    out.report({"name": which.name, name: value}, f"{which.name} is {word}")
+    return True
 
 
-def _print_secret(out: Output, name: str, secret: str | None) -> None:
-    facts: dict[str, Any] = {"name": name}
-    if secret is not None:
-        facts["secret"] = secret
+def _print_secret(out: Output, which: Identity, secret: str) -> None:
     if out.as_json:
-        out.json(facts)
-    elif secret is not None:
+        out.json({"name": which.name, **({"secret": secret} if secret else {})})
+    elif secret:
         out.row(secret)
 
 

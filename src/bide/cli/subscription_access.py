@@ -1,9 +1,12 @@
 """Access to subscriptions: in the store itself, or through a server."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from bide.cli.store import Store
 from bide.cli.times import now_ms
@@ -12,27 +15,27 @@ from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from bide.server.subscription_status import SubscriptionOut
-    from bide.targets.http.records import Records
 
-__all__ = ["Pinged", "access_to", "remote", "require_server_extra"]
-
-T = TypeVar("T")
+Listed = list[tuple[str | None, "SubscriptionOut"]]
+"""Subscriptions, each with its namespace."""
 
 
-class Pinged(NamedTuple):
-    """What a receiver said to a request without a message."""
+class Identity(NamedTuple):
+    """Which subscription."""
+
+    namespace: str | None
+    name: str
+
+
+class Pinged(msgspec.Struct):
+    """What a receiver answered to a request without a message."""
 
     taken: bool
     answer: str
 
 
-def remote(url: str | None) -> bool:
-    """Tell whether a store is behind a server."""
-    return urlsplit(url or "").scheme in ("http", "https")
-
-
 def require_server_extra() -> None:
-    """See that the packages that push needs are installed.
+    """Check that the packages that push needs are installed.
 
     Raises:
         InvalidArgument: one is missing.
@@ -45,74 +48,69 @@ def require_server_extra() -> None:
         )
 
 
-class LocalAccess:
+class _LocalAccess:
     """The subscriptions of a store that this process opens.
 
-    Durations are seconds. `None` or `False` as an answer means that there is no such subscription;
-    `put` returns the secret of a new one.
+    Durations are seconds. Methods return `None` or `False` if there is no such subscription; `put`
+    and `rotate` return a secret that bide made, or an empty text.
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def _records(self) -> "Records":
+        require_server_extra()
         from bide.targets.http.records import Records
 
-        return Records(self._store.lane, SYSTEM_CLOCK)
+        self._lane = store.lane
+        self._records = Records(store.lane, SYSTEM_CLOCK)
 
-    def listed(
-        self, namespace: str | None, everywhere: bool
-    ) -> "list[tuple[str | None, SubscriptionOut]]":
+    def listed(self, namespace: str | None, everywhere: bool) -> Listed:
         from bide.server.subscription_status import shown
         from bide.targets.http.circuit import Circuit
 
-        records = self._records
-        found = _wait(records.listed() if everywhere else records.of(namespace))
-        circuits, told = _wait(records.peers.circuits()), _wait(records.peers.deliveries())
+        async def read() -> tuple[Any, Any, Any]:
+            records = self._records
+            found = await (records.listed() if everywhere else records.of(namespace))
+            return found, await records.peers.circuits(), await records.peers.deliveries()
+
+        found, circuits, deliveries = asyncio.run(read())
         now = now_ms()
         return [
             (
                 one.namespace,
-                shown(one, circuits.get(one.key, Circuit()), now, None, told.get(one.key)),
+                shown(one, circuits.get(one.key, Circuit()), now, None, deliveries.get(one.key)),
             )
             for one in found
         ]
 
-    def put(
-        self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
-    ) -> str | None:
+    def put(self, which: Identity, given: dict[str, Any], secret: str | None) -> str:
         from bide.server.subscription_wire import SubscriptionIn
         from bide.targets.http.subscription import Subscription
 
         fields = SubscriptionIn(**given).fields()
-        new = Subscription(name=name, namespace=namespace, **fields)
-        return _wait(self._records.put(new, secret)).secret
+        new = Subscription(name=which.name, namespace=which.namespace, **fields)
+        return asyncio.run(self._records.put(new, secret)).secret or ""
 
-    def pause(self, namespace: str | None, name: str, reason: str) -> bool:
-        return _wait(self._records.pause(namespace, name, reason)) is not None
+    def pause(self, which: Identity, reason: str) -> bool:
+        return asyncio.run(self._records.pause(*which, reason)) is not None
 
-    def resume(self, namespace: str | None, name: str) -> bool:
-        return _wait(self._records.resume(namespace, name)) is not None
+    def resume(self, which: Identity) -> bool:
+        return asyncio.run(self._records.resume(*which)) is not None
 
-    def rotate(
-        self, namespace: str | None, name: str, overlap: float, secret: str | None
-    ) -> str | None:
-        rotated = _wait(self._records.rotate(namespace, name, round(overlap * 1000), secret))
+    def rotate(self, which: Identity, overlap: float, secret: str | None) -> str | None:
+        rotated = asyncio.run(self._records.rotate(*which, round(overlap * 1000), secret))
         return None if rotated is None else rotated[1]
 
-    def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
+    def ping(self, which: Identity, networks: Sequence[str]) -> Pinged | None:
         from bide.targets.http.addresses import Gate
         from bide.targets.http.pusher import Pusher
 
-        mend = (
+        fix = (
             "this command sends it, whatever a server may do: name the network with "
             "--allow-network, or have a server send it with --url http://..."
         )
 
         async def ask() -> Pinged | None:
-            pusher = Pusher(self._store.lane, gate=Gate(networks, mend))
-            known = await pusher.records.get(namespace, name)
+            pusher = Pusher(self._lane, gate=Gate(networks, fix))
+            known = await pusher.records.get(*which)
             if known is None:
                 return None
             try:
@@ -121,117 +119,95 @@ class LocalAccess:
                 await pusher.close()
             return Pinged(answer.good, answer.text)
 
-        return _wait(ask())
+        return asyncio.run(ask())
 
-    def delete(self, namespace: str | None, name: str) -> bool:
-        return _wait(self._records.delete(namespace, name))
+    def delete(self, which: Identity) -> bool:
+        return asyncio.run(self._records.delete(*which))
+
+    def encrypt_all(self) -> tuple[int, int]:
+        return asyncio.run(self._records.encrypt_all())
 
 
-class RemoteAccess:
-    """The subscriptions of a server's store; the same methods as `LocalAccess`."""
+class _RemoteAccess:
+    """The subscriptions of a server's store; the same methods as `_LocalAccess`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, store: Store) -> None:
         from bide.engines.http import address_of
         from bide.engines.http.connection import Connection
 
-        self._address, timeout = address_of(urlsplit(url))
+        self._address, timeout = address_of(urlsplit(store.url))
         self._connection = Connection(self._address, timeout)
+        store.callback(self._connection.close)
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def listed(
-        self, namespace: str | None, everywhere: bool
-    ) -> "list[tuple[str | None, SubscriptionOut]]":
-        import msgspec
-
+    def listed(self, namespace: str | None, everywhere: bool) -> Listed:
         from bide.server.subscription_status import Subscriptions
 
-        data = self._ask("GET", "")
-        found = msgspec.json.decode(data or b"{}", type=Subscriptions).subscriptions
+        answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), Subscriptions)
         mine = self._namespace
-        named = []
-        for one in found:
+        wanted = mine if namespace is None else namespace
+        named: Listed = []
+        for one in answer.subscriptions:
             whose, _, one.name = one.name.rpartition("/")
             one.queue = one.queue.rpartition("/")[2]
             named.append((whose or mine, one))
-        wanted = mine if namespace is None else namespace
         return [pair for pair in named if everywhere or pair[0] == wanted]
 
-    def put(
-        self, namespace: str | None, name: str, given: dict[str, Any], secret: str | None
-    ) -> str | None:
-        if namespace is not None and self._namespace is None:
-            given = {**given, "queue": f"{namespace}/{given['queue']}"}
-        said = given if secret is None else {**given, "secret": secret}
-        return self._secret(self._ask("PUT", self._named(namespace, name), said))
+    def put(self, which: Identity, given: dict[str, Any], secret: str | None) -> str:
+        if which.namespace is not None and self._namespace is None:
+            given = {**given, "queue": f"{which.namespace}/{given['queue']}"}
+        answer = self._ask("PUT", which, "", _with_secret(given, secret))
+        return str((answer or {}).get("secret", ""))
 
-    def pause(self, namespace: str | None, name: str, reason: str) -> bool:
-        path = f"{self._named(namespace, name)}/pause"
-        return self._ask("POST", path, {"reason": reason}) is not None
+    def pause(self, which: Identity, reason: str) -> bool:
+        return self._ask("POST", which, "/pause", {"reason": reason}) is not None
 
-    def resume(self, namespace: str | None, name: str) -> bool:
-        return self._ask("POST", f"{self._named(namespace, name)}/resume", {}) is not None
+    def resume(self, which: Identity) -> bool:
+        return self._ask("POST", which, "/resume", {}) is not None
 
-    def rotate(
-        self, namespace: str | None, name: str, overlap: float, secret: str | None
-    ) -> str | None:
-        said = {"overlap": overlap} | ({} if secret is None else {"secret": secret})
-        data = self._ask("POST", f"{self._named(namespace, name)}/rotate", said)
-        return None if data is None else self._secret(data) or secret
+    def rotate(self, which: Identity, overlap: float, secret: str | None) -> str | None:
+        answer = self._ask("POST", which, "/rotate", _with_secret({"overlap": overlap}, secret))
+        return None if answer is None else str(answer.get("secret", ""))
 
-    def ping(self, namespace: str | None, name: str, networks: Sequence[str]) -> Pinged | None:
-        import msgspec
-
+    def ping(self, which: Identity, networks: Sequence[str]) -> Pinged | None:
         if networks:
             raise InvalidArgument(
                 "networks are those of the server that pings, here; start it with --allow-network"
             )
-        data = self._ask("POST", f"{self._named(namespace, name)}/ping", {})
-        return None if data is None else Pinged(**msgspec.json.decode(data))
+        answer = self._ask("POST", which, "/ping", {})
+        return None if answer is None else msgspec.convert(answer, Pinged)
 
-    def delete(self, namespace: str | None, name: str) -> bool:
-        return self._ask("DELETE", self._named(namespace, name)) is not None
+    def delete(self, which: Identity) -> bool:
+        return self._ask("DELETE", which, "") is not None
+
+    def encrypt_all(self) -> tuple[int, int]:
+        raise InvalidArgument("a server does not do this; use the URL of the store that it serves")
 
     @property
     def _namespace(self) -> str | None:
-        """Whose queues the token is for."""
-        import msgspec
+        """The namespace of the token."""
+        found = self._request("GET", "/v1") or {}
+        return found["namespace"]  # type: ignore[no-any-return]
 
-        found: dict[str, str | None] = msgspec.json.decode(self._request("GET", "/v1") or b"")
-        return found["namespace"]
-
-    def _named(self, namespace: str | None, name: str) -> str:
-        if namespace is None:
-            return f"/{quote(name, safe='')}"
-        mine = self._namespace
-        if mine not in (None, namespace):
-            raise InvalidArgument(
-                f"namespace={namespace!r} is not that of the token, which is for {mine!r}; leave "
-                "it out, or take a token of that namespace"
-            )
-        return f"/{quote(name if mine else f'{namespace}/{name}', safe='')}"
-
-    def _secret(self, data: bytes | None) -> str | None:
-        import msgspec
-
-        found: dict[str, Any] = msgspec.json.decode(data or b"{}")
-        return found.get("secret")
-
-    def _ask(self, method: str, path: str, content: Any = None) -> bytes | None:
+    def _ask(
+        self, method: str, which: Identity, verb: str, content: Any = None
+    ) -> dict[str, Any] | None:
         """Return what a server answers, `None` if there is no such subscription."""
-        from http import HTTPStatus
-
-        return self._request(
-            method, f"/v1/subscriptions{path}", content, HTTPStatus.NOT_FOUND if path else None
-        )
+        namespace, name = which
+        if namespace is not None:
+            mine = self._namespace
+            if mine not in (None, namespace):
+                raise InvalidArgument(
+                    f"namespace={namespace!r} is not that of the token, which is for {mine!r}; "
+                    "leave it out, or take a token of that namespace"
+                )
+            name = name if mine else f"{namespace}/{name}"
+        path = f"/v1/subscriptions/{quote(name, safe='')}{verb}"
+        return self._request(method, path, content, HTTPStatus.NOT_FOUND)
 
     def _request(
         self, method: str, path: str, content: Any = None, missing: int | None = None
-    ) -> bytes | None:
-        """Return what a server answers, `None` if its status says that something is missing."""
-        import msgspec
-
+    ) -> dict[str, Any] | None:
+        """Return what a server answers, `None` if its status is `missing`."""
         from bide.engines.http.refusals import refusal
 
         data = None if content is None else msgspec.json.encode(content)
@@ -240,22 +216,20 @@ class RemoteAccess:
             return None
         if not 200 <= status < 300:
             raise refusal(self._address, status, answer)
-        return answer
+        return msgspec.json.decode(answer or b"{}", type=dict[str, Any])
 
 
-def access_to(store: Store) -> LocalAccess | RemoteAccess:
+def _with_secret(content: dict[str, Any], secret: str | None) -> dict[str, Any]:
+    return content if secret is None else {**content, "secret": secret}
+
+
+Access = _LocalAccess | _RemoteAccess
+
+
+def access_to(store: Store) -> Access:
     """Return access to the subscriptions of a store.
 
     Raises:
         InvalidArgument: a package is missing.
     """
-    if remote(store.url):
-        access = RemoteAccess(store.url)
-        store.at_close(access.close)
-        return access
-    require_server_extra()
-    return LocalAccess(store)
-
-
-def _wait(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+    return _RemoteAccess(store) if store.remote else _LocalAccess(store)

@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["ID", "TEXT", "Cell", "Column", "counted", "grid", "print_table", "table_of", "text_of"]
-
 ID = 26
-"""The least width of a leading name: an id that bide made stays whole, so that it can be copied."""
+"""The least width of a first column: a generated id stays whole, so that users can copy it."""
 
 TEXT = 8
-"""The least width of a closing text."""
+"""The least width of a last column with text."""
 
 GAP = 2
 
@@ -24,17 +22,19 @@ Cell = Part | list[Part]
 
 
 class Column(NamedTuple):
-    """A column, and what becomes of it where the terminal is too narrow."""
+    """A column, and what happens to it on a narrow terminal."""
 
     name: str
     least: int | None = None
-    """It is cut down to so many characters; `None`: it stays whole."""
+    """It is cut to this many characters; `None`: it stays whole."""
     falls: int = 0
-    """When no cut is enough it is left out, those of the lowest number first; 0: it stays."""
+    """If cuts are not enough, columns are left out, the lowest number first; 0: it stays."""
     right: bool = False
     """Whether its cells are aligned to the right, as numbers are."""
     wraps: bool = False
-    """Whether what is cut goes on in the next line."""
+    """Whether a long cell continues on the next line."""
+    unless: str | None = None
+    """If all its cells have this text, it is not shown."""
 
 
 def text_of(cell: Cell) -> "Text":
@@ -56,15 +56,14 @@ def counted(count: int, style: str = "") -> Part:
 def table_of(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
 ) -> "tuple[Table, list[str]]":
-    """Return a table that fits into a width, and the names of the columns that had no place.
+    """Return a table that fits into a width, and the names of the columns that were left out.
 
-    The last of the columns that may be cut is cut first. When that is not enough, columns fall out;
-    those that say what a line is about stay whole however narrow the terminal is.
+    The last column that may be cut is cut first. If that is not enough, columns are left out.
 
     Args:
         columns: the columns, in order.
         rows: the cells of each line, one for each column.
-        width: of the terminal; `None`: as wide as it takes.
+        width: of the terminal; `None`: as wide as needed.
     """
     from rich import box
     from rich.table import Table
@@ -78,14 +77,20 @@ def table_of(
         wide if column.least is None else min(wide, max(column.least, len(column.name)))
         for column, wide in zip(columns, wanted, strict=True)
     ]
-    kept = list(range(len(columns)))
+    kept = [
+        place
+        for place, column in enumerate(columns)
+        if column.unless is None or any(row[place].plain != column.unless for row in texts)
+    ]
+    shown = list(kept)
     falling = sorted((one for one in kept if columns[one].falls), key=lambda n: columns[n].falls)
     while width is not None and falling and _sum(least, kept) > width:
         kept.remove(falling.pop(0))
     spare = sum(wanted) if width is None else max(0, width - _sum(least, kept))
+    too_wide = width is not None and _sum(least, kept) > width
     table = Table(
         box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),
-        width=None if width is None or _sum(least, kept) <= width else _sum(least, kept),
+        width=_sum(least, kept) if too_wide else None,
     )  # fmt: skip
     for place in kept:
         more = min(spare, wanted[place] - least[place])
@@ -98,12 +103,12 @@ def table_of(
     for row in texts:
         table.add_row(*[row[place] for place in kept])
     return table, [
-        column.name for place, column in enumerate(columns) if column.name and place not in kept
+        columns[place].name for place in shown if columns[place].name and place not in kept
     ]
 
 
 def print_table(out: Output, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table, and say which columns the terminal has no place for."""
+    """Print a table, and name the columns that did not fit."""
     table, gone = table_of(columns, rows, out.console.width)
     out.console.print(table, crop=False)
     if gone:
@@ -111,7 +116,7 @@ def print_table(out: Output, columns: Sequence[Column], rows: Sequence[Sequence[
 
 
 def grid(rows: Iterable[Sequence[Cell]], align: str, gap: int = GAP) -> "Table":
-    """Return a table without lines and headings.
+    """Return a table without lines or headings.
 
     Args:
         rows: the cells of each line.

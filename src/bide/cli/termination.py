@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["TERMINATION_SIGNALS", "raise_on_termination"]
-
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command besides Ctrl-C: a request to stop, and a closed terminal."""
 

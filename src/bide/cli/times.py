@@ -1,11 +1,74 @@
-"""Times and durations as people read them."""
+"""Times and durations as people write and read them."""
 
 import time
 from datetime import UTC, datetime
 
-from bide.model.moments import format_duration
+import click
 
-__all__ = ["iso", "local", "now_ms", "relative", "rounded"]
+from bide.cli.errors import in_options
+from bide.model.errors import InvalidArgument
+from bide.model.moments import LATEST, format_duration, milliseconds, unix
+
+
+def read_duration(value: str | float, what: str) -> float:
+    """Read a duration, "1h30m" or a plain number of seconds; return seconds.
+
+    Args:
+        value: what the user wrote.
+        what: "delay" where the user could give `--at` instead, else "time".
+
+    Raises:
+        click.BadParameter: it is neither, or ends past the year 2100.
+    """
+    number = _number(value)
+    try:
+        ms = milliseconds(number, what)
+    except InvalidArgument as error:
+        why = in_options(str(error).removeprefix(f"{what}={number!r} "))
+        if why.startswith("is no duration"):
+            why = (
+                "is not a valid duration; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number "
+                "of seconds"
+            )
+        raise click.BadParameter(f"{value!r} {why}") from None
+    if now_ms() + ms > LATEST:
+        raise click.BadParameter(f"{value!r} from now is past the year 2100")
+    return ms / 1000
+
+
+def read_moment(value: str | float) -> float:
+    """Read a time, ISO 8601 with a zone or Unix seconds; return Unix seconds.
+
+    Raises:
+        click.BadParameter: it is neither, or names no zone.
+    """
+    number = _number(value)
+    try:
+        moment = datetime.fromisoformat(number) if isinstance(number, str) else number
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is not a valid time; write ISO 8601 with a zone, as "
+            "2026-12-01T09:00+01:00 or 2026-12-01T08:00Z, or Unix seconds"
+        ) from None
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        here = moment.astimezone().isoformat(timespec="minutes")
+        raise click.BadParameter(
+            f"{value!r} has no time zone; for the zone of this machine write {here}, for UTC "
+            "add a Z"
+        )
+    try:
+        return unix(moment) / 1000
+    except InvalidArgument:
+        counted = isinstance(number, float) and number > LATEST / 1000
+        hint = "; a plain number counts seconds, not milliseconds" if counted else ""
+        raise click.BadParameter(f"{value!r} is not between 1970 and 2100{hint}") from None
+
+
+def _number(text: str | float) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def now_ms() -> int:

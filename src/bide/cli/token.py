@@ -1,28 +1,28 @@
 """`bide token`: the tokens that give access to the server."""
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
-from bide.cli.groups import Group
-from bide.cli.options import on_any_store, on_store, text_option, time_option
-from bide.cli.output import Output
-from bide.cli.store import Store
+from bide.cli import option
+from bide.cli.action_log import logged
+from bide.cli.output import Output, warn
+from bide.cli.program import Group
+from bide.cli.store import Store, on_any_store, on_store
 from bide.cli.tables import TEXT, Cell, Column
-from bide.cli.times import iso, local, now_ms, relative
+from bide.cli.times import iso, local, now_ms, read_duration, relative
 from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from bide.server.access import Token, Tokens
 
-__all__ = ["token"]
-
 COLUMNS = (
-    Column("id"), Column("namespace"), Column("scopes"), Column("made", falls=2),
-    Column("good until", falls=3), Column("", falls=1, right=True),
-    Column("name", least=TEXT, falls=4),
+    Column("id"), Column("namespace"), Column("rights", least=TEXT), Column("queues", falls=3),
+    Column("made", falls=2), Column("used", falls=4), Column("good until", falls=5),
+    Column("", falls=1, right=True), Column("name", least=TEXT, falls=6),
 )  # fmt: skip
+
+NEVER = "never"
 
 
 class _Scopes(click.Choice[str]):
@@ -35,64 +35,133 @@ class _Scopes(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+def _lifetime(value: str | float) -> float | str:
+    if value == NEVER:
+        return NEVER
+    seconds = read_duration(value, "time")
+    if not seconds:
+        raise click.BadParameter(f"must be longer than 0; {NEVER} makes a token that does not end")
+    return seconds
+
+
 @click.group(cls=Group)
 def token() -> None:
-    """Create, list or revoke the tokens of the server.
+    """Create, list, rotate or revoke the tokens of the server.
 
     The store keeps hashes of the tokens; every server on the store accepts them. A token is valid
     for the queues of one namespace, or for the whole store.
 
     \b
     Example:
-      bide token create --namespace shop --scope produce
+      bide token create --name backend --namespace shop --rights put,change
       bide token list
+      bide token rotate backend --overlap 1d
     """  # fmt: skip
 
 
 @token.command()
-@text_option(
-    "--namespace",
-    "NAME",
+@option.text(
+    "--namespace", "NAME",
     "The namespace whose queues it gives access to; by default the whole store.",
-)
-@click.option(
-    "--scope", "scopes", multiple=True, required=True,
-    type=_Scopes(["produce", "consume", "read", "admin"]),
-    help="What it allows; can be repeated. admin allows everything.",
 )  # fmt: skip
-@time_option("--expires", "How long the token is valid; by default it does not expire.")
-@text_option("--name", "TEXT", "What it is used for.", "")
+@click.option(
+    "--rights", multiple=True, metavar="RIGHT,...",
+    help="What it allows: put, change (replace, reschedule, cancel), consume, read, bodies (see "
+    "bodies and headers when reading), admin (everything).",
+)  # fmt: skip
+@click.option(
+    "--scope", "scopes", multiple=True, type=_Scopes(["produce", "consume", "read", "admin"]),
+    help="A set of rights: produce is put,change; read is read,bodies. Can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--queues", multiple=True, default=["*"], metavar="PATTERN",
+    help="The queues that it is for, such as 'orders.*'; all by default. Can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--expires", type=_lifetime, default="90d", show_default=True, metavar="TIME",
+    help="How long the token is valid, or never.",
+)  # fmt: skip
+@option.text("--name", "TEXT", "What it is used for; rotate and revoke take it.", "")
 @on_any_store
+@logged("createToken")
 def create(
-    store: Store, out: Output, namespace: str | None, scopes: tuple[str, ...],
-    expires: float | None, name: str,
+    store: Store, out: Output, namespace: str | None, rights: tuple[str, ...],
+    scopes: tuple[str, ...], queues: tuple[str, ...], expires: float | str, name: str,
 ) -> None:  # fmt: skip
-    """Create a token, and print it once.
+    """Create a token, and print it once; stderr says when it expires.
 
     \b
     Example:
-      bide token create --namespace shop --scope produce --name "shop backend"
-      bide token create --namespace shop --scope consume --scope read --expires 90d
+      bide token create --namespace shop --scope produce --name backend
+      bide token create --namespace shop --rights consume --queues 'orders.*' --expires 30d
     """  # fmt: skip
-    expires_ms = None if expires is None else round(expires * 1000)
-    if expires_ms == 0:
-        raise click.BadParameter(
-            "must be longer than 0; without --expires the token does not expire",
-            param_hint="'--expires'",
-        )
-    text, made = _tokens(store).create(namespace, scopes, expires_ms=expires_ms, name=name)
+    from bide.server.rights import SCOPES
+
+    given = [right.strip() for one in rights for right in one.split(",")]
+    given += [right for scope in scopes for right in SCOPES[scope]]
+    if not given:
+        raise click.UsageError("Missing option '--rights'. For example: --rights put,change")
+    text, made = _tokens(store).create(
+        namespace, given, queues=queues, expires_ms=_ms(expires), name=name
+    )
+    _print_token(out, text, made)
+
+
+@token.command()
+@click.argument("name", metavar="NAME")
+@option.time("--overlap", "How long the former token is accepted as well; it ends at once without.")
+@click.option(
+    "--expires", type=_lifetime, metavar="TIME",
+    help="How long the new token is valid, or never; by default as long as the former was.",
+)  # fmt: skip
+@on_store
+@logged("rotateToken")
+def rotate(
+    store: Store, out: Output, name: str, overlap: float | None, expires: float | str | None
+) -> bool:
+    """Replace a token, named by its name or ID, by a new one with the same rights.
+
+    \b
+    Example:
+      bide token rotate backend --overlap 1d
+    """  # fmt: skip
+    from bide.server.access import SAME
+
+    lasts = SAME if expires is None else _ms(expires)
+    overlap_ms = round((overlap or 0) * 1000)
+    rotated = _tokens(store).rotate(name, overlap_ms=overlap_ms, expires_ms=lasts)
+    if rotated is None:
+        warn(f"{name} is not a token; bide token list shows them")
+        return False
+    _print_token(out, *rotated)
+    return True
+
+
+def _ms(expires: float | str) -> int | None:
+    return None if isinstance(expires, str) else round(expires * 1000)
+
+
+def _print_token(out: Output, text: str, made: "Token") -> None:
     if out.as_json:
         out.json({"token": text, **_shown(made)})
+        return
+    out.row(text)
+    now = now_ms()
+    for one in made.former:
+        warn(f"the former token is accepted until {local(one.until, now)}")
+    if made.expires is None:
+        warn("it does not expire")
     else:
-        out.row(text)
+        until = f"{local(made.expires, now)} ({relative(made.expires, now)})"
+        warn(f"it expires {until}; bide token rotate {made.name or made.id} makes the next one")
 
 
 @token.command(name="list")
 @on_store
 def list_(store: Store, out: Output) -> None:
-    """List the tokens: their namespaces and scopes, not the tokens themselves.
+    """List the tokens: what they allow and when they were used, not the tokens themselves.
 
-    In a pipe, each line is: id, namespace, scopes, made, good until, name.
+    In a pipe, each line is: id, namespace, rights, made, good until, name, queues, used.
 
     \b
     Example:
@@ -106,8 +175,8 @@ def list_(store: Store, out: Output) -> None:
 
 def _line(one: "Token") -> tuple[str, ...]:
     return (
-        one.id, one.namespace or "-", ",".join(one.scopes), iso(one.created),
-        iso(one.expires) or "-", one.name,
+        one.id, one.namespace or "-", ",".join(one.rights), iso(one.created),
+        iso(one.expires) or "-", one.name, ",".join(one.queues), iso(one.used) or "-",
     )  # fmt: skip
 
 
@@ -118,34 +187,37 @@ def _cells(one: "Token") -> list[Cell]:
         style = "red" if one.expires <= now else ""
         until = [(local(one.expires, now), style), (relative(one.expires, now), "dim")]
     namespace = ("whole store", "dim") if one.namespace is None else one.namespace
-    scopes = ",".join(one.scopes)
-    return [(one.id, "bold"), namespace, scopes, local(one.created, now), *until, one.name]
+    rights, queues = ",".join(one.rights), ",".join(one.queues)
+    used = ("never", "dim") if one.used is None else local(one.used, now)
+    made = local(one.created, now)
+    return [(one.id, "bold"), namespace, rights, queues, made, used, *until, one.name]
 
 
 @token.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @on_store
-def revoke(store: Store, out: Output, ids: tuple[str, ...]) -> bool:
-    """Revoke tokens at once; list shows the IDs.
+@logged("revokeToken")
+def revoke(store: Store, out: Output, names: tuple[str, ...]) -> dict[str, bool]:
+    """Revoke tokens at once, by name or ID; list shows both.
 
     \b
     Example:
       bide token revoke 4be0643f1d98
     """
     tokens = _tokens(store)
-    gone = {id: tokens.revoke(id) for id in ids}
-    for id, done in gone.items():
+    gone = {name: tokens.revoke(name) is not None for name in names}
+    for name, done in gone.items():
         if out.as_json:
-            out.json({"id": id, "revoked": done})
+            out.json({"id": name, "revoked": done})
         else:
-            out.row(f"{id} is {'revoked' if done else 'no token'}")
-    return all(gone.values())
+            out.row(f"{name} is {'revoked' if done else 'not a token'}")
+    return gone
 
 
 def _tokens(store: Store) -> "Tokens":
     from bide.server.access import Tokens
 
-    if urlsplit(store.url).scheme in ("http", "https"):
+    if store.remote:
         raise InvalidArgument(
             f"{store.shown} is a server, which does not give out its tokens; use the URL of the "
             "store that it serves, such as --url sqlite:///bide.db"
@@ -154,5 +226,5 @@ def _tokens(store: Store) -> "Tokens":
 
 
 def _shown(token: "Token") -> dict[str, Any]:
-    names = ("id", "namespace", "scopes", "name", "created", "expires")
+    names = ("id", "namespace", "rights", "queues", "name", "created", "expires", "used")
     return {name: getattr(token, name) for name in names}

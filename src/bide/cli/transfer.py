@@ -1,6 +1,5 @@
 """`bide export` and `bide import`."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -8,23 +7,14 @@ from typing import IO, Any
 import click
 import msgspec
 
-from bide.cli.errors import usage_error, warn
-from bide.cli.options import (
-    flag,
-    max_body_option,
-    on_any_store,
-    on_store,
-    queue_argument,
-    text_option,
-)
-from bide.cli.output import DONE, NOTHING, Output, plural
+from bide.cli import option
+from bide.cli.errors import usage_error
+from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
-from bide.cli.store import Store
+from bide.cli.store import Store, on_any_store, on_store
 from bide.engines.registry import mask
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.sync import Queue
-
-__all__ = ["export", "import_"]
 
 WOULD = {"stored": "would-store", "rescheduled": "would-reschedule"}
 
@@ -34,7 +24,7 @@ UNSET_OPTIONS = {
 
 
 @click.command()
-@queue_argument
+@option.queue
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", metavar="PATH",
     help="Write to a file, which is created when the export is complete.",
@@ -51,45 +41,46 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
       bide export orders | gzip > orders.jsonl.gz
     """  # fmt: skip
     orders = store.existing(queue)
-    Path(
-        output
-    ).parent.stat()  # raises here, where the error names the file and not a temporary one
+    Path(output).parent.stat()  # fails here, where the error names the file, not a temporary one
     count = 0
-    with Bar(f"exporting {queue}", orders.counts().sizes.total) as bar:
-        with click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file:
-            for line in bar.over(orders.export()):
-                file.write(line + "\n")
-                count += 1
+    with (
+        Bar(f"exporting {queue}", orders.counts().sizes.total) as bar,
+        click.open_file(output, "w", encoding="utf-8", atomic=output != "-") as file,
+    ):
+        for count, line in enumerate(bar.over(orders.export()), 1):  # noqa: B007
+            file.write(line + "\n")
     if output != "-":
         facts = {"exported": count, "file": output}
         out.report(facts, DONE, f"{plural(count, 'message')} of {queue} written to {output}")
 
 
 @click.command("import")
-@queue_argument
+@option.queue
 @click.argument("file", default="-", metavar="[FILE]")
-@text_option(
+@option.text(
     "--redis-zset", "KEY", "Import this sorted set; in place of FILE, give the URL of its Redis."
 )
-@click.option(
-    "--scores", type=click.Choice(["auto", "s", "ms"]), default="auto",
-    help="For a sorted set: whether scores are Unix seconds or milliseconds.",
-)  # fmt: skip
-@click.option(
-    "--body", type=click.Choice(["auto", "json", "text", "bytes"]), default="auto",
-    help="For a sorted set: the format of its members.",
-)  # fmt: skip
-@text_option(
-    "--id-field",
-    "NAME",
-    "For a sorted set of JSON objects: the field that becomes the id.",
+@option.choice(
+    "--scores",
+    ["auto", "s", "ms"],
+    "For a sorted set: whether scores are Unix seconds or milliseconds.",
+    "auto",
 )
-@flag(
+@option.choice(
+    "--body",
+    ["auto", "json", "text", "bytes"],
+    "For a sorted set: the format of its members.",
+    "auto",
+)
+@option.text(
+    "--id-field", "NAME", "For a sorted set of JSON objects: the field that becomes the id."
+)
+@option.flag(
     "--remove",
     help="For a sorted set: remove the imported members, except those whose score has changed.",
 )
-@flag("--dry-run", help="For a sorted set: only print what would be put.")
-@max_body_option
+@option.flag("--dry-run", help="For a sorted set: only print what would be put.")
+@option.max_body
 @on_any_store
 def import_(
     store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
@@ -106,6 +97,17 @@ def import_(
     or no members at all.
 
     \b
+    In a pipe and in JSON:
+      stored       new messages
+      kept         messages whose id exists already; they stay as they are
+    and for a sorted set:
+      rescheduled  kept messages with a new due time, because their score has changed
+      removed      members that were removed from the set (--remove)
+      refused      members that cannot be messages
+      left         members that are still in the set
+    In a dry run, a pipe has would-store and would-reschedule instead.
+
+    \b
     Example:
       bide import orders orders.jsonl
       zcat orders.jsonl.gz | bide import orders --url sqlite:///other.db
@@ -115,8 +117,7 @@ def import_(
     if redis_zset is not None:
         _must_be_redis(file)
         loaded = _load_set(store, queue, file, redis_zset, max_body, **options)
-        _report_set(out, loaded, queue, redis_zset, dry_run=options["dry_run"])
-        return bool(loaded) and not _found_nothing(loaded)
+        return _report_set(out, loaded, queue, redis_zset, dry_run=options["dry_run"])
     if options != UNSET_OPTIONS:
         raise usage_error(
             "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset"
@@ -124,12 +125,17 @@ def import_(
     if file.startswith(("redis", "unix:")) and "://" in file:
         raise usage_error("to import a sorted set, name it with --redis-zset KEY")
     stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
-    with Bar(f"importing bytes into {queue}", _size(stream)) as bar:
-        imported = store.queue(queue, max_body).load(_counted(stream, bar))
+    size = Path(file).stat().st_size if Path(file).is_file() else None
+    with Bar(f"importing bytes into {queue}", size) as bar:
+        imported = store.queue(queue, max_body).load(bar.over(stream, len))
     facts = {"stored": imported.stored, "kept": imported.kept}
-    kept = f", {imported.kept:,} were there already and stay" if imported.kept else ""
-    out.report(facts, DONE, f"{_new(imported.stored, 'are')} in {queue}{kept}")
+    out.report(facts, DONE, _sentence(imported.stored, imported.kept, queue, "imported"))
     return True
+
+
+def _sentence(stored: int, kept: int, queue: str, verb: str) -> str:
+    there = f"; {kept:,} kept unchanged, their ids exist already" if kept else ""
+    return f"{plural(stored, 'new message')} {verb} into {queue}{there}"
 
 
 def _must_be_redis(url: str) -> None:
@@ -137,14 +143,9 @@ def _must_be_redis(url: str) -> None:
         raise usage_error("--redis-zset needs the URL of its Redis in place of FILE")
     if not url.startswith(("redis", "unix")):
         raise usage_error(
-            f"{mask(url)} is no Redis; --redis-zset needs its URL in place of FILE: redis://, "
+            f"{mask(url)} is not a Redis URL; --redis-zset needs one in place of FILE: redis://, "
             "rediss://, unix://, ..."
         )
-
-
-def _new(count: int, verb: str) -> str:
-    verb = "is" if verb == "are" and count == 1 else verb
-    return f"{plural(count, 'message')} {verb} new"
 
 
 def _load_set(
@@ -161,39 +162,28 @@ def _load_set(
         )
 
 
-def _found_nothing(loaded: LoadedSet) -> bool:
-    return not (loaded.stored or loaded.kept or loaded.refused or loaded.left)
-
-
-def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run: bool) -> None:
+def _report_set(out: Output, loaded: LoadedSet, queue: str, key: str, *, dry_run: bool) -> bool:
+    """Print the result of an import from a sorted set; return whether all members were imported."""
     facts: dict[str, Any] = msgspec.structs.asdict(loaded)
     reasons = facts.pop("reasons")
     if out.as_json:
         facts |= {"reasons": reasons, "dry_run": dry_run}
-    there = f", {loaded.kept:,} were there already" if loaded.kept else ""
-    moved = f", {loaded.rescheduled:,} of these with another due time" if loaded.rescheduled else ""
-    verb = "would be" if dry_run else "are"
-    mark = DONE if loaded.stored or loaded.kept else NOTHING
-    sentence = f"{_new(loaded.stored, verb)} in {queue}{there}{moved}"
-    out.report(facts, mark, sentence, would=WOULD if dry_run else None)
-    if _found_nothing(loaded):
+    found = loaded.stored or loaded.kept
+    moved = f", {loaded.rescheduled:,} of them rescheduled" if loaded.rescheduled else ""
+    sentence = _sentence(
+        loaded.stored, loaded.kept, queue, "would be imported" if dry_run else "imported"
+    )
+    would = WOULD if dry_run else None
+    out.report(facts, DONE if found else NOTHING, sentence + moved, would=would)
+    nothing = not (found or loaded.refused or loaded.left)
+    if nothing:
         warn(f"there is no member, or no set {key} at all: is the key right?")
     if out.terminal and loaded.removed:
-        out.text(f"  {loaded.removed:,} members were taken out of {key}")
+        out.text(f"  {plural(loaded.removed, 'member')} removed from {key}")
     if out.terminal and loaded.left:
-        out.text(f"  {loaded.left:,} members are in {key}")
+        out.text(f"  {plural(loaded.left, 'member')} left in {key}")
     for member, reason in reasons.items():
         warn(f"{member}: {reason}")
     if loaded.refused > len(reasons):
         warn(f"{loaded.refused:,} members in all cannot be messages")
-
-
-def _size(file: IO[bytes]) -> int | None:
-    name = getattr(file, "name", None)
-    return Path(name).stat().st_size if isinstance(name, str) and Path(name).is_file() else None
-
-
-def _counted(file: IO[bytes], bar: Bar) -> Iterator[bytes]:
-    for line in file:
-        yield line
-        bar.advance(len(line))
+    return bool(loaded) and not nothing

@@ -5,20 +5,7 @@ from pathlib import Path
 
 import click
 
-from bide.cli.options import debug_option, grace_option, log_options, rabbitmq_option
-
-__all__ = ["port_address", "worker"]
-
-
-LOOPBACK = "127.0.0.1"
-
-
-def port_address(text: str) -> tuple[str, int]:
-    """Parse the address to serve at: "9464" (this machine only), "0.0.0.0:9464", "[::1]:9464"."""
-    host, _, port = text.rpartition(":")
-    if port.isdigit() and 1 <= int(port) <= 65_535:
-        return host.strip("[]") or LOOPBACK, int(port)
-    raise click.BadParameter(f"{text!r} names no port; write 9464 or 0.0.0.0:9464")
+from bide.cli import option
 
 
 def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -32,66 +19,34 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 1_000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="The number of worker processes.",
-)
-@click.option(
-    "--url",
-    metavar="URL",
-    help="The store. By default the one of the app, else BIDE_URL.",
-)
-@click.option(
-    "--queues",
-    metavar="NAMES",
-    help="Work on these queues only, separated by commas; by default on all with a handler.",
-)
+@option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
+@option.text("--url", "URL", "The store. By default the one of the app, else BIDE_URL.")
+@option.text(
+    "--queues", "NAMES",
+    "Work on these queues only, separated by commas; by default on all with a handler.", "",
+)  # fmt: skip
 @click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
-@grace_option("handlers")
-@click.option("--reload", is_flag=True, help="Restart when Python files in this folder change.")
+@option.grace("handlers")
+@option.flag("--reload", help="Restart when Python files in this folder change.")
 @click.option(
-    "--health-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PATH",
+    "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
     help="A file that exists, and is touched every second, while the worker is healthy.",
-)
-@click.option(
+)  # fmt: skip
+@option.port(
     "--health-port",
-    type=port_address,
-    metavar="[HOST:]PORT",
-    help="Answer HTTP health checks: 200 while the worker is healthy, else 503 and the reason. "
-    "Without a host, only this machine can connect; 0.0.0.0:8080 listens on all addresses.",
+    "Answer HTTP health checks: 200 while the worker is healthy, else 503 and the reason.",
+    8080,
 )
-@click.option(
-    "--metrics",
-    type=port_address,
-    metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics. Without a host, only this machine can connect; "
-    "0.0.0.0:9464 listens on all addresses.",
-)
-@rabbitmq_option()
-@log_options("handled")
-@debug_option
+@option.metrics
+@option.rabbitmq
+@option.logs("handled")
+@option.debug
 @click.pass_context
 def worker(
-    ctx: click.Context,
-    target: str,
-    processes: int,
-    url: str | None,
-    queues: str | None,
-    grace: float,
-    reload: bool,
-    health_file: Path | None,
-    health_port: tuple[str, int] | None,
-    metrics: tuple[str, int] | None,
-    rabbitmq: tuple[str, ...],
-    log_json: bool,
-    log_level: str,
-) -> None:
+    ctx: click.Context, target: str, processes: int, url: str | None, queues: str, grace: float,
+    reload: bool, health_file: Path | None, health_port: tuple[str, int] | None,
+    metrics: tuple[str, int] | None, rabbitmq: tuple[str, ...], log_json: bool, log_level: str,
+) -> None:  # fmt: skip
     """Run the handlers of an app.
 
     MODULE:APP names the app: shop:app is `app = bide.App()` in shop.py, in this folder or
@@ -123,7 +78,7 @@ def worker(
         os.environ["BIDE_URL"] = url
     intakes(rabbitmq)  # raises if a URL is not valid
     os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)
-    names = [name.strip() for name in (queues or "").split(",") if name.strip()]
+    names = [name.strip() for name in queues.split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 
     orders = Orders(
@@ -133,13 +88,8 @@ def worker(
 
     async def supervise() -> int:
         return await Supervisor(
-            command_of(orders),
-            processes,
-            grace=grace,
-            reload=Path.cwd() if reload else None,
-            health_file=health_file,
-            health_port=health_port,
-            metrics=metrics,
-        ).run()
+            command_of(orders), processes, grace=grace, reload=Path.cwd() if reload else None,
+            health_file=health_file, health_port=health_port, metrics=metrics,
+        ).run()  # fmt: skip
 
     ctx.exit(asyncio.run(supervise()))

@@ -1,6 +1,7 @@
 """The consumer of one queue in one process: it claims, starts, extends and settles messages."""
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
 from bide.consuming import delivery_log, policy
+from bide.consuming.claimer import Claimer
 from bide.consuming.crash_isolation import CrashIsolation, is_suspect
+from bide.consuming.graceful_stop import cancel
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
 from bide.consuming.policy import Verdict
@@ -20,24 +23,25 @@ from bide.consuming.run import Run
 from bide.consuming.settling import Pairs, Settling
 from bide.consuming.store_client import StoreClient
 from bide.consuming.stuck_handlers import StuckHandlers
-from bide.model.commands import Claim, Extend
+from bide.model.commands import Extend
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.observing.tally import Tally
 
-__all__ = ["FOREVER", "Consumer", "Judge"]
+__all__ = ["Consumer"]
 
-FOREVER = float("inf")
 CLEANUP = 5.0
 """Seconds that an async handler gets to end after its timeout interrupted it."""
+
 AGAIN = 1.0
 """The longest delay, in seconds, before a failed extension is retried."""
 
-Judge = Callable[[Handling, BaseException], Verdict | None]
 
-
-class Consumer:
+class Consumer(Claimer):
     """Claims the messages of one queue, runs their handlers and settles them.
+
+    A subclass may decide how much to claim (`room`), whether to run what a claim brought (`admits`)
+    and how to settle a message whose handler raised (`judge`).
 
     Args:
         queue_handlers: the queue and its handlers.
@@ -47,9 +51,10 @@ class Consumer:
         holder: the name of the holder in its claims.
         started: called after deliveries were started.
         crash_isolation: shared by the consumers of a process; by default the consumer has its own.
-        judge: decides how to settle a message whose handler raised; if it returns `None`,
-            `policy.judge` decides.
     """
+
+    claims: asyncio.Task[None]
+    """The task that claims, once the consumer was opened."""
 
     def __init__(
         self,
@@ -60,67 +65,53 @@ class Consumer:
         holder: str,
         started: Callable[[], None] = lambda: None,
         crash_isolation: CrashIsolation | None = None,
-        judge: Judge = lambda one, error: None,
     ) -> None:
-        self.queue_handlers = queue_handlers
+        super().__init__(queue_handlers, store_client, holder)
         self.tally = Tally()
         """What was done so far."""
         self.running: dict[Handling, None] = {}
         """Deliveries whose handlers run, in the order in which they were started."""
+        self.chores: list[asyncio.Task[None]] = []
+        """The other tasks: they settle, extend leases, and log."""
         self._state = state
-        self._store_client = store_client
-        self._clock = store_client.clock
-        self._holder = holder
         self._crash_isolation = crash_isolation or CrashIsolation()
         self._stuck_handlers = StuckHandlers(queue_handlers.queue, store_client.clock)
         self._summary = delivery_log.Summary(queue_handlers.queue, store_client.clock.monotonic())
         self._started = started
-        self._judged = judge
-        self._loop = asyncio.get_running_loop()
         self._run = Run(around, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000
         self._prefetch = Prefetch(queue_handlers.concurrency, self._lease)
-        self._settling = Settling(
-            queue_handlers.queue, store_client, lambda pairs, outcomes: self._tell(pairs, outcomes)
-        )
+        self._settling = Settling(queue_handlers.queue, store_client, self._tell)
         self._timer: Timer | None = None
-        self._asking: asyncio.Task[Claimed] | None = None
         self._lateness: list[float] = []
         self._durations: list[float] = []
-        self.vacancy = asyncio.Event()
-        """Set when a place has become free."""
         self._quiet = asyncio.Event()
         self._leaving = False
         self._chance = random.random
 
-    # Tasks that run as long as the consumer.
+    def open(self) -> None:
+        """Start to claim."""
+        self.claims = self._loop.create_task(self.claim())
+        chores = self.settle(), self.beat(), self.report()
+        self.chores = [self._loop.create_task(chore) for chore in chores]
 
-    async def claim(self) -> None:
-        """Claim messages while there is room, and start them."""
-        queue_handlers, prefetch = self.queue_handlers, self._prefetch
-        while True:
-            room = policy.room(
-                queue_handlers.concurrency, len(self.running), len(prefetch.waiting), prefetch.most
-            )
-            if not room:
-                self.vacancy.clear()
-                await self.vacancy.wait()
-                continue
-            command = Claim(queue_handlers.queue, room, queue_handlers.lease, self._holder)
-            self._asking = self._loop.create_task(
-                self._store_client.patiently(Claimed, command, self, FOREVER)
-            )
-            try:
-                reply = await self._asking
-            except asyncio.CancelledError:
-                if not _leaving():
-                    continue  # it was recalled
-                if not self._asking.cancelled() and self._asking.exception() is None:
-                    self.give_back(
-                        self._asking.result()
-                    )  # the reply came together with the cancellation
-                raise
-            self.start(reply)
+    async def close(self) -> None:
+        """End the tasks and threads, and log the last summary. Settles nothing: see `stop`."""
+        await cancel([self.claims, *self.chores] if self.chores else [])
+        self._summary.tell(self.current(), self._clock.monotonic())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stuck_handlers.close()
+        self._run.close()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What one of its tasks raised; none ends by itself."""
+        ended = [task for task in (self.claims, *self.chores) if task.done()]
+        errors = [task.exception() for task in ended if not task.cancelled()]
+        return errors[0] if errors else None
+
+    # Tasks that run as long as the consumer.
 
     async def settle(self) -> None:
         """Settle messages in batches: all that ended since the last batch."""
@@ -206,19 +197,20 @@ class Consumer:
             self._give_up(one)
         self._settling.look()
 
-    def close(self) -> None:
-        """Log the last summary, and stop the threads."""
-        self._summary.tell(self.current(), self._clock.monotonic())
-        if self._timer is not None:
-            self._timer.cancel()
-        self._stuck_handlers.close()
-        self._run.close()
-
     def _give_up(self, one: Handling) -> None:
         one.lose()
         self._settling.add(one, policy.RELEASE)
 
     # One delivery.
+
+    def room(self) -> tuple[int, float | None]:
+        """Return how many messages can be started soon."""
+        waiting, most = len(self._prefetch.waiting), self._prefetch.most
+        return policy.room(self.queue_handlers.concurrency, len(self.running), waiting, most), None
+
+    def judge(self, one: Handling, error: BaseException) -> Verdict | None:
+        """Return how to settle a message whose handler raised; `None` leaves it to `policy`."""
+        return None
 
     def start(self, reply: Claimed) -> None:
         """Start claimed messages while places are free; the rest waits."""
@@ -228,6 +220,8 @@ class Consumer:
         waiting = self._prefetch.waiting
         self.tally.claims += 1
         self.tally.claimed += len(reply.messages)
+        if reply.died:  # the lane has logged them
+            self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         for message in reply.messages:
             handler = route(self.queue_handlers, message)
@@ -255,7 +249,10 @@ class Consumer:
         if not is_suspect(one.message):
             return True
         if self._crash_isolation.admit(one):
-            delivery_log.apart(one)
+            delivery_log.tell(
+                logging.WARNING, one, "suspect", "its lease has expired too often; it may be what "
+                "kills its process, and runs without others like it",
+            )  # fmt: skip
             return True
         delay = self._crash_isolation.delay(now, self._chance())
         self._settling.add(one, policy.RELEASE._replace(delay=delay))
@@ -263,6 +260,8 @@ class Consumer:
 
     def give_back(self, reply: Claimed) -> None:
         """Release the messages of a claim; their attempt does not count."""
+        if reply.died:
+            self.tally.ended("dead", len(reply.died))
         now = self._clock.monotonic()
         handler = any_handler(self.queue_handlers)
         back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
@@ -288,22 +287,17 @@ class Consumer:
         self._timer = None
         now = self._clock.monotonic()
         if over := self._prefetch.overdue(now):
-            self._recall()
+            self.recall()
             self._hand_back(over)
         if self._prefetch.waiting:
             self._wait(self._prefetch.waiting[0].arrived + self._prefetch.hold - now)
-
-    def _recall(self) -> None:
-        """Cancel the waiting claim: it asks for more messages than there is room for now."""
-        if self._asking is not None:
-            self._asking.cancel()
 
     def _hand_back(self, unstarted: Sequence[Handling]) -> None:
         for one in unstarted:
             self._crash_isolation.left(one)
             self._settling.add(one, policy.RELEASE)
         self._settling.look()
-        self.vacancy.set()
+        self._vacancy.set()
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:
         """Settle a delivery whose handler has returned or raised."""
@@ -320,15 +314,17 @@ class Consumer:
             one.timer.cancel()
         if one.gone:
             self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
-            delivery_log.too_late(one, error)
+            how = one.handler.name, "well" if error is None else type(error).__name__
+            text = "%s has ended (%s), which no longer counts"
+            delivery_log.tell(logging.INFO, one, "late", text, *how)
             self._settling.look()
         else:
             verdict = policy.ACK if error is None else self._judge(one, error)
             self._settling.add(one, verdict)
-        self.vacancy.set()
+        self._vacancy.set()
 
     def _judge(self, one: Handling, error: BaseException) -> Verdict:
-        if (verdict := self._judged(one, error)) is not None:
+        if (verdict := self.judge(one, error)) is not None:
             return verdict
         if isinstance(error, asyncio.CancelledError):
             if one.timed_out:
@@ -336,11 +332,18 @@ class Consumer:
             elif self._leaving:
                 return policy.RELEASE
         elif not isinstance(error, Exception):
-            delivery_log.unusual(one, error)
+            delivery_log.tell(
+                logging.ERROR, one, "failed",
+                "%s raised %r; the worker goes on, and the attempt has failed",
+                one.handler.name, error,
+            )  # fmt: skip
         try:
             return policy.judge(one.message, error, one.handler.retry, self._chance())
         except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
-            delivery_log.misjudged(one, error, mistake)
+            delivery_log.tell(
+                logging.ERROR, one, "failed", "%s raised a %s whose own code failed",
+                one.handler.name, type(error).__name__, exc_info=mistake,
+            )  # fmt: skip
             return policy.misjudged(one.message, error, mistake, one.handler.retry)
 
     def _out_of_time(self, one: Handling) -> None:
@@ -371,7 +374,10 @@ class Consumer:
         now = self._clock.monotonic()
         for one in lost:
             one.took = now - one.began
-            delivery_log.lost(one, why)
+            delivery_log.tell(
+                logging.WARNING, one, "lost", "the lease was lost while %s ran: %s",
+                one.handler.name, why,
+            )  # fmt: skip
             self.tally.ended("lost")
             one.lose()
 
@@ -391,9 +397,3 @@ class Consumer:
         self.tally.duration.observe_all(self._durations)
         self._lateness.clear()
         self._durations.clear()
-
-
-def _leaving() -> bool:
-    """Tell whether the task that runs is to end, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

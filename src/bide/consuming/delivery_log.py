@@ -10,17 +10,7 @@ from bide.model.moments import format_duration
 from bide.model.replies import Outcome
 from bide.observing.tally import OUTCOMES, Tally
 
-__all__ = [
-    "SUMMARY",
-    "Summary",
-    "apart",
-    "lost",
-    "overrun",
-    "settled",
-    "stuck",
-    "too_late",
-    "unusual",
-]  # fmt: skip
+__all__ = ["SUMMARY", "Summary", "overrun", "settled", "tell"]
 
 SUMMARY = 10.0
 """Seconds between two summaries of a queue."""
@@ -44,25 +34,20 @@ def settled(
         first = verdict.reason.partition("\n")[0]
         match result:
             case "lost":
-                _log.warning(
-                    "%s: handled, but its lease was over: %s", one, outcome,
-                    extra=_fields(one, result),
-                )  # fmt: skip
+                level, text = logging.WARNING, f"handled, but its lease was over: {outcome}"
             case "dead":
-                _log.error(
-                    "%s: it is dead now: %s", one, first, extra=_fields(one, result, verdict)
-                )
+                level, text = logging.ERROR, f"it is dead now: {first}"
             case "retried":
-                _log.warning(
-                    "%s: failed, again in %s: %s", one, format_duration(verdict.delay), first,
-                    extra=_fields(one, result, verdict),
-                )  # fmt: skip
+                level = logging.WARNING
+                text = f"failed, again in {format_duration(verdict.delay)}: {first}"
             case "discarded":
-                _log.debug("%s: discarded: %s", one, first, extra=_fields(one, result, verdict))
+                level, text = logging.DEBUG, f"discarded: {first}"
             case "released":
-                _log.debug("%s: handed back", one, extra=_fields(one, result))
+                level, text = logging.DEBUG, "handed back"
             case _:
-                _log.debug("%s: done in %.1f ms", one, one.took * 1000, extra=_fields(one, result))
+                level, text = logging.DEBUG, f"done in {one.took * 1000:.1f} ms"
+        fields = _fields(one, result, verdict if verdict.reason else None)
+        _log.log(level, "%s: %s", one, text, extra=fields)
 
 
 class Summary:
@@ -96,20 +81,20 @@ class Summary:
         )  # fmt: skip
 
 
-def lost(one: Handling, why: str) -> None:
-    """Log that the lease of a running handler was lost."""
-    _log.warning(
-        "%s: the lease was lost while %s ran: %s", one, one.handler.name, why,
-        extra=_fields(one, "lost"),
-    )  # fmt: skip
+def tell(
+    level: int, one: Handling, outcome: str, text: str, *arguments: object, **more: Any
+) -> None:
+    """Log something about one delivery; `text` follows its id, queue and attempt.
 
-
-def apart(one: Handling) -> None:
-    """Log that a message is suspected of killing processes."""
-    _log.warning(
-        "%s: its lease has lapsed too often; it may be what kills its process, and runs without "
-        "others like it", one, extra=_fields(one, "suspect"),
-    )  # fmt: skip
+    Args:
+        level: of `logging`.
+        one: the delivery.
+        outcome: the field of this name.
+        text: a format of `logging`.
+        arguments: of the format.
+        more: passed on to `logging`.
+    """
+    _log.log(level, f"%s: {text}", one, *arguments, extra=_fields(one, outcome), **more)
 
 
 def overrun(one: Handling, stuck: int, places: int) -> None:
@@ -117,41 +102,10 @@ def overrun(one: Handling, stuck: int, places: int) -> None:
     what, fix = "keeps its thread", "Let it look at delivery.lost, or make it async"
     if one.handler.is_async:
         what, fix = "swallows its cancellation", "Let it raise asyncio.CancelledError again"
-    _log.error(
-        "%s: %s goes on past its timeout and %s; %d of %d places are taken like that. %s",
-        one, one.handler.name, what, stuck, places, fix, extra=_fields(one, "timeout"),
-    )  # fmt: skip
-
-
-def stuck(queue: str) -> None:
-    """Log that a queue stands still in this process."""
-    _log.error(
-        "%s: all its places are taken by handlers that went on past their timeout; nothing more "
-        "of it is begun in this process", queue, extra={"queue": queue},
-    )  # fmt: skip
-
-
-def unusual(one: Handling, error: BaseException) -> None:
-    """Log that a handler raised an exception that usually ends a program."""
-    _log.error(
-        "%s: %s raised %r; the worker goes on, and the attempt has failed",
-        one, one.handler.name, error, extra=_fields(one, "failed"),
-    )  # fmt: skip
-
-
-def misjudged(one: Handling, error: BaseException, mistake: Exception) -> None:
-    """Log that the code of an exception failed itself."""
-    _log.error(
-        "%s: %s raised a %s whose own code failed", one, one.handler.name, type(error).__name__,
-        extra=_fields(one, "failed"), exc_info=mistake,
-    )  # fmt: skip
-
-
-def too_late(one: Handling, error: BaseException | None) -> None:
-    """Log that a handler ended whose outcome no longer counts."""
-    _log.info(
-        "%s: %s has ended (%s), which no longer counts", one, one.handler.name,
-        "well" if error is None else type(error).__name__, extra=_fields(one, "late"),
+    tell(
+        logging.ERROR, one, "timeout",
+        "%s goes on past its timeout and %s; %d of %d places are taken like that. %s",
+        one.handler.name, what, stuck, places, fix,
     )  # fmt: skip
 
 

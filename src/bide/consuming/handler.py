@@ -1,4 +1,4 @@
-"""A handler: a function, what its parameters take, and how it wants to be run."""
+"""A handler: a function, its parameters, and the settings of its deliveries."""
 
 import inspect
 import types
@@ -32,11 +32,11 @@ class Handler:
 
     queue: str
     name: str
-    """How people know it: `module.function`."""
+    """Its name in logs: `module.function`."""
     function: Callable[..., Any]
     is_async: bool
     decode: Decode | None
-    """Makes the body; `None` when the function does not want it."""
+    """Decodes the body; `None` if the function does not take it."""
     order: str
     """Which arguments it takes: "b", "bd", "db" or "d", for body and delivery."""
     timeout: float | None
@@ -44,13 +44,13 @@ class Handler:
     retry: Backoff
     still_wanted: Callable[[Any, Handling], Any] | None
     job: str | None = None
-    """Of which job, where several share a queue."""
+    """The name of its job, where several share a queue."""
 
     def call(self, handling: Handling) -> Any:
-        """Decode the body and call the function; of an async one that gives what to await.
+        """Decode the body and call the function; an async function returns an awaitable.
 
         Raises:
-            Unfit: the body is not what the function takes.
+            Unfit: the body does not fit the type that the function takes.
         """
         decode = self.decode
         if decode is None:
@@ -85,22 +85,22 @@ class Handler:
 def inspect_handler(
     function: Callable[..., Any], still_wanted: Callable[..., Any] | None, body: Any = Any
 ) -> tuple[bool, Decode | None, str]:
-    """Find out once what a function takes: whether it is async, its decoder, and the order.
+    """Return whether a function is async, the decoder of its body, and the order of its arguments.
 
     Args:
-        function: of the user's.
-        still_wanted: what is asked before it, if anything.
-        body: what an unannotated body is: anything, or for a method, its class.
+        function: the handler.
+        still_wanted: the check before it, if any.
+        body: the type of a body without annotation; for a method, its class.
 
     Raises:
-        InvalidArgument: it takes something else than a body and a delivery.
+        InvalidArgument: it takes anything but a body and a delivery.
     """
     if not callable(function):
         raise InvalidArgument(f"a handler must be a function, not a {type(function).__name__}")
     name = name_of(function)
     is_async = _is_async(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidArgument(f"{name} is a generator: calling it runs nothing; take the yield out")
+        raise InvalidArgument(f"{name} is a generator: calling it runs nothing; remove the yield")
     check_wanted(still_wanted, name)
     if still_wanted is not None and _is_async(still_wanted) != is_async:
         raise InvalidArgument(
@@ -113,46 +113,48 @@ def inspect_handler(
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
-                raise InvalidArgument(f"{name} needs {parameter.name}=, which nobody gives it")
+                raise InvalidArgument(f"{name} needs {parameter.name}=, which bide does not pass")
             continue
         annotation = _hints(function, name).get(parameter.name, parameter.annotation)
         what = "d" if _is_delivery(parameter.name, annotation) else "b"
         if what in order:
             if parameter.default is not parameter.empty:
                 break
-            raise InvalidArgument(f"{name} takes too much; a handler takes {SIGNATURES}")
+            raise InvalidArgument(f"{name} takes too many arguments; a handler takes {SIGNATURES}")
         order += what
         if what == "b" and annotation is not parameter.empty:
             kind = annotation
     if not order:
         raise InvalidArgument(f"{name} takes nothing; a handler takes {SIGNATURES}")
     if still_wanted is not None and "b" not in order:
-        raise InvalidArgument(f"{name} has still_wanted=, which judges the body: let it take one")
+        raise InvalidArgument(
+            f"{name} has still_wanted=, which checks the body, but takes no body; add one"
+        )
     decode = decoder(kind, name) if "b" in order else None
     return is_async, decode, order
 
 
 def done(result: Any, name: str) -> Any:
-    """Return what a plain function has returned, unless that is work which nobody has done.
+    """Return what a plain function returned, unless that is work that has not run.
 
     Raises:
-        TypeError: it is a coroutine or a generator, of which not a line has run.
+        TypeError: it is a coroutine or a generator.
     """
     if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result)):
         return result
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
-        result.close()  # it was never begun: nothing is to be said of that at its end
+        result.close()  # else Python warns that it was never awaited
     raise TypeError(
-        f"{name} returned a {type(result).__name__}, of which nothing has run: a decorator has "
-        "hidden an async function; let what it returns be an async function that awaits it"
+        f"{name} returned a {type(result).__name__}, of which nothing has run: a decorator hides "
+        "an async function; let the decorator return an async function that awaits it"
     )
 
 
 def check_wanted(still_wanted: Any, name: str) -> None:
-    """Refuse what cannot judge whether a message is still wanted.
+    """Check that a function can tell whether a message is still wanted.
 
     Raises:
-        InvalidArgument: it is no function, or it takes something else.
+        InvalidArgument: it is not a function, or it takes other parameters.
     """
     if still_wanted is None:
         return
@@ -162,11 +164,11 @@ def check_wanted(still_wanted: Any, name: str) -> None:
         )
     asked = name_of(still_wanted)
     if inspect.isgeneratorfunction(still_wanted) or inspect.isasyncgenfunction(still_wanted):
-        raise InvalidArgument(f"{asked} is a generator, which never says no; let it return")
+        raise InvalidArgument(f"{asked} is a generator, which is always true; let it return")
     arguments = (None, None) if _takes_delivery(still_wanted) else (None,)
     try:
         inspect.signature(still_wanted).bind(*arguments)
-    except ValueError:  # of what is written in C nobody knows
+    except ValueError:  # a function written in C may have no signature
         return
     except TypeError as error:
         raise InvalidArgument(
@@ -177,7 +179,7 @@ def check_wanted(still_wanted: Any, name: str) -> None:
 def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(still_wanted).parameters.values())
-    except ValueError:  # of what is written in C nobody knows
+    except ValueError:  # a function written in C may have no signature
         parameters = []
     second = parameters[1] if len(parameters) > 1 else None
     return second is not None and (
@@ -188,7 +190,7 @@ def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
 def with_delivery(
     still_wanted: Callable[..., Any] | None,
 ) -> Callable[[Any, Handling], Any] | None:
-    """Return the check as one that takes the body and the delivery, whichever it was written as."""
+    """Return the check as a function of the body and the delivery."""
     if still_wanted is None or _takes_delivery(still_wanted):
         return still_wanted
     check = still_wanted
@@ -199,32 +201,32 @@ def seconds_of(timeout: Duration | None) -> float | None:
     """Return a timeout in seconds.
 
     Raises:
-        InvalidArgument: it is not longer than 0.
+        InvalidArgument: it is 0 or less.
     """
     seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
     if seconds is not None and seconds <= 0:
-        raise InvalidArgument("timeout must be longer than 0; leave it out for none")
+        raise InvalidArgument("timeout must be longer than 0; leave it out for no limit")
     return seconds
 
 
 def checked_retry(retry: Backoff | None) -> Backoff | None:
-    """Return a backoff if it is one.
+    """Return a backoff after checking its type.
 
     Raises:
-        InvalidArgument: it is something else.
+        InvalidArgument: it is not a `Backoff`.
     """
     if retry is not None and not isinstance(retry, Backoff):
-        mend = f": bide.Backoff(attempts={retry})" if type(retry) is int and retry > 0 else ""
-        raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff{mend}")
+        fix = f": bide.Backoff(attempts={retry})" if type(retry) is int and retry > 0 else ""
+        raise InvalidArgument(f"retry={retry!r} must be a bide.Backoff{fix}")
     return retry
 
 
 class Unwanted(Exception):
-    """`still_wanted` said no."""
+    """`still_wanted` returned false."""
 
 
 def name_of(function: Any) -> str:
-    """Return how people know a function."""
+    """Return the name of a function for logs and errors."""
     inner = getattr(function, "func", function)  # of a functools.partial
     module = getattr(inner, "__module__", "")
     return f"{module}.{getattr(inner, '__qualname__', type(inner).__name__)}"
@@ -253,6 +255,6 @@ def _hints(function: Any, name: str) -> dict[str, Any]:
         return get_type_hints(target)
     except Exception as error:
         raise InvalidArgument(
-            f"the annotations of {name} cannot be understood ({error}); name types that its module "
-            "knows"
+            f"the annotations of {name} cannot be resolved ({error}); use types that its module "
+            "imports"
         ) from error

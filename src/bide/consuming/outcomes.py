@@ -1,17 +1,15 @@
-"""What a handler raises to say what becomes of its message, where returning does not say it."""
+"""The exceptions that a handler raises to choose the outcome of its message."""
 
-from bide.clock import SYSTEM_CLOCK
-from bide.model.moments import Duration
-from bide.queue.command_builder import when
+from bide.model.moments import Duration, when
 
 __all__ = ["Bury", "Discard", "Retry", "Signal", "text_of"]
 
 
 class Signal(Exception):
-    """The root of what a handler may raise to steer its message.
+    """The base of the exceptions that choose an outcome.
 
     Args:
-        reason: what the message remembers, or the log; anything else than text becomes text.
+        reason: stored with the message, or logged; converted to text.
     """
 
     # Also of a subclass whose own `__init__` does not call this one.
@@ -23,16 +21,16 @@ class Signal(Exception):
 
 
 class Retry(Signal):
-    """Have the message tried again, whatever the backoff says about kinds of errors.
+    """Retry the message, also for errors that the backoff does not retry.
 
     It counts as an attempt; the last attempt makes the message a dead letter.
 
     Args:
-        reason: what the message remembers of this attempt.
-        delay: how long from now; by default what the handler's backoff says.
+        reason: stored with the attempt.
+        delay: how long from now; by default as the handler's backoff says.
 
     Raises:
-        InvalidArgument: the delay is none, or ends past the year 2100. In a handler that is a
+        InvalidArgument: the delay is not valid, or ends past the year 2100. In a handler this is a
             failure like any other.
 
     Example:
@@ -46,12 +44,11 @@ class Retry(Signal):
 
     def __init__(self, reason: object = "", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
-        # By this machine's clock: it is only to tell a slip of the pen.
-        self.delay = None if delay is None else when(delay, None, SYSTEM_CLOCK.now())[1]
+        self.delay = None if delay is None else when(delay, None)[1]
 
 
 class Discard(Signal):
-    """The message is no longer wanted: it leaves the queue as if it were done.
+    """Ack the message without work: it is no longer wanted.
 
     Args:
         reason: for the log.
@@ -59,16 +56,16 @@ class Discard(Signal):
 
 
 class Bury(Signal):
-    """Set the message aside as a dead letter now, however many attempts are left.
+    """Make the message a dead letter now, whatever attempts are left.
 
     Args:
-        reason: what the message remembers.
+        reason: stored with the message.
     """
 
 
 def text_of(value: object) -> str:
-    """Return something as text, whatever its own code for that does."""
+    """Return a value as text, even if its own `__str__` raises."""
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001  (of a user's own class)
-        return f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"
+    except Exception as error:  # noqa: BLE001  (code of a user's class)
+        return f"<{type(value).__name__}, whose __str__ raised {type(error).__name__}>"

@@ -1,7 +1,6 @@
-"""What the worker decides, without doing it: how many to claim, what to extend, how to settle.
+"""The decisions of a consumer: how many messages to claim, which leases to extend, how to settle.
 
-Nothing here waits, reads a clock or touches a store, so that each rule can be read and tested by
-itself. `Consumer` asks, and does the I/O.
+Nothing here waits, reads a clock or uses a store: `Consumer` does.
 """
 
 import traceback
@@ -25,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 CLAIM_MOST = 1_000
-"""How many one claim takes at most: more would only hold up the other queues of the store."""
+"""The maximum of one claim: more would delay the other queues of the store."""
 
 FIRST_LINE = 1_000
 HERE = str(Path(__file__).parent)
@@ -36,14 +35,14 @@ Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
 
 
 class Verdict(NamedTuple):
-    """What becomes of a message."""
+    """How to settle a message."""
 
     verb: Literal["ack", "retry", "bury", "release"]
     delay: int = 0
     """For a retry or a release, in milliseconds."""
     reason: str = ""
     discarded: bool = False
-    """For an ack: nobody did the work, because it was no longer wanted."""
+    """For an ack: the work was not done, because it was no longer wanted."""
 
 
 ACK = Verdict("ack")
@@ -51,7 +50,7 @@ RELEASE = Verdict("release")
 
 
 def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
-    """Return how many to claim: no more than can be started at once, or nearly so.
+    """Return how many to claim: no more than can start now or soon.
 
     Args:
         concurrency: how many places there are.
@@ -66,26 +65,25 @@ def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) ->
 
 
 def to_extend(held: Iterable[Handling], now: float, beat: float) -> list[Handling]:
-    """Return whose lease is to be extended at this beat.
+    """Return the deliveries whose lease to extend at this beat.
 
-    A beat is a third of the lease. Whoever would have less than a beat left at the next one is
-    extended now: so a beat may be missed before a lease lapses, and what was claimed just now
-    costs nothing.
+    A beat is a third of the lease. A lease that would have less than a beat left at the next one is
+    extended now: so one beat may be missed, and messages that were just claimed cost nothing.
     """
     return [one for one in held if one.expires - now <= 2 * beat]
 
 
 def lapsed(held: Iterable[Handling], now: float) -> list[Handling]:
-    """Return who cannot be believed to hold its message any more."""
+    """Return the deliveries whose lease has expired."""
     return [one for one in held if one.expires <= now]
 
 
 def judge(message: Message, error: BaseException, retry: Backoff, chance: float) -> Verdict:
-    """Return what becomes of a message whose handler raised.
+    """Return how to settle a message whose handler raised.
 
     Args:
         message: as it was claimed; its attempt and attempts count.
-        error: what came out of the handler.
+        error: what the handler raised.
         retry: of the handler.
         chance: 0 to 1, for the jitter.
     """
@@ -113,15 +111,15 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
 
 
 def overtime(handler: Handler) -> TimeoutError:
-    """Return the error of an attempt that has taken too long."""
+    """Return the error of an attempt that took too long."""
     allowed = format_duration((handler.timeout or 0) * 1000)
     return TimeoutError(f"{handler.name} took longer than its timeout of {allowed}")
 
 
 def describe(error: BaseException) -> str:
-    """Return an error for people: its type and text in the first line, then its traceback's tail.
+    """Return an error as text: type and message in the first line, then the end of the traceback.
 
-    Frames of the worker itself are left out. The whole fits into what a message remembers.
+    Frames of the worker itself are left out. The text fits into the reason of a failure.
     """
     cause, around = _innermost(error)
     first = "".join(traceback.format_exception_only(cause)).strip()
@@ -139,7 +137,7 @@ def describe(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> tuple[BaseException, str]:
-    """Return the error to be named, the first one of a group, and what to say of the others."""
+    """Return the error to name, the first one of a group, and a note about the others."""
     if not isinstance(error, BaseExceptionGroup):
         return error, ""
     cause, groups = error.exceptions[0], len(error.exceptions)
@@ -151,7 +149,7 @@ def _innermost(error: BaseException) -> tuple[BaseException, str]:
 def misjudged(
     message: Message, error: BaseException, mistake: Exception, retry: Backoff
 ) -> Verdict:
-    """Return what becomes of a message whose handler raised what cannot be judged."""
+    """Return how to settle a message whose handler raised an error that itself fails."""
     reason = (
         f"{type(error).__name__} was raised, and its own code failed: "
         f"{type(mistake).__name__}: {signals.text_of(mistake)}"
@@ -162,7 +160,7 @@ def misjudged(
 
 
 def result(verdict: Verdict, outcome: Outcome) -> Result:
-    """Return in one word how a delivery has ended; `tally.OUTCOMES` has them all."""
+    """Return how a delivery ended, in one word of `tally.OUTCOMES`."""
     if not outcome.done:
         return "lost"
     if outcome.state == "dead":
@@ -179,7 +177,7 @@ def result(verdict: Verdict, outcome: Outcome) -> Result:
 
 
 def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Result]:
-    """Return in one word each how deliveries have ended; see `result`."""
+    """Return how deliveries ended; see `result`."""
     return [
         "acked" if verdict is ACK and outcome.done else result(verdict, outcome)
         for verdict, outcome in zip(verdicts, outcomes, strict=True)
@@ -189,9 +187,9 @@ def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Re
 def commands(
     queue: str, settled: Sequence[tuple[Handling, Verdict]]
 ) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
-    """Return as few commands as say what became of messages, each with those it speaks of."""
+    """Return the fewest commands that settle these messages, each with its messages."""
     if all(verdict is ACK for _, verdict in settled):  # as it mostly is
-        leases = [Lease(one.message.id, one.token) for one, _ in settled]
+        leases = [one.lease for one, _ in settled]
         return [(Ack(queue, leases), list(settled))]
     alike: dict[tuple[str, int, str], list[tuple[Handling, Verdict]]] = {}
     for pair in settled:
@@ -204,7 +202,7 @@ def commands(
 
 
 def _command(queue: str, verb: str, delay: int, reason: str, leases: list[Lease]) -> Command:
-    plain = reason.encode(errors="backslashreplace").decode()  # an error may hold half a character
+    plain = reason.encode(errors="backslashreplace").decode()  # may have half a character
     match verb:
         case "ack":
             return Ack(queue, leases)

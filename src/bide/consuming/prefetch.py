@@ -7,11 +7,11 @@ from bide.consuming.handling import Handling
 __all__ = ["HOLD", "MOST", "Prefetch"]
 
 SOON = 0.02
-"""Prefetched messages should start within so many seconds, by the recent pace."""
+"""Seconds within which prefetched messages should start, by the recent pace."""
 
 MOST = 960
-"""How many messages of one queue a process prefetches at most: a crash delays them, and other
-processes cannot take them."""
+"""The maximum number of prefetched messages of one queue in a process: a crash delays them, and
+other processes cannot take them."""
 
 HOLD = 0.05
 """Seconds after which a prefetched message is released, so that others can start it."""
@@ -26,7 +26,7 @@ WEIGHT = 0.05
 class Prefetch:
     """The prefetched messages of a queue, and how many there may be.
 
-    Fast handlers free one or two places at a time. If a claim took only so many messages, each
+    Fast handlers free one or two places at a time. If a claim took only one or two messages, each
     commit would be for a handful. So a claim prefetches the messages that will start within about
     20 ms anyway. Slow handlers prefetch nothing.
 

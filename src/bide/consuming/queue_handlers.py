@@ -17,16 +17,16 @@ SHORTEST_LEASE = 100
 
 
 class Chain(Protocol):
-    """Has each message of a queue put the one that comes after it: a window, a tick."""
+    """Lets each message of a queue put the next one: a window of a source, a tick of a schedule."""
 
     async def begin(self) -> None:
-        """See to it that there is a next message, as this process would have it."""
+        """Put the next message if there is none."""
 
     async def keep(self) -> None:
-        """Begin, and see to it for as long as the process works that there is a next message."""
+        """Begin, and put the next message whenever there is none; never returns."""
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        """Run around each delivery, outside of all middleware."""
+        """Run around each delivery, outside all middleware."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class QueueHandlers:
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     """By job; a queue with a plain handler has the one under `None`."""
     chain: Callable[[StoreClient], Chain] | None = None
-    """What makes the chain of a source or a schedule, in a process that works on it."""
+    """Makes the chain of a source or a schedule in this process."""
     fills: str | None = None
     """For a source: the queue that it puts messages into."""
 
@@ -56,10 +56,10 @@ def chained(
 
 
 def check_decorator(queue: object, example: str) -> None:
-    """See that a decorator was given the name of a queue, and not the function itself.
+    """Check that a decorator got the name of a queue, and not the function itself.
 
     Raises:
-        InvalidArgument: it was not; the function would silently be left out.
+        InvalidArgument: it did not; the function would not be registered.
     """
     if not isinstance(queue, str):
         what = getattr(queue, "__name__", None) or repr(queue)

@@ -1,4 +1,4 @@
-"""Which handler a message is for: the one of its queue, or the job that its header names."""
+"""Find the handler of a message: that of its queue, or of the job that its header names."""
 
 from bide.consuming.handler import Handler
 from bide.consuming.outcomes import Retry
@@ -12,7 +12,7 @@ JOB = "bide-job"
 
 
 def route(queue_handlers: QueueHandlers, message: Message) -> Handler | None:
-    """Return the handler of a message; `None` if it is of a job that is not known here."""
+    """Return the handler of a message; `None` if this process does not know its job."""
     handlers = queue_handlers.handlers
     if (plain := handlers.get(None)) is not None:
         return plain
@@ -23,12 +23,12 @@ def route(queue_handlers: QueueHandlers, message: Message) -> Handler | None:
 
 
 def any_handler(queue_handlers: QueueHandlers) -> Handler:
-    """Return one of the handlers of a queue, for a message that none of them is for."""
+    """Return any handler of a queue, for a message without one."""
     return next(iter(queue_handlers.handlers.values()))
 
 
 def no_such_job(queue_handlers: QueueHandlers, message: Message) -> Retry:
-    """Return what has such a message tried again: a newer process may know its job."""
+    """Return the retry of a message without a handler: a newer process may know its job."""
     job = (message.headers or {}).get(JOB)
     known = ", ".join(str(name) for name in queue_handlers.handlers)
     said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"

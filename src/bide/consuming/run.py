@@ -13,15 +13,15 @@ __all__ = ["Run"]
 
 
 class Run:
-    """Runs deliveries, through the middleware to their handlers.
+    """Runs deliveries through the middleware to their handlers.
 
-    Each has a context of its own. An async handler, and a plain one with middleware, has a task of
-    its own.
+    Each delivery has its own context. An async handler, and a plain one with middleware, runs in
+    its own task.
 
     Args:
         around: the middleware, outermost first.
-        concurrency: how many threads plain handlers get at most.
-        ended: called on the loop with each delivery that has ended, and what it raised.
+        concurrency: the maximum number of threads for plain handlers.
+        ended: called on the loop with each ended delivery, and what it raised.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Run:
         self._context = contextvars.copy_context()
 
     def start(self, one: Handling) -> None:
-        """Begin a delivery."""
+        """Start a delivery."""
         context = self._context.copy()
         if not one.handler.is_async and not self._around:
             self._threads.call(partial(context.run, _run, one), partial(self._ended, one))
             return
-        # Not by the loop's factory: an app may have set one that begins tasks at once.
+        # Not by the loop's factory: an app may have set one that starts tasks eagerly.
         one.task = asyncio.Task(self._attend(one), loop=self._loop, context=context)
         one.task.add_done_callback(partial(self._finish, one))
 
@@ -51,7 +51,7 @@ class Run:
         self._threads.close()
 
     async def _attend(self, one: Handling) -> None:
-        """Run a handler. Whatever it raises, the message is settled."""
+        """Run a handler, and report its end whatever it raises."""
         error: BaseException | None = None
         try:
             await self._through(one, 0)
@@ -61,7 +61,7 @@ class Run:
         self._ended(one, error)
 
     async def _through(self, one: Handling, depth: int) -> None:
-        """Go through the middleware from a depth on, to the handler inside."""
+        """Run the middleware from a depth on, and the handler inside."""
         if depth < len(self._around):
             await self._around[depth](one, partial(self._through, one, depth + 1))
         elif one.handler.is_async:
@@ -82,7 +82,7 @@ class Run:
             raise error
 
     def _finish(self, one: Handling, task: "asyncio.Task[None]") -> None:
-        if one.task is task:  # cancelled before its first step, so that nothing of it ran
+        if one.task is task:  # cancelled before its first step
             one.task = None
             self._ended(one, asyncio.CancelledError())
 

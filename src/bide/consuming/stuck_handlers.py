@@ -1,16 +1,19 @@
 """Notice when handlers past their timeout occupy all places of a queue."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from bide.clock import Clock, Timer
-from bide.consuming import delivery_log
 from bide.consuming.handling import Handling
 
 __all__ = ["STUCK", "StuckHandlers"]
 
 STUCK = 5.0
 """Seconds for which such handlers occupy all places before the worker reports it."""
+
+
+_log = logging.getLogger("bide.worker.delivery")
 
 
 class StuckHandlers:
@@ -50,4 +53,7 @@ class StuckHandlers:
 
     def _tell(self) -> None:
         self.stuck = True
-        delivery_log.stuck(self._queue)
+        _log.error(
+            "%s: all its places are taken by handlers that went on past their timeout; nothing "
+            "more of it is begun in this process", self._queue, extra={"queue": self._queue},
+        )  # fmt: skip

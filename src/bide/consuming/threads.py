@@ -8,20 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 __all__ = ["Threads"]
 
 PATIENCE = 0.001
-"""Seconds for which a call waits for a thread that is at work before another one is used: handlers
-that end at once need few, and more would only compete for the interpreter's lock."""
+"""Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
+threads; more would only compete for the interpreter's lock."""
 
 Ended = Callable[[BaseException | None], None]
 
 
 class Threads:
-    """Calls functions in threads and tells the event loop, once for all that ended meanwhile.
+    """Calls functions in threads, and reports to the event loop once for all that have ended.
 
-    A job of the executor makes calls until none waits, so that quick calls cost neither a future
-    nor a switch of threads each.
+    A job of the executor makes calls until none waits, so a quick call costs neither a future nor a
+    switch of threads.
 
     Args:
-        limit: how many threads there are at most.
+        limit: the maximum number of threads.
     """
 
     def __init__(self, limit: int) -> None:
@@ -62,7 +62,7 @@ class Threads:
         while self._waiting:
             try:
                 function, ended = self._waiting.popleft()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took it
                 break
             error: BaseException | None = None
             try:
@@ -79,17 +79,17 @@ class Threads:
             self._told = True
             try:
                 self._loop.call_soon_threadsafe(self._collect)
-            except RuntimeError:  # the loop is closed: the worker has left without this thread
+            except RuntimeError:  # the loop is closed: the worker has ended without this thread
                 return
 
     def _collect(self) -> None:
-        self._told = False  # first: who ends from now on tells again
+        self._told = False  # first: calls that end from now on report again
         while self._results:
             ended, error = self._results.popleft()
             ended(error)
 
     def _free(self, _: BaseException | None) -> None:
-        """A job has ended. What came after its last look needs another one."""
+        """Start another job if calls came after the last look of the one that ended."""
         self._jobs -= 1
         if self._waiting and not self._jobs and not self._closed:
             self._use(1)

@@ -1,4 +1,4 @@
-"""The span around each handling, as the outermost middleware, when spans are collected at all."""
+"""The span around each delivery: the outermost middleware, if spans are collected."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,8 +16,8 @@ __all__ = ["traced"]
 
 
 def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
-    """Return the middleware with the span around it; as it is, if nobody collects spans."""
-    made = tracer(anew=True)
+    """Return the middleware with the span around it, or unchanged if spans are not collected."""
+    made = tracer(force=True)
     return around if made is None else (_middleware(made), *around)
 
 
@@ -30,14 +30,14 @@ def _middleware(made: "Tracer") -> Middleware:
             except BaseException as error:
                 _tell(span, one, error)
                 raise
-            if one.timed_out:  # a plain handler, which went on all the same
+            if one.timed_out:  # a plain handler, which was not interrupted
                 _failed(span, "TimeoutError")
 
     return trace
 
 
 def _tell(span: "Span", one: Handling, error: BaseException) -> None:
-    """Say in the span what came out of the handler; what it asked for is no error."""
+    """Record in the span what the handler raised; an outcome that it chose is not an error."""
     match error:
         case Discard() | Unwanted():
             span.add_event("discard", {"reason": str(error)})

@@ -2,10 +2,11 @@
 
 from typing import Literal, NamedTuple
 
+from bide.model.commands import Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.message import State
 
-__all__ = ["BEGIN", "PHASES", "Budget", "Phase", "cursor_after", "position"]
+__all__ = ["BEGIN", "PHASES", "Budget", "Phase", "cursor_after", "phases_of", "position"]
 
 
 class Budget:
@@ -49,6 +50,18 @@ PHASES: dict[State | Literal["next"] | None, tuple[Phase, ...]] = {
     "acked": (Phase("acked"),),
     "expired": (Phase("expired"),),
 }
+
+
+_EACH_SET = tuple(
+    Phase(state) for state in ("delayed", "ready", "leased", "dead", "acked", "expired")
+)
+"""In the order in which claims move messages, so that a scan does not miss them."""
+
+
+def phases_of(scan: Scan) -> tuple[Phase, ...]:
+    """Return the phases of a scan. With due times and no state it walks one set after another."""
+    by_due = scan.where is not None and scan.where.group is None and scan.where != Where()
+    return _EACH_SET if by_due and scan.state is None else PHASES[scan.state]
 
 
 BEGIN = "0.0.0"

@@ -90,10 +90,10 @@ class Engine(Protocol):
         """
 
     def notifier(self) -> Notifier | None:
-        """Return a way to hear of changes by other processes, if the store is shared."""
+        """Return a way to hear of changes by other processes, if the store is shared.
 
-    def ring(self, queue: str, wake: int) -> None:
-        """Tell the other processes that listen; nothing when there are none."""
+        `execute` tells the notifiers of other processes when messages can be claimed earlier.
+        """
 
     def close(self) -> None:
         """Let go of the store. Closing twice does nothing."""

@@ -22,6 +22,8 @@ _BUILT_IN = {
     "https": "bide.engines.http:from_url",
     "memory": "bide.engines.memory:from_url",
     "sqlite": "bide.engines.sqlite:from_url",
+    "postgres": "bide.engines.postgres:from_url",
+    "postgresql": "bide.engines.postgres:from_url",
     "redis": "bide.engines.redis:from_url",
     "rediss": "bide.engines.redis:from_url",
     "unix": "bide.engines.redis:from_url",
@@ -34,6 +36,7 @@ _BUILT_IN = {
 
 _EXTRAS = {
     "rediss": "redis", "rediss+sentinel": "redis", "rediss+cluster": "redis", "unix": "redis",
+    "postgresql": "postgres",
 }  # fmt: skip
 """Where the extra of pip that a scheme needs is called otherwise."""
 

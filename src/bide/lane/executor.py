@@ -10,7 +10,7 @@ from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
 from bide.lane.request import Request
 from bide.model.commands import Claim, Command
 from bide.model.errors import Closed, OutcomeUnknown, StoreError, StoreUnavailable
-from bide.model.replies import Reply
+from bide.model.replies import Claimed, Reply
 
 __all__ = ["CLOSED", "Executor", "own"]
 
@@ -18,6 +18,9 @@ CLOSED = "the queue is closed; open a new one to go on"
 
 FORK_WAITS = 5.0
 """For how many seconds a fork waits for the batch under way, so as not to split it in two."""
+
+LOGGED_DIED = 10
+"""How many messages of one claim get a log line each when they die; one line counts the others."""
 
 _log = logging.getLogger("bide.lane")
 
@@ -75,11 +78,14 @@ class Executor:
             engine = self._engine or self._opened()
             now = None if self._by_store else self._now(engine)
             try:
-                return engine.execute((command,), now)[0]
+                reply = engine.execute((command,), now)[0]
             except OutcomeUnknown:
                 if not command.repeatable or engine.capabilities.resends:
                     raise
-                return engine.execute((command,), now)[0]
+                reply = engine.execute((command,), now)[0]
+            if isinstance(reply, Claimed) and reply.died:
+                _log_died(command, reply)
+            return reply
         finally:
             self._lock.release()
 
@@ -89,6 +95,8 @@ class Executor:
         with self._lock:
             self._waiting = False
             self._execute(batch)
+        for request in batch:
+            _log_died(request.command, request.reply)
 
     def _execute(self, batch: Sequence[Request]) -> None:
         try:
@@ -150,16 +158,6 @@ class Executor:
         with self._lock:
             return self._opened().notifier()
 
-    def ring(self, queue: str, wake: int) -> None:
-        """Tell other processes that something in a queue can be claimed from a moment on."""
-        engine = self._engine
-        if engine is not None:
-            # The messages are stored, and whoever waits for them looks again by itself.
-            try:
-                engine.ring(queue, wake)
-            except Exception:  # noqa: BLE001
-                _log.debug("no hint could be sent for queue %r", queue, exc_info=True)
-
     def close(self) -> None:
         """Close the engine, for good."""
         with self._lock:
@@ -216,3 +214,24 @@ def _raisable(error: BaseException) -> Exception:
     wrapped = StoreError(f"the engine broke off with {error!r}; this is a bug in it")
     wrapped.__cause__ = error
     return wrapped
+
+
+def _log_died(command: Command, reply: Reply | None) -> None:
+    """Log what a claim made dead letters; other replies are ignored."""
+    if not isinstance(reply, Claimed) or not reply.died:
+        return
+    queue = command.queue
+    for one in reply.died[:LOGGED_DIED]:
+        _log.error(
+            "%s of %s, attempt %d: it is dead now: its lease expired; %s held it last",
+            one.id, queue, one.attempts, one.holder,
+            extra={
+                "queue": queue, "id": one.id, "attempt": one.attempts, "outcome": "dead",
+                "holder": one.holder,
+            },
+        )  # fmt: skip
+    if (more := len(reply.died) - LOGGED_DIED) > 0:
+        _log.error(
+            "%s: %d more messages are dead now, because their leases expired", queue, more,
+            extra={"queue": queue, "outcome": "dead", "count": more},
+        )  # fmt: skip

@@ -32,22 +32,22 @@ class Inbox:
     def __init__(self, guard: threading.RLock, limit: int, notify: Callable[[], object]) -> None:
         self._limit = limit
         self._notify = notify
-        self._requests: deque[Request] = deque()
+        self.requests: deque[Request] = deque()
         self._guard = guard
         self._space = threading.Condition(guard)
         self._turns: set[asyncio.AbstractEventLoop] = set()  # that are to end with `_end_turn`
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return iter(self.requests)
 
     @property
     def full(self) -> bool:
         """Whether a caller has to wait before handing in another command."""
-        return len(self._requests) >= self._limit
+        return len(self.requests) >= self._limit
 
     def add(self, request: Request) -> None:
         """Add a command, however many there are already, and let the lane's thread hear of it.
@@ -56,7 +56,7 @@ class Inbox:
         then makes one batch. A thread that woke up at the first would fight with them for the
         interpreter, command by command.
         """
-        self._requests.append(request)
+        self.requests.append(request)
         loop = request.loop
         if loop is None:
             self._notify()
@@ -71,7 +71,7 @@ class Inbox:
 
     def extend(self, requests: Iterable[Request]) -> None:
         """Add commands, however many there are already: those of the lane itself never wait."""
-        self._requests.extend(requests)
+        self.requests.extend(requests)
 
     def take(self, *, halves: bool = False) -> list[Request]:
         """Take out what one batch holds.
@@ -79,10 +79,10 @@ class Inbox:
         With `halves` it holds half of what is there, if that is much: while a server works on one
         half, the callers of the other half come with their next commands.
         """
-        most = len(self._requests)
+        most = len(self.requests)
         if halves and most >= HALVED:
             most = (most + 1) // 2
-        take = self._requests.popleft
+        take = self.requests.popleft
         batch: list[Request] = []
         weight = 0
         for _ in range(min(most, MAX_COMMANDS)):
@@ -118,7 +118,7 @@ class Inbox:
     def let_in(self) -> None:
         """Let callers who wait try again: as many tasks as there is room for, and the threads."""
         self._space.notify_all()
-        room = self._limit - len(self._requests)
+        room = self._limit - len(self.requests)
         while self._tasks and room > 0:
             loop, waiting = self._tasks.popleft()
             if not waiting.done() and call_on(loop, _grant, waiting):

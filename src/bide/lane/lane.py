@@ -1,13 +1,14 @@
 """The lane: many callers, one engine, one batch at a time.
 
-Threads and tasks hand in commands; one thread of the lane's takes what has gathered (it never
-lingers to gather more), has the engine execute it as one batch, and settles all callers together.
-A hundred callers share one commit, and an event loop is woken once a batch. A caller who is alone
-executes in its own thread. (Group commit, as in DeWitt et al., "Implementation Techniques for Main
-Memory Database Systems", 1984.)
+Threads and tasks submit commands. One thread takes all that are there (it never waits for more),
+has the engine execute them as one batch, and settles all callers together. So a hundred callers
+share one commit, and an event loop is woken once per batch. A caller that is alone executes in its
+own thread. (Group commit: DeWitt et al., "Implementation Techniques for Main Memory Database
+Systems", 1984.)
 """
 
 import asyncio
+import os
 import threading
 import weakref
 from collections import defaultdict
@@ -16,7 +17,6 @@ from collections.abc import Callable, Sequence
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine
 from bide.lane.executor import CLOSED, Executor, own
-from bide.lane.forks import follow
 from bide.lane.inbox import LIMIT, Inbox, call_on
 from bide.lane.request import AsyncRequest, BlockingRequest, Request, deliver, giving_back, wakes_of
 from bide.lane.waiting_claims import WaitingClaims
@@ -35,8 +35,7 @@ class Lane:
 
     Args:
         open_engine: opens the store; called at the first command, and again after a fork.
-        clock: what waits are measured by; the store's own clock decides what is due, unless this
-            is not the system's clock and the engine goes by its caller's.
+        clock: measures waits. The store's clock decides what is due, except in tests.
         inbox: how many commands may wait for their turn.
     """
 
@@ -55,10 +54,10 @@ class Lane:
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         self._fresh()
-        follow(self)
+        _lanes.add(self)
 
     def _fresh(self) -> None:
-        """Begin without a thread and without a waiting caller."""
+        """Start without a thread and without a waiting caller."""
         self._guard = guard = threading.RLock()
         self._reads_lock = threading.Lock()
         self._changed = threading.Condition(guard)
@@ -78,24 +77,25 @@ class Lane:
     # What callers do.
 
     def call(self, command: Command, owner: object = None, wait: float | None = None) -> Reply:
-        """Have a command carried out, and block until that is done.
+        """Execute a command, and block until its reply is there.
 
         Args:
-            command: what is to be done.
-            owner: on whose behalf; see `release`.
-            wait: for a claim: for how many seconds to wait for a message; `None`: not at all.
+            command: the command.
+            owner: the queue object that calls; see `release`.
+            wait: for a claim: how many seconds it waits; `FOREVER` ends when messages died, too.
 
         Raises:
-            StoreError: it was not carried out.
+            StoreError: it was not executed.
             Closed: the lane was closed.
         """
         if self._closing:
             raise Closed(CLOSED)
         if command.only_reads and (reads := self._reader()) is not None:
             return reads.call(command, owner)
-        if not self._inbox and (reply := self._executor.alone(command)) is not None:
-            if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
-                self._tell(command.queue, reply.wake)
+        if not self._inbox.requests and (reply := self._executor.alone(command)) is not None:
+            heard = self._listeners or command.queue in self._waiting.queues
+            if heard and isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+                self.hint(command.queue, reply.wake)
             if not wait or not isinstance(reply, Claimed) or reply.messages:
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
@@ -109,9 +109,9 @@ class Lane:
         return self._await(request)
 
     def hand_in(self, command: Command) -> "asyncio.Future[Reply] | None":
-        """Hand in a task's command, and return what brings its reply: `acall` at less cost.
+        """Submit a task's command, and return the future of its reply: `acall` at less cost.
 
-        `None` where it takes more: for a claim, for what only reads, and while the inbox is full.
+        Returns `None` for a claim, for a read, and while the inbox is full: use `acall`.
         """
         if type(command) is Claim or command.only_reads:
             return None
@@ -126,11 +126,10 @@ class Lane:
         *,
         in_order: bool = False,
     ) -> Reply:
-        """Have a command carried out; the async form of `call`.
+        """Execute a command; the async form of `call`.
 
-        With `in_order` even a command that only reads takes its turn behind those handed in before.
-        Cancelling the caller takes no command back that is on its way, but what a claim brings then
-        goes back to the queue at once.
+        With `in_order` a read waits for the commands that were submitted before it. If the caller
+        is cancelled, its command still runs, but messages that it claims are returned at once.
         """
         if self._closing:
             raise Closed(CLOSED)
@@ -147,25 +146,25 @@ class Lane:
             return await request.future
         except asyncio.CancelledError:
             self._withdraw(request)
-            # It may have been settled in the very moment in which the caller was cancelled.
+            # The reply may have come at the moment of the cancellation.
             if not request.future.cancelled() and request.future.exception() is None:
                 self._give_back(request)
             raise
 
     def release(self, owner: object) -> None:
-        """Settle the claims that wait on behalf of an owner: the queue they wait for is closed."""
+        """Settle the waiting claims of an owner: its queue object is closed."""
         with self._changed:
             self._released.add(owner)
             requests = self._waiting.owned(owner, self._clock.monotonic())
         self._fail(requests, Closed(WAITED))
 
     def listen(self, listener: Callable[[str, int], None]) -> None:
-        """Call `listener` with every hint, of this process and of others, in whatever thread."""
+        """Call `listener` with every hint, of this process and of others, in any thread."""
         self._listeners = (*self._listeners, listener)
         self._listen()
 
     def close(self) -> None:
-        """Refuse new commands, carry out those handed in, settle what waits, close the store."""
+        """Refuse new commands, execute those submitted, settle waiting claims, close the store."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -185,7 +184,7 @@ class Lane:
         self._executor.close()
 
     def _hand_in(self, request: AsyncRequest) -> bool:
-        """Add a task's command, if there is room for it."""
+        """Submit a task's command, if the inbox has room."""
         with self._guard:
             if self._closing:
                 raise Closed(CLOSED)
@@ -194,8 +193,8 @@ class Lane:
             return has_room
 
     def _submit(self, request: Request) -> None:
-        """Add a command; the caller of this holds the lock."""
-        if self._thread is None:  # first, so that no request waits for a thread that cannot be
+        """Add a command to the inbox. The caller holds the lock."""
+        if self._thread is None:  # first: starting it may fail
             thread = threading.Thread(target=self._run, name="bide-lane", daemon=True)
             thread.start()
             self._thread = thread
@@ -206,7 +205,7 @@ class Lane:
     def _await(self, request: BlockingRequest) -> Reply:
         try:
             request.wait()
-        except BaseException:  # an interrupt: nobody is going to look at what a claim brings
+        except BaseException:  # an interrupt: no caller takes what the claim brings
             with self._changed:
                 request.abandoned = True
             self._withdraw(request)
@@ -218,12 +217,12 @@ class Lane:
         return request.reply
 
     def _withdraw(self, request: Request) -> None:
-        """Let a claim wait no longer, since its caller does not."""
+        """Stop the wait of a claim whose caller has gone."""
         with self._changed:
             self._waiting.withdraw(request, self._clock.monotonic())
 
     def _reader(self) -> "Lane | None":
-        """Return the lane beside this one on which reads do not wait for writers."""
+        """Return the lane on which reads do not wait for writers; `None` if there is none."""
         if self._only_reads:
             return None
         if self._reads is None:
@@ -237,13 +236,13 @@ class Lane:
         if open_engine is None:
             return None
         reads = Lane(open_engine, self._clock, inbox=self._limit, reads=True)
-        reads._executor.open()  # now, so that closing it closes what was opened to find out
+        reads._executor.open()  # now: closing the lane closes the engine
         return reads
 
     # Executing.
 
     def _run(self) -> None:
-        """Execute what gathers, and sleep exactly until something is due."""
+        """Execute what is submitted, and sleep exactly until something is due."""
         while True:
             with self._changed:
                 batch, over = self._gather()
@@ -257,13 +256,13 @@ class Lane:
                 self._work(batch)
 
     def _gather(self) -> tuple[list[Request], list[Request]]:
-        """Wait for work; return the claims and commands to execute, and the claims to give up.
+        """Wait for work; return the commands to execute, and the claims whose time is over.
 
         Both are empty when the lane is closing and nothing is left to do.
         """
         while True:
             now = self._clock.monotonic()
-            # Who is to ask in the very moment its time is over asks once more.
+            # A claim whose time ends now asks once more, if it is its turn.
             self._inbox.extend(self._waiting.due(now))
             over = self._waiting.overdue(now)
             if self._inbox or over or self._closing:
@@ -275,14 +274,14 @@ class Lane:
                 self._clock.wait_until(self._changed, moment)
 
     def _work(self, batch: Sequence[Request]) -> None:
-        """Execute a batch and settle it. Whatever happens here, nobody is left waiting."""
+        """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""
         waits = any(request.deadline is not None for request in batch)
         try:
             if waits and self._wakeups is None:
                 self._listen()
             self._executor.execute(batch)
             for queue, moment in wakes_of(batch).items():
-                self._tell(queue, moment)
+                self.hint(queue, moment)
             self._settle(self._keep_waiting(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
             unsettled = [request for request in batch if not request.settled]
@@ -297,8 +296,8 @@ class Lane:
             self._settle(unsettled)
 
     def _listen(self) -> None:
-        """Begin to hear of other processes, before the claim that is going to wait looks."""
-        # A store that cannot be opened is reported by the command itself; hints can be missed.
+        """Start to listen to other processes, before a claim that may wait asks."""
+        # If the store cannot be opened, the command itself reports it.
         with self._reads_lock:
             if self._wakeups is None:
                 self._wakeups = listen(self._executor.notifier, self.hint, self._deaf)
@@ -307,7 +306,7 @@ class Lane:
     # Settling.
 
     def _keep_waiting(self, batch: Sequence[Request]) -> list[Request]:
-        """Keep the claims that got nothing and may wait; return the requests to settle."""
+        """Park the claims that got nothing and may wait; return the requests to settle."""
         settled: list[Request] = []
         with self._changed:
             now = self._clock.monotonic()
@@ -316,29 +315,24 @@ class Lane:
                     settled.append(request)
                     continue
                 reply, closed = request.reply, self._closing or request.owner in self._released
-                empty = isinstance(reply, Claimed) and not reply.messages
-                if empty and not closed and not request.gone and now < (request.deadline or 0):
+                waits = request.empty and now < (request.deadline or 0)
+                if waits and not closed and not request.gone:
                     assert isinstance(reply, Claimed)
                     wake = None if reply.next is None else now + reply.next / 1000
                     request.reply = None
                     self._waiting.keep_waiting(request, wake, now)
                     continue
-                if empty and closed:
+                if request.empty and closed:
                     request.error = Closed(WAITED)
                 self._waiting.leave(request, now, asked=True)
                 settled.append(request)
         return settled
 
-    def _tell(self, queue: str, wake: int) -> None:
-        if self._listeners or self._waiting.interested(queue):
-            self.hint(queue, wake)
-        self._executor.ring(queue, wake)
-
     def hint(self, queue: str, wake: int) -> bool:
-        """Hear that a queue can be claimed from (Unix ms); return whether anybody here waits."""
+        """Note that a queue can be claimed from (Unix ms); return whether a claim waits for it."""
         for listener in self._listeners:
             listener(queue, wake)
-        if not self._waiting.interested(queue):
+        if queue not in self._waiting.queues:
             return False
         with self._changed:
             seconds = max(0.0, self._clock.until(wake))
@@ -347,12 +341,12 @@ class Lane:
         return True
 
     def _settle(self, requests: Sequence[Request]) -> None:
-        """Let callers go on: threads one by one, tasks with one wake-up of their loop."""
+        """Wake callers: threads one by one, tasks with one wake-up of their loop."""
         loops: defaultdict[asyncio.AbstractEventLoop, list[AsyncRequest]] = defaultdict(list)
         with self._guard:
             for request in requests:
                 request.settled = True
-                if isinstance(request, AsyncRequest):  # its loop knows whether anybody waits for it
+                if isinstance(request, AsyncRequest):  # its loop knows whether the task still waits
                     loops[request.loop].append(request)
                 elif request.gone:
                     self._give_back(request)
@@ -368,12 +362,12 @@ class Lane:
             self._give_back(request)
 
     def _give_back(self, request: Request) -> None:
-        """Hand back at once what a claim brought for somebody who has gone."""
+        """Return at once the messages of a claim whose caller has gone."""
         if (back := giving_back(request)) is None:
             return
         request.reply = None
         with self._changed:
-            if not self._ended:  # else nobody is left to do it, and they lapse
+            if not self._ended:  # else their leases expire
                 self._submit(back)
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
@@ -381,15 +375,25 @@ class Lane:
             request.error = own(error)
         self._settle(requests)
 
-    def before_fork(self) -> None:
-        """Let no batch be under way, or the child would inherit half of it."""
-        self._executor.hold()
-
-    def after_fork(self) -> None:
-        """Go on."""
-        self._executor.let_go()
-
-    def in_child(self) -> None:
-        """Begin anew; the parent's connection and thread stay its own."""
+    def _begin_anew(self) -> None:
+        """In the child of a fork: threads are gone, locks may be held, connections are shared."""
         self._executor.forked()
         self._fresh()
+
+
+_lanes: "weakref.WeakSet[Lane]" = weakref.WeakSet()
+
+
+def _each_lane(do: Callable[[Lane], None]) -> Callable[[], None]:
+    def each() -> None:
+        for lane in list(_lanes):
+            do(lane)
+
+    return each
+
+
+os.register_at_fork(
+    before=_each_lane(lambda lane: lane._executor.hold()),
+    after_in_parent=_each_lane(lambda lane: lane._executor.let_go()),
+    after_in_child=_each_lane(Lane._begin_anew),
+)

@@ -11,15 +11,13 @@ from bide.model.commands import Claim, Command, Lease, Retry
 from bide.model.replies import Claimed, Reply
 
 __all__ = [
-    "AsyncRequest",
-    "BlockingRequest",
-    "Request",
-    "Unattended",
-    "deliver",
-    "giving_back",
+    "FOREVER", "AsyncRequest", "BlockingRequest", "Request", "Unattended", "deliver", "giving_back",
     "wakes_of",
-]
+]  # fmt: skip
 
+
+FOREVER = float("inf")
+"""The wait of a claim that ends only with messages."""
 
 HEAR_INTERRUPTS = 1.0
 """How often, in seconds, a thread that blocks looks whether it was interrupted."""
@@ -50,6 +48,14 @@ class Request(msgspec.Struct, eq=False):
     def waits(self) -> bool:
         """Whether it is a claim that may wait for messages to fall due."""
         return self.deadline is not None
+
+    @property
+    def empty(self) -> bool:
+        """Whether its claim got nothing; one that waits for ever also ends when messages died."""
+        reply = self.reply
+        if not isinstance(reply, Claimed) or reply.messages:
+            return False
+        return not (reply.died and self.deadline == FOREVER)
 
     @property
     def gone(self) -> bool:
@@ -124,7 +130,7 @@ def giving_back(request: Request) -> Unattended | None:
     reply = request.reply
     if not isinstance(request.command, Claim) or not isinstance(reply, Claimed):
         return None
-    leases = [Lease(message.id, reply.token) for message in reply.messages]
+    leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
     back = Unattended(Retry(request.command.queue, leases, release=True))
     return back if leases else None
 

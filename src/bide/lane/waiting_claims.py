@@ -9,7 +9,7 @@ import heapq
 import itertools
 from collections import deque
 
-from bide.lane.request import Request
+from bide.lane.request import FOREVER, Request
 
 __all__ = ["LOOK_AGAIN", "WaitingClaims"]
 
@@ -46,30 +46,27 @@ class WaitingClaims:
     """All waiting claims of a lane. Not safe by itself: the lane's lock guards it."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, _Waiting] = {}
+        self.queues: dict[str, _Waiting] = {}
+        """By name: the queues that claims wait for, or ask now."""
         self._deadlines: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count()
         self._left = 0
 
     def __len__(self) -> int:
-        return sum(len(waiting.requests) for waiting in self._queues.values())
-
-    def interested(self, queue: str) -> bool:
-        """Tell whether any claim that may wait for the queue is on its way or waiting."""
-        return queue in self._queues
+        return sum(len(waiting.requests) for waiting in self.queues.values())
 
     def enter(self, request: Request) -> None:
         """A claim that may wait is about to ask: from now on no hint for its queue is lost."""
-        waiting = self._queues.setdefault(request.command.queue, _Waiting())
+        waiting = self.queues.setdefault(request.command.queue, _Waiting())
         waiting.interested += 1
         waiting.asking += 1
         request.entered = True
-        if request.deadline is not None and request.deadline != float("inf"):
+        if request.deadline is not None and request.deadline != FOREVER:
             heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
 
     def keep_waiting(self, request: Request, wake: float | None, now: float) -> None:
         """A claim got nothing: let it wait until `wake`, or until a hint says something sooner."""
-        waiting = self._queues[request.command.queue]
+        waiting = self.queues[request.command.queue]
         waiting.asking -= 1
         waiting.asked = now
         if request is waiting.leader:  # it asked in vain, and keeps its place
@@ -81,13 +78,13 @@ class WaitingClaims:
 
     def leave(self, request: Request, now: float, *, asked: bool) -> None:
         """A claim is settled; if it asked, let the next in line look whether there is more."""
-        waiting = self._queues[request.command.queue]
+        waiting = self.queues[request.command.queue]
         waiting.interested -= 1
         if asked:
             waiting.asking -= 1
             waiting.wake = now
         if not waiting.interested:
-            del self._queues[request.command.queue]
+            del self.queues[request.command.queue]
         request.entered = False
         self._left += 1
         if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of claims long settled
@@ -97,7 +94,7 @@ class WaitingClaims:
 
     def hint(self, queue: str, moment: float) -> bool:
         """Something can be claimed from `moment` on. Return whether anybody cares."""
-        waiting = self._queues.get(queue)
+        waiting = self.queues.get(queue)
         if waiting is None or (waiting.wake is not None and waiting.wake <= moment):
             return False
         waiting.wake = moment
@@ -106,7 +103,7 @@ class WaitingClaims:
     def due(self, now: float) -> list[Request]:
         """Return the claims that are to ask now, the first of each queue whose moment has come."""
         due = []
-        for waiting in self._queues.values():
+        for waiting in self.queues.values():
             moment = waiting.moment()
             if moment is not None and moment <= now:
                 waiting.wake = None
@@ -133,7 +130,7 @@ class WaitingClaims:
 
     def owned(self, owner: object, now: float) -> list[Request]:
         """Take out the claims of one owner (`None`: of all), and return them."""
-        requests = [t for w in self._queues.values() for t in w.requests]
+        requests = [t for w in self.queues.values() for t in w.requests]
         owned = [t for t in requests if owner is None or t.owner is owner]
         for request in owned:
             self.withdraw(request, now)
@@ -141,7 +138,7 @@ class WaitingClaims:
 
     def next_moment(self) -> float | None:
         """Return when `due` or `overdue` will have something, by what is known now."""
-        moments = [m for w in self._queues.values() if (m := w.moment()) is not None]
+        moments = [m for w in self.queues.values() if (m := w.moment()) is not None]
         while self._deadlines and not self._deadlines[0][2].entered:
             heapq.heappop(self._deadlines)  # it was settled before; nobody is to wake for it
         if self._deadlines:
@@ -149,7 +146,7 @@ class WaitingClaims:
         return min(moments, default=None)
 
     def _take(self, request: Request) -> bool:
-        waiting = self._queues.get(request.command.queue)
+        waiting = self.queues.get(request.command.queue)
         if waiting is None or request not in waiting.requests:
             return False
         waiting.requests.remove(request)

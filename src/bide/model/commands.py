@@ -1,8 +1,8 @@
-"""Commands: everything that can be asked of a store. Each is plural, and all or nothing.
+"""Commands: all requests to a store. Each may name many messages, and is all or nothing.
 
-Times are milliseconds: a moment is Unix time, a delay counts from the store's own now. What a user
-may meet (no such message, a lease that is over) comes back as a reply, never as an exception, so
-that one caller's bad luck does not spoil the batch it travels in.
+Times are milliseconds: a point in time is Unix time, a delay counts from the store's clock. A
+result that a user must expect (no such message, a lease that is over) is a reply, not an exception,
+so that it does not affect other commands of the batch.
 """
 
 from typing import ClassVar, Literal
@@ -13,30 +13,10 @@ from bide.model.limits import BULK, MAX_BYTES, MAX_LEASE
 from bide.model.message import Item, State
 
 __all__ = [
-    "BULK",
-    "MAX_BYTES",
-    "MAX_LEASE",
-    "Ack",
-    "Bury",
-    "Cancel",
-    "Claim",
-    "Command",
-    "Configure",
-    "Count",
-    "Extend",
-    "Find",
-    "Forecast",
-    "Lease",
-    "Purge",
-    "Put",
-    "Queues",
-    "Release",
-    "Reschedule",
-    "Retry",
-    "Revive",
-    "Scan",
-    "Where",
-]
+    "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
+    "Count", "Delete", "Extend", "Find", "Forecast", "Lease", "Purge", "Put", "Queues", "Release",
+    "Reschedule", "Retry", "Revive", "Scan", "Where",
+]  # fmt: skip
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -49,6 +29,32 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     id: str
     token: int
+    secret: str | None = None
+    """What a server asks for beside the number, which could be guessed. Engines ignore it."""
+
+    @property
+    def text(self) -> str:
+        """The token as text: the number, and the secret if there is one.
+
+        Example:
+            >>> Lease("order-42", 7).text, Lease("order-42", 7, "Wk3v").text
+            ('7', '7.Wk3v')
+        """
+        return str(self.token) if self.secret is None else f"{self.token}.{self.secret}"
+
+    @classmethod
+    def of(cls, id: str, text: str) -> "Lease":
+        """Return the lease of a token that was given as text.
+
+        Raises:
+            ValueError: the text is no token.
+        """
+        number, dot, secret = text.partition(".")
+        if not (number.isascii() and number.isdecimal() and len(number) <= 16):
+            raise ValueError(text)
+        if dot and not (secret.isascii() and secret.isprintable() and 0 < len(secret) <= 64):
+            raise ValueError(text)
+        return cls(id, int(number), secret if dot else None)
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -64,18 +70,24 @@ class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class _Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
     queue: str
 
-    reads: ClassVar[bool] = False
+    only_reads: ClassVar[bool] = False
+    """Whether it changes nothing, so that it may run beside the writers."""
     repeatable: ClassVar[bool] = True
-
-    @property
-    def only_reads(self) -> bool:
-        """Whether it changes nothing, so that it may run beside the writers."""
-        return self.reads
+    """Whether doing it twice does no harm."""
 
     @property
     def weight(self) -> int:
         """How many messages it names, to keep batches within bounds."""
         return 1
+
+
+class _ById(_Command, frozen=True):
+    ids: list[str]
+
+    @property
+    def weight(self) -> int:
+        """The number of its messages."""
+        return len(self.ids)
 
 
 class Put(_Command, frozen=True, tag="put"):
@@ -98,7 +110,7 @@ class Put(_Command, frozen=True, tag="put"):
 
 
 class Cancel(_Command, frozen=True, tag="cancel"):
-    """Take messages back before somebody holds them: by id, or by a rule, up to 1,000 at a time.
+    """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
 
     Answers `Outcomes` by id, `Affected` by rule. `if_due`: only while due is still this;
     `if_version`: only while the message is still of this version. Both are for ids.
@@ -112,7 +124,7 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     """Count what the rule finds, change nothing; without a rule it says nothing."""
 
     @property
-    def only_reads(self) -> bool:
+    def only_reads(self) -> bool:  # type: ignore[override]
         """A dry run changes nothing."""
         return self.dry_run and self.where is not None
 
@@ -122,36 +134,29 @@ class Cancel(_Command, frozen=True, tag="cancel"):
         return len(self.ids) if self.where is None else BULK
 
 
-class Reschedule(_Command, frozen=True, tag="reschedule"):
-    """Move messages that nobody holds to another moment: `at`, or `delay` from now.
+class Reschedule(_ById, frozen=True, tag="reschedule"):
+    """Change when messages are due that no worker holds: `at`, or `delay` from now.
 
     Answers `Outcomes`. `if_due` and `if_version` as for `Cancel`.
     """
 
-    ids: list[str]
     at: int | None = None
     delay: int = 0
     if_due: int | None = None
     if_version: str | None = None
 
-    @property
-    def weight(self) -> int:
-        """The number of its messages."""
-        return len(self.ids)
-
 
 class Claim(_Command, frozen=True, tag="claim"):
     """Lease up to `count` due messages to `holder` for `lease` milliseconds. Answers `Claimed`.
 
-    Also collects leases that have lapsed: their messages are ready again, or dead when their
-    attempts are used up.
+    Also ends expired leases: their messages are ready again, or dead if no attempt is left.
     """
 
     count: int
     lease: int
     holder: str
     max_bytes: int = MAX_BYTES
-    """Lease no more messages than these bytes hold, but one in any case; see `size_of`."""
+    """How many bytes the leased messages may have together, but at least one; see `size_of`."""
 
     repeatable: ClassVar[bool] = False
 
@@ -173,7 +178,7 @@ class _Settle(_Command, frozen=True):
 
 
 class Extend(_Settle, frozen=True, tag="extend"):
-    """Let leases lapse `lease` milliseconds from now instead. Answers `Outcomes` with `until`."""
+    """Set the end of leases to `lease` ms from now. Answers `Outcomes` with `until`."""
 
     lease: int = 0
 
@@ -181,26 +186,26 @@ class Extend(_Settle, frozen=True, tag="extend"):
 
 
 class Ack(_Settle, frozen=True, tag="ack"):
-    """The messages are done: they leave the queue. Answers `Outcomes`."""
+    """Acknowledge messages: they are done and leave the queue. Answers `Outcomes`."""
 
 
 class Retry(_Settle, frozen=True, tag="retry"):
-    """Give messages back, to be handed out again `delay` from now. Answers `Outcomes`.
+    """Return messages, to be delivered again `delay` from now. Answers `Outcomes`.
 
-    One whose attempts are used up becomes a dead letter instead.
+    A message without attempts left becomes a dead letter instead.
     """
 
     delay: int = 0
     reason: str = ""
     release: bool = False
-    """Hand back untouched: nobody has tried, so no attempt is counted. Without a delay it keeps
-    its turn; with one it is due `delay` from now."""
+    """Count no attempt. Without a delay a message keeps its place; with one it is due `delay` from
+    now."""
 
 
 class Bury(_Settle, frozen=True, tag="bury"):
-    """Set messages aside as dead letters: held ones by lease, or by id what nobody holds.
+    """Make messages dead letters: leased ones by lease, others by id. Answers `Outcomes`.
 
-    By id no attempt is counted; what is held or dead already stays as it is. Answers `Outcomes`.
+    By id no attempt is counted, and leased or dead messages stay as they are.
     """
 
     leases: list[Lease] = []
@@ -213,50 +218,38 @@ class Bury(_Settle, frozen=True, tag="bury"):
         return len(self.leases) + len(self.ids)
 
 
-class Release(_Command, frozen=True, tag="release"):
-    """End the leases of messages, whoever holds them.
+class Release(_ById, frozen=True, tag="release"):
+    """End the leases of messages, of any worker. Answers `Outcomes`: done where a lease ended.
 
-    Counts as a failed attempt. The messages are ready again at once, or dead when their attempts
-    are used up. Whoever held them can no longer settle them. Answers `Outcomes`: done where a lease
-    was ended.
+    Counts as a failed attempt. The messages are ready at once, or dead if no attempt is left. Their
+    workers can no longer settle them.
     """
 
-    ids: list[str]
     reason: str = "released"
 
-    @property
-    def weight(self) -> int:
-        """The number of its messages."""
-        return len(self.ids)
 
+class Revive(_ById, frozen=True, tag="revive"):
+    """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`."""
 
-class Revive(_Command, frozen=True, tag="revive"):
-    """Make dead letters ready again, with all their attempts before them. Answers `Outcomes`."""
-
-    ids: list[str]
     delay: int = 0
-
-    @property
-    def weight(self) -> int:
-        """The number of its messages."""
-        return len(self.ids)
 
 
 class Find(_Command, frozen=True, tag="find"):
-    """Look at messages by id. Answers `Found`, of the first ids only if all are too large."""
+    """Read messages by id. Answers `Found`: of the first ids only, if all are too large."""
 
     ids: list[str]
     max_bytes: int = MAX_BYTES
 
-    reads: ClassVar[bool] = True
+    only_reads: ClassVar[bool] = True
 
 
 class Scan(_Command, frozen=True, tag="scan"):
-    """Look at messages, a page at a time. Answers `Page`.
+    """Read messages, a page at a time. Answers `Page`.
 
-    With a `state`, in rank order. With "next", what would be handed out next: ready, then delayed.
+    With a `state`, in rank order. With "next", what is delivered next: ready, then delayed.
     Without a state no order is promised: a message that is there throughout is never missed, and
-    one that moves meanwhile may come twice.
+    one that moves meanwhile may come twice. With due times and no state, stores may read one state
+    after another, and miss one that goes back to an earlier state meanwhile.
     """
 
     state: State | Literal["next"] | None = None
@@ -266,22 +259,22 @@ class Scan(_Command, frozen=True, tag="scan"):
     max_bytes: int = MAX_BYTES
     """A page ends before its messages are larger than this together, but holds one in any case."""
 
-    reads: ClassVar[bool] = True
+    only_reads: ClassVar[bool] = True
 
 
 class Count(_Command, frozen=True, tag="count"):
-    """Tell how many messages are in each state, and what has become of all others.
+    """Count the messages in each state, and all changes since the queue exists.
 
-    Answers `Counts`. With `recount`, counts the messages themselves beside the counters.
+    Answers `Counts`. With `recount` it also counts the messages themselves.
     """
 
     recount: bool = False
 
-    reads: ClassVar[bool] = True
+    only_reads: ClassVar[bool] = True
 
 
 class Forecast(_Command, frozen=True, tag="forecast"):
-    """Count what falls due in each of `buckets` spans of `bucket` milliseconds from now.
+    """Count the messages due in each of `buckets` spans of `bucket` milliseconds from now.
 
     Answers `Forecasted`.
     """
@@ -289,7 +282,7 @@ class Forecast(_Command, frozen=True, tag="forecast"):
     bucket: int
     buckets: int
 
-    reads: ClassVar[bool] = True
+    only_reads: ClassVar[bool] = True
 
 
 class Configure(_Command, frozen=True, tag="configure"):
@@ -303,7 +296,7 @@ class Configure(_Command, frozen=True, tag="configure"):
 
 
 class Purge(_Command, frozen=True, tag="purge"):
-    """Delete messages of a state that nobody holds, up to 1,000 at a time. Answers `Affected`.
+    """Delete messages of a state, up to 1,000 at a time. Answers `Affected`.
 
     With `ids` it deletes dead letters by id, and answers `Outcomes`; `state` must be "dead" then.
     """
@@ -319,10 +312,17 @@ class Purge(_Command, frozen=True, tag="purge"):
         return BULK if self.ids is None else len(self.ids)
 
 
-class Queues(_Command, frozen=True, tag="queues"):
-    """Name the queues that exist, sorted. Answers `Names`; `queue` is a prefix, or empty."""
+class Delete(_Command, frozen=True, tag="delete"):
+    """Delete a queue that is empty, with its settings and counters. Answers `Deleted`.
 
-    reads: ClassVar[bool] = True
+    A queue that holds or remembers messages stays as it is.
+    """
+
+
+class Queues(_Command, frozen=True, tag="queues"):
+    """List the names of the queues, sorted. Answers `Names`; `queue` is a prefix, or empty."""
+
+    only_reads: ClassVar[bool] = True
 
 
 Command = (
@@ -342,5 +342,6 @@ Command = (
     | Forecast
     | Configure
     | Purge
+    | Delete
     | Queues
 )

@@ -1,26 +1,11 @@
 """Everything bide raises, each with the cause and the mend in its text."""
 
 __all__ = [
-    "AccessDenied",
-    "AlreadyExists",
-    "AlreadyMoving",
-    "BideError",
-    "Closed",
-    "Empty",
-    "InvalidArgument",
-    "LeaseLost",
-    "NotAStore",
-    "OutcomeUnknown",
-    "SchemaTooNew",
-    "StoreBusy",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnavailable",
-    "Unsupported",
-    "WrongContext",
-]
+    "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
+    "InvalidArgument", "LeaseLost", "NotAStore", "NotEmpty", "OutcomeUnknown", "SchemaTooNew",
+    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
+    "Unsupported", "WrongContext",
+]  # fmt: skip
 
 
 class BideError(Exception):
@@ -44,6 +29,10 @@ class LeaseLost(BideError):
 
     It lapsed, or the message was settled already; after a lapse the message goes to someone else.
     """
+
+
+class NotEmpty(BideError):
+    """A queue that was to be deleted holds or remembers messages. Nothing was deleted."""
 
 
 class Empty(BideError):

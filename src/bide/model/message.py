@@ -9,27 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from bide.model import body as bodies
+from bide.model.errors import AccessDenied
 from bide.model.moments import Duration, Moment, to_datetime
 
 __all__ = [
-    "ATTEMPTS",
-    "EXPIRED_KEEP",
-    "FORGET",
-    "KEPT_FAILURES",
-    "LAPSED",
-    "MAX_ATTEMPTS",
-    "STATES",
-    "Failure",
-    "Item",
-    "Message",
-    "Name",
-    "NewMessage",
-    "Options",
-    "State",
-    "remember",
-    "size_of",
-    "version_of",
-]
+    "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS", "STATES",
+    "WITHHELD", "Failure", "Item", "Message", "Name", "NewMessage", "Options", "State", "remember",
+    "size_of", "version_of",
+]  # fmt: skip
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
 
@@ -186,14 +173,36 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """When the lease lapses, while it is leased."""
     ended: int | None = None
     """When it became dead, acked or expired."""
+    planned: int | None = None
+    """The due time that was asked for, if a retry or a release with a delay has moved `due`."""
+    secret: str | None = None
+    """In a claim from a server: the secret part of the lease's token; see `Lease`."""
 
     @property
     def body(self) -> Any:
-        """The body, decoded anew at each access."""
-        return bodies.decode(self.data, self.json)
+        """The body, decoded anew at each access.
+
+        Raises:
+            AccessDenied: a server withheld it.
+        """
+        return bodies.decode(self.seen_data, self.json)
+
+    @property
+    def seen_data(self) -> bytes:
+        """`data`, unless a server withheld it.
+
+        Raises:
+            AccessDenied: it did; see `WITHHELD`.
+        """
+        if not self.data and self.json:
+            raise AccessDenied(
+                f"the server withholds the body of {self.id!r}: the token has no right 'bodies'"
+            )
+        return self.data
 
     def as_item(self, failures: tuple[Failure, ...], died: int | None) -> Item:
         """Return the message as a put takes it, with other failures; dead if it `died`."""
+        _ = self.seen_data
         common = {name: getattr(self, name) for name in _OF_BOTH}
         return Item(**common, at=self.due, failures=failures, died=died)
 
@@ -204,17 +213,25 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def version(self) -> str:
-        """What becomes another when the message is edited or moved: 16 hexadecimal digits.
+        """A text of 16 hexadecimal digits that changes whenever the message is edited.
 
-        Not when it is claimed, or was tried in vain: nobody has edited it then.
+        A put, a replacement, a reschedule and a revival change it. A claim, a failed attempt, a
+        retry and a lost lease do not.
         """
-        return version_of(self, self.due)
+        if self.planned is None:
+            return version_of(self, self.due)
+        # A retry moves `due`, and keeps the time at which the message expires.
+        expires = None if self.expires is None else self.expires + self.due - self.planned
+        return version_of(msgspec.structs.replace(self, expires=expires), self.planned)
 
     @property
     def error(self) -> str | None:
         """The reason of the last failure, if there was one."""
         return self.failures[-1].reason if self.failures else None
 
+
+WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
+"""The fields of a message whose body and headers its reader may not see; "" is no JSON."""
 
 _OF_BOTH = [
     name

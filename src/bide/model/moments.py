@@ -2,16 +2,22 @@
 
 import math
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DURATION_TEXT
 
-__all__ = ["LATEST", "Duration", "Moment", "format_duration", "milliseconds", "to_datetime", "unix"]
+__all__ = [
+    "LATEST", "Duration", "Moment", "format_duration", "milliseconds", "to_datetime", "unix",
+    "when",
+]  # fmt: skip
 
 LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: past it a moment is a slip of the pen
 _LONGEST = LATEST
+_FAR = 20 * 365 * 86_400_000
+"""Delays up to this length, in milliseconds, end before 2100 by any sensible clock."""
 
 Duration = float | timedelta | str
 """Seconds, a `timedelta`, or a string of numbers with units: "250ms", "30m", "1h30m", "7d"."""
@@ -126,6 +132,29 @@ def unix(moment: Moment, what: str = "at") -> int:
         hint = "; that looks like milliseconds, give seconds" if looks else ""
         raise InvalidArgument(f"{what}={moment!r} is not between 1970 and 2100{hint}")
     return ms
+
+
+def when(delay: Duration | None, at: Moment | None) -> tuple[int | None, int]:
+    """Return a due time in Unix milliseconds, or `None` and a delay in milliseconds.
+
+    Raises:
+        InvalidArgument: both are given, one is invalid, or the due time is after 2100.
+
+    Example:
+        >>> when("1m", None), when(None, 1_900_000_000)
+        ((None, 60000), (1900000000000, 0))
+    """
+    if at is not None:
+        if delay is not None:
+            raise InvalidArgument("give delay= or at=, not both")
+        return unix(at), 0
+    if delay is None:
+        return None, 0
+    ms = milliseconds(delay)
+    if ms > _FAR and ms + time.time_ns() // 1_000_000 > LATEST:
+        hint = "" if isinstance(delay, str) else "; are those seconds?"
+        raise InvalidArgument(f"delay={delay!r} ends past the year 2100{hint}")
+    return None, ms
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import Options
 
-__all__ = ["OPTIONS", "Option", "check_options", "options_of"]
+__all__ = ["DEFAULTS", "OPTIONS", "Option", "check_options", "options_of", "values_of"]
 
 
 class Option(NamedTuple):
@@ -63,8 +63,9 @@ OPTIONS = _read()
 """All options by name."""
 
 _CHECKS = tuple(option.check for option in OPTIONS.values())
-_DEFAULTS = tuple(option.default for option in OPTIONS.values())
-_values = attrgetter(*OPTIONS)
+DEFAULTS = tuple(option.default for option in OPTIONS.values())
+values_of = attrgetter(*OPTIONS)
+"""Returns the values of the options of a message, in any form that has them."""
 
 
 def check_options(message: Any) -> dict[str, Any]:
@@ -76,8 +77,8 @@ def check_options(message: Any) -> dict[str, Any]:
     Raises:
         InvalidArgument: one is not.
     """
-    values = _values(message)
-    if all(map(is_, values, _DEFAULTS)):
+    values = values_of(message)
+    if all(map(is_, values, DEFAULTS)):
         return {}
     for check, value in zip(_CHECKS, values, strict=True):
         check(value)
@@ -86,4 +87,4 @@ def check_options(message: Any) -> dict[str, Any]:
 
 def options_of(message: Any) -> dict[str, Any]:
     """Return the options of a message, in any form that has them, by name."""
-    return dict(zip(OPTIONS, _values(message), strict=True))
+    return dict(zip(OPTIONS, values_of(message), strict=True))

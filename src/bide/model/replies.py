@@ -8,20 +8,9 @@ from bide.model.message import Message, State
 from bide.model.moments import to_datetime
 
 __all__ = [
-    "Affected",
-    "Claimed",
-    "Counts",
-    "Flow",
-    "Forecasted",
-    "Found",
-    "Names",
-    "Outcome",
-    "Outcomes",
-    "Page",
-    "Reply",
-    "Settings",
-    "Sizes",
-]
+    "Affected", "Claimed", "Counts", "Deleted", "Died", "Flow", "Forecasted", "Found", "Names",
+    "Outcome", "Outcomes", "Page", "Reply", "Settings", "Sizes",
+]  # fmt: skip
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -78,6 +67,16 @@ class Outcomes(msgspec.Struct, frozen=True, gc=False, tag="outcomes", omit_defau
     """From when on (Unix milliseconds) a claim finds something, if that is sooner than before."""
 
 
+class Died(msgspec.Struct, frozen=True, gc=False):
+    """A message that became a dead letter because the lease of its last attempt expired."""
+
+    id: str
+    attempts: int
+    """How many attempts it had."""
+    holder: str
+    """Who held it last."""
+
+
 class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_defaults=True):
     """The messages that are leased now."""
 
@@ -90,6 +89,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
 
     Moments are whole milliseconds, and clocks are finer: parts of one count, or whoever waits would
     come half a millisecond late on average."""
+    died: list[Died] = []
+    """The messages that this claim made dead letters while it collected expired leases."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):
@@ -186,10 +187,22 @@ class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defau
     wake: int | None = None
 
 
+class Deleted(msgspec.Struct, frozen=True, gc=False, tag="deleted", omit_defaults=True):
+    """Whether a queue was deleted, and if not, what is in it."""
+
+    done: bool
+    sizes: Sizes = Sizes()
+    """The messages in it; all zero where there is no such queue."""
+    kept: int = 0
+    """The acked and expired messages that it remembers."""
+
+
 class Names(msgspec.Struct, frozen=True, gc=False, tag="names"):
     """Names of queues."""
 
     names: list[str]
 
 
-Reply = Outcomes | Claimed | Found | Page | Affected | Counts | Forecasted | Settings | Names
+Reply = (
+    Outcomes | Claimed | Found | Page | Affected | Counts | Forecasted | Settings | Deleted | Names
+)

@@ -1,8 +1,8 @@
-"""Who is at work: what worker processes say of themselves in the store.
+"""Heartbeats: worker processes report in the store that they are alive.
 
-A worker that holds no message leaves no trace in its queues. So each says every few seconds that it
-is there, in a message of its own in a queue that nobody claims from; the message is due once the
-process has said nothing for a while.
+A worker that holds no message leaves no trace in its queues. So every few seconds each process puts
+a report, a message in a queue from which nothing claims. The message becomes due when the process
+has been silent for a while.
 """
 
 import asyncio
@@ -22,45 +22,55 @@ from bide.model.message import Item, Message
 from bide.observing.tally import Histogram, Tally
 
 __all__ = [
-    "BEAT", "QUEUE", "Heartbeat", "Lately", "Roll", "announced", "forgotten", "is_register",
-    "may_be_listed", "read", "swept", "together",
+    "BEAT",
+    "QUEUE",
+    "Heartbeat",
+    "RecentLateness",
+    "Report",
+    "can_report",
+    "delete_report",
+    "is_register",
+    "purge_silent",
+    "put_report",
+    "read",
+    "total_lateness",
 ]  # fmt: skip
 
 QUEUE = f"{OWN}workers"
-"""The register: a queue of this name in each namespace that has workers of its own."""
+"""The register: the queue of reports, one in each namespace that has workers."""
 
 BEAT = 5.0
-"""How often, in seconds, a process says that it is there."""
+"""Seconds between two reports of a process."""
 
 SILENT = 20_000
-"""After so many milliseconds without a word a process is taken for dead."""
+"""Milliseconds without a report after which a process counts as dead."""
 
 WINDOW = 60.0
-"""For how many seconds the lateness of deliveries is told."""
+"""Seconds of deliveries whose lateness is in a report."""
 
 PATIENCE = 2.0
-"""Seconds that taking leave may need."""
+"""The maximum time to delete a report at the end, in seconds."""
 
 SWEEP_EVERY = 60
-"""After so many beats what dead processes have said is deleted."""
+"""The number of beats after which the reports of dead processes are deleted."""
 
 LONGEST_REASON = 300
-"""How many characters of an error about a wrong entry are logged."""
+"""The number of characters that are logged of an error about a wrong report."""
 
 _log = logging.getLogger("bide.worker")
 
 
-class Roll(msgspec.Struct, omit_defaults=True):
-    """What a process says."""
+class Report(msgspec.Struct, omit_defaults=True):
+    """What a process reports."""
 
     workers: dict[str, list[str]]
-    """By the names under which it claims: the queues that it works on."""
+    """The queues that it works on, by the name under which it claims."""
     lateness: dict[str, Histogram] = {}
-    """By queue: of the deliveries that were begun lately."""
+    """The lateness of recent deliveries, by queue."""
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Roll).decode
+_decode = msgspec.json.Decoder(Report).decode
 
 
 def is_register(queue: str) -> bool:
@@ -73,29 +83,29 @@ def is_register(queue: str) -> bool:
     return queue.rpartition("/")[2] == QUEUE
 
 
-def announced(process: str, roll: Roll) -> Put:
-    """Return the command that says what a process has to say."""
+def put_report(process: str, roll: Report) -> Put:
+    """Return the command that puts a report."""
     return Put(QUEUE, [Item(process, _encode(roll), delay=SILENT)], "replace")
 
 
-def forgotten(process: str) -> Cancel:
-    """Return the command by which a process takes its leave."""
+def delete_report(process: str) -> Cancel:
+    """Return the command that deletes the report of a process."""
     return Cancel(QUEUE, [process])
 
 
-def swept() -> Purge:
-    """Return the command that deletes what dead processes have said."""
+def purge_silent() -> Purge:
+    """Return the command that deletes the reports of dead processes."""
     return Purge(QUEUE, "ready")
 
 
-def read(message: Message) -> Roll | None:
-    """Return what a process has said, with the names that queues have in the whole store.
+def read(message: Message) -> Report | None:
+    """Return a report, with the names that its queues have in the whole store.
 
-    Whoever may claim may write to the register, so everything in it is checked. A wrong entry is
-    logged once.
+    Every client that may claim may write to the register, so this checks everything. It logs a
+    wrong report once.
 
     Returns:
-        `None` if the entry is wrong, or of a newer version.
+        `None` if the report is wrong, or of a newer version.
     """
     try:
         roll = _decode(message.data)
@@ -110,7 +120,7 @@ def read(message: Message) -> Roll | None:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
     home = message.queue.removesuffix(QUEUE)
-    return Roll(
+    return Report(
         {holder: [home + queue for queue in queues] for holder, queues in roll.workers.items()},
         {home + queue: histogram for queue, histogram in roll.lateness.items()},
     )
@@ -118,15 +128,15 @@ def read(message: Message) -> Roll | None:
 
 @lru_cache(maxsize=1_000)
 def _log_wrong(queue: str, id: str, reason: str) -> None:
-    """Log a wrong entry; the cache keeps a second call for the same entry from running this."""
-    _log.info("%s: the entry %r of a worker is skipped: %s", queue, id, reason)
+    """Log a wrong report; the cache makes it once for each."""
+    _log.info("%s: the report %r of a worker is skipped: %s", queue, id, reason)
 
 
-class Lately:
-    """The part of histograms that came within the last minute.
+class RecentLateness:
+    """The part of growing histograms that is of the last minute.
 
     Example:
-        >>> lately, lateness = Lately(), Histogram()
+        >>> lately, lateness = RecentLateness(), Histogram()
         >>> lateness.observe(0.004)
         >>> lately.of({"orders": lateness}, 0.0)["orders"].count
         1
@@ -139,11 +149,11 @@ class Lately:
         self._before: deque[tuple[float, dict[str, Histogram]]] = deque()
 
     def of(self, found: Mapping[str, Histogram], moment: float) -> dict[str, Histogram]:
-        """Return what of histograms that only grow is new; to be called every few seconds.
+        """Return the part of the last minute; call it every few seconds.
 
         Args:
-            found: all that was counted so far.
-            moment: now, by a monotonic clock, in seconds.
+            found: the histograms so far, by queue.
+            moment: now, in seconds of a monotonic clock.
         """
         before = self._before
         while len(before) > 1 and before[1][0] <= moment - WINDOW:
@@ -157,8 +167,8 @@ class Lately:
         return {name: one for name, one in new.items() if one.count}
 
 
-def together(rolls: Iterable[Roll]) -> dict[str, Histogram]:
-    """Return the lateness of all processes, by queue."""
+def total_lateness(rolls: Iterable[Report]) -> dict[str, Histogram]:
+    """Return the lateness of all processes together, by queue."""
     found: dict[str, Histogram] = {}
     for roll in rolls:
         for queue, histogram in roll.lateness.items():
@@ -166,23 +176,22 @@ def together(rolls: Iterable[Roll]) -> dict[str, Histogram]:
     return found
 
 
-def may_be_listed(lane: Lane) -> bool:
-    """Tell whether there is a place in the store for it, and somebody to look there."""
+def can_report(lane: Lane) -> bool:
+    """Tell whether a store can have a register that other processes see."""
     can = lane.capabilities
     return can.shared and can.random_access
 
 
 class Heartbeat:
-    """Says every few seconds which worker is there, on which queues, and how late it was lately.
+    """Reports every few seconds which workers run, on which queues, and their recent lateness.
 
-    Nothing depends on it: a store that is away, or that lets this worker put nothing, is no reason
-    to work less.
+    Nothing depends on it: if the store is down, or does not let this worker put, work goes on.
 
     Args:
-        lane: the way to the store.
-        clock: what beats are measured by.
-        process: by what name the store knows it.
-        workers: returns who is there, and the queues that each works on.
+        lane: the lane to the store.
+        clock: measures the time between reports.
+        process: the id of the report.
+        workers: returns the workers, and the queues of each.
         tallies: returns what was done so far, by queue.
     """
 
@@ -199,43 +208,43 @@ class Heartbeat:
         self._process = process
         self._workers = workers
         self._tallies = tallies
-        self._lately = Lately()
+        self._lately = RecentLateness()
         self._listed = False
         self._complained = False
 
     async def keep(self) -> None:
-        """Say it for as long as this runs."""
+        """Report until this is cancelled."""
         beats = 0
         while True:
             try:
                 await self._say()
                 if beats % SWEEP_EVERY == 0 and self._listed:
-                    await self._lane.acall(swept())
+                    await self._lane.acall(purge_silent())
                 self._complained = False
             except BideError as error:
                 if not self._complained:
-                    _log.info("others cannot be told that this process is there: %s", error)
+                    _log.info("this process cannot report that it is alive: %s", error)
                 self._complained = True
             beats += 1
             await sleep(self._clock, BEAT)
 
     async def leave(self) -> None:
-        """Be there no longer."""
+        """Delete the report."""
         if not self._listed:
             return
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._lane.acall(forgotten(self._process))
+                await self._lane.acall(delete_report(self._process))
         except (BideError, TimeoutError) as error:
-            _log.debug("this process is listed until it is missed: %s", error)
+            _log.debug("the report of this process stays until it is overdue: %s", error)
 
     async def _say(self) -> None:
         lateness = {queue: tally.lateness for queue, tally in self._tallies().items()}
         lately = self._lately.of(lateness, self._clock.monotonic())
         workers = {holder: sorted(queues) for holder, queues in self._workers().items()}
         if workers or lately:
-            await self._lane.acall(announced(self._process, Roll(workers, lately)))
+            await self._lane.acall(put_report(self._process, Report(workers, lately)))
             self._listed = True
         elif self._listed:
-            await self._lane.acall(forgotten(self._process))
+            await self._lane.acall(delete_report(self._process))
             self._listed = False

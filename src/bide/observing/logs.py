@@ -1,10 +1,9 @@
-"""How the worker's log looks: a line for people, or one JSON object a line for machines."""
+"""The log of workers and servers: a line of text, or one JSON object per line."""
 
 import asyncio
 import logging
 import re
 import sys
-from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ReadyRecord", "configure", "moment"]
+__all__ = ["configure", "timestamp"]
 
 FIELDS = (
     "queue", "id", "attempt", "outcome", "lateness", "duration", "handler", "reason", "counts",
@@ -21,32 +20,19 @@ FIELDS = (
 )  # fmt: skip
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What a terminal may take for an order; not the tab and the end of a line."""
+"""Characters that a terminal may take for a command; tab and end of line are not."""
 
 MOMENT = 0.05
-"""For how many seconds a line may wait for others."""
-
-
-class ReadyRecord(logging.LogRecord, ABC):
-    """A record that makes its own line of JSON: for what is logged so often that it must be quick.
-
-    The line has the fields that `JsonFormatter` gives others, in their order.
-    """
-
-    @abstractmethod
-    def line(self) -> str:
-        """Return the record as a line of JSON."""
+"""Seconds for which a line may wait for others."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Makes an object of each record: time, level, logger, pid, message, and what it tells of."""
+    """Formats a record as an object: time, level, logger, pid, message, and more fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line of JSON."""
-        if isinstance(record, ReadyRecord):
-            return record.line()
         entry: dict[str, object] = {
-            "time": moment(record.created),
+            "time": timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
@@ -60,15 +46,15 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         try:
             return msgspec.json.encode(entry).decode()
-        except UnicodeEncodeError:  # half a character, as the name of a file may have it
+        except UnicodeEncodeError:  # half a character, which a file name may have
             return msgspec.json.encode(_whole(entry)).decode()
 
 
-def moment(seconds: float) -> str:
-    """Return a moment in Unix seconds as the log tells it.
+def timestamp(seconds: float) -> str:
+    """Return a time in Unix seconds as the log shows it.
 
     Example:
-        >>> moment(1_700_000_000.25)
+        >>> timestamp(1_700_000_000.25)
         '2023-11-14T22:13:20.250+00:00'
     """
     return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03d}+00:00"
@@ -80,14 +66,14 @@ def _second(seconds: int) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """Makes a line for people; what an error says cannot steer the terminal they read it on.
+    """Formats a record as a line of text whose content cannot control a terminal.
 
-    The time is in UTC, with date and zone: a program may change the zone of its process. What
-    failed for good has the traceback below its line; at level debug every failure has.
+    The time is in UTC, with date and zone: a program may change the zone of its process. A message
+    that died has its traceback below the line; at level debug every failure has.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as text, control characters made visible."""
+        """Return the record as text with visible control characters."""
         text = super().format(record)
         detailed = record.levelno >= logging.ERROR or logging.getLogger().level <= logging.DEBUG
         _, _, trace = str(record.__dict__.get("reason", "")).partition("\n")
@@ -96,23 +82,23 @@ class PlainFormatter(logging.Formatter):
         return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return when the record was made, in UTC."""
-        return moment(record.created)
+        """Return the time of the record in UTC."""
+        return timestamp(record.created)
 
 
 def _whole(value: Any) -> Any:
-    """Return a value in which no text has half a character."""
+    """Return a value without half characters in its texts."""
     if isinstance(value, dict):
         return {_whole(name): _whole(inner) for name, inner in value.items()}
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 class GatheringHandler(logging.Handler):
-    """Writes to stderr what is logged within a moment with one system call.
+    """Writes the lines of 50 ms to stderr with one system call.
 
-    A server that logs each request would else spend more on that than on many a request. What is a
-    warning or worse is written at once, with all that came before it, and so is what is logged
-    where no event loop runs.
+    For a server that logs each request, a call per line would cost more than some requests.
+    Warnings and errors are written at once, with all lines before them, and so are lines of threads
+    without an event loop.
     """
 
     def __init__(self) -> None:
@@ -121,10 +107,10 @@ class GatheringHandler(logging.Handler):
         self._due: asyncio.TimerHandle | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record in."""
+        """Add a record."""
         try:
             self._lines.append(self.format(record))
-        except Exception:  # noqa: BLE001  (logging reports a call that is wrong by itself)
+        except Exception:  # noqa: BLE001  (logging reports a wrong call itself)
             self.handleError(record)
             return
         if record.levelno >= logging.WARNING:
@@ -136,7 +122,7 @@ class GatheringHandler(logging.Handler):
                 self.flush()
 
     def flush(self) -> None:
-        """Write what was logged; `logging` calls it as well when the process ends."""
+        """Write all lines; `logging` also calls it at the end of the process."""
         with self.lock or nullcontext():
             lines, self._lines, self._due = self._lines, [], None
             if lines:
@@ -145,12 +131,12 @@ class GatheringHandler(logging.Handler):
 
 
 def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
-    """Send what is logged to stderr.
+    """Log to stderr.
 
     Args:
         as_json: whether each line is an object.
-        level: from which level on.
-        gather: whether lines may be written a moment later, several at once.
+        level: the lowest level that is logged.
+        gather: whether lines may be written 50 ms later, several at once.
     """
     handler = GatheringHandler() if gather else logging.StreamHandler(sys.stderr)
     if as_json:
@@ -159,8 +145,8 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
         plain = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
         handler.setFormatter(PlainFormatter(plain))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What it tells of lost connections, with tracebacks, bide's own lines tell.
+    # Its lines about lost connections have tracebacks; bide has lines of its own about them.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
-    # No line of ours shows these, and each record would find them out.
+    # No format shows these, and finding them out costs time for each record.
     logging.logThreads = False
     logging._srcfile = None

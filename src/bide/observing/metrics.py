@@ -1,8 +1,8 @@
 """Prometheus metrics of a store's queues, and of the deliveries of workers.
 
-What has become of messages is read from the store, where it is counted with the change itself: it
-holds for all processes on all machines, and no process that is killed takes any of it along.
-Lateness and duration are known to the worker alone, and are added up over its processes.
+The counters of messages come from the store, which changes them in the same transaction: they cover
+all processes on all machines, and a killed process loses none. Only workers know lateness and
+duration; these are summed over the processes of a worker.
 """
 
 import logging
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
+from bide.engines import losses
 from bide.model.commands import Command, Count, Queues
 from bide.model.errors import InvalidArgument, StoreError
 from bide.model.identity import is_listed
@@ -29,13 +30,13 @@ __all__ = ["MetricsServer", "Workforce", "claim_metrics", "counts_of", "registry
 FLOW = {
     "put": "Messages stored.",
     "acked": "Messages done.",
-    "cancelled": "Messages taken back before somebody held them.",
-    "expired": "Messages that were too late to be worth a delivery.",
+    "cancelled": "Messages cancelled before a worker held them.",
+    "expired": "Messages that were too late to be delivered.",
     "purged": "Messages deleted.",
     "died": "Messages that became dead letters.",
-    "revived": "Dead letters that were made ready again.",
-    "retried": "Attempts that failed and were followed by another.",
-    "lapsed": "Leases that were over before they were settled.",
+    "revived": "Dead letters that were returned to the queue.",
+    "retried": "Failed attempts that were followed by another.",
+    "lapsed": "Leases that ended before their message was settled.",
 }
 STATES = ("delayed", "ready", "leased", "dead")
 
@@ -43,33 +44,33 @@ _log = logging.getLogger("bide.telemetry")
 
 
 class Asked(Protocol):
-    """What carries out a command and waits for the reply: a lane."""
+    """Executes a command and waits for the reply, as a lane does."""
 
     def call(self, command: Command, /) -> Reply:
-        """Carry it out."""
+        """Execute it."""
 
 
 class Workforce(Protocol):
-    """What is known about a worker's processes."""
+    """The processes of a worker."""
 
     @property
     def ready(self) -> int:
-        """How many are at work."""
+        """How many are ready."""
 
     @property
     def restarts(self) -> int:
-        """How many have died and were replaced."""
+        """How many died and were replaced."""
 
     def tallies(self) -> Mapping[str, Tally]:
-        """Return what they have done, by queue."""
+        """Return what they did, by queue."""
 
 
 def counts_of(lane: Asked, queues: Iterable[str] | None = None) -> dict[str, Counts]:
-    """Read how many messages of each queue are where, and what has become of the others.
+    """Read the counts of queues.
 
     Args:
-        lane: the way to the store.
-        queues: which; all that there are by default, but those that bide keeps for itself.
+        lane: the lane to the store.
+        queues: the queues; by default all but the internal ones of bide.
 
     Raises:
         StoreError: the store cannot be read.
@@ -92,12 +93,12 @@ def registry_of(
     *,
     now: Callable[[], float] = time.time,
 ) -> "CollectorRegistry":
-    """Return a registry whose metrics are read when they are asked for.
+    """Return a registry whose metrics are read at each scrape.
 
     Args:
         counts: reads the queues; see `counts_of`.
-        workforce: the processes whose deliveries are told as well.
-        now: Unix seconds.
+        workforce: the processes whose deliveries have metrics, too.
+        now: returns Unix seconds.
 
     Raises:
         InvalidArgument: prometheus_client is not installed.
@@ -106,8 +107,8 @@ def registry_of(
         >>> from prometheus_client import generate_latest
         >>> from bide.model.replies import Flow, Sizes
         >>> registry = registry_of(lambda: {"orders": Counts(Sizes(delayed=3), Flow(put=3))})
-        >>> print(generate_latest(registry).decode().splitlines()[5])
-        bide_queue_messages{queue="orders",state="delayed"} 3.0
+        >>> [line for line in generate_latest(registry).decode().split("\\n") if "delayed" in line]
+        ['bide_queue_messages{queue="orders",state="delayed"} 3.0']
     """
     try:
         from prometheus_client import CollectorRegistry
@@ -133,11 +134,11 @@ class _QueueCollector:
         self._now = now
 
     def describe(self) -> "list[Metric]":
-        """Promise nothing, so that registering reads no store."""
+        """Return nothing, so that registering does not read the store."""
         return []
 
     def collect(self) -> "Iterator[Metric]":
-        """Yield what the store says now; that it is away, if it does not answer."""
+        """Yield the metrics of the store; if it does not answer, only that it is down."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         up = GaugeMetricFamily("bide_store_up", "Whether the store answers.")
@@ -150,16 +151,24 @@ class _QueueCollector:
             return
         up.add_metric([], 1)
         yield up
+        lost = CounterMetricFamily(
+            "bide_store_changes_lost",
+            "Confirmed changes that the store no longer has, as far as this process knows.",
+            labels=["queue"],
+        )
+        for queue, count in losses.counted().items():
+            lost.add_metric([queue], count)
+        yield lost
         messages = GaugeMetricFamily(
             "bide_queue_messages", "Messages in the queue, by state.", labels=["queue", "state"]
         )
         oldest = GaugeMetricFamily(
             "bide_queue_oldest_overdue_seconds",
-            "For how long the oldest message that is due has waited; 0 when none is due.",
+            "For how long the oldest due message has waited; 0 if none is due.",
             labels=["queue"],
         )
         paused = GaugeMetricFamily(
-            "bide_queue_paused", "Whether nobody may claim.", labels=["queue"]
+            "bide_queue_paused", "Whether the queue is paused.", labels=["queue"]
         )
         for queue, counts in found.items():
             for state in STATES:
@@ -177,21 +186,21 @@ class _QueueCollector:
 
 
 class _DeliveryCollector:
-    """Tells what the processes of a worker have done."""
+    """Yields the metrics of the processes of a worker."""
 
     def __init__(self, workforce: Workforce) -> None:
         self._workforce = workforce
 
     def describe(self) -> "list[Metric]":
-        """Promise nothing."""
+        """Return nothing."""
         return []
 
     def collect(self) -> "Iterator[Metric]":
-        """Yield what has been done so far."""
+        """Yield the metrics of the deliveries so far."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         yield GaugeMetricFamily(
-            "bide_worker_processes", "Processes at work.", value=self._workforce.ready
+            "bide_worker_processes", "Processes that are ready.", value=self._workforce.ready
         )
         yield CounterMetricFamily(
             "bide_worker_restarts", "Processes that died and were replaced.",
@@ -199,13 +208,13 @@ class _DeliveryCollector:
         )  # fmt: skip
         tallies = self._workforce.tallies()
         ended = CounterMetricFamily(
-            "bide_deliveries", "Deliveries that have ended, by how.", labels=["queue", "outcome"]
+            "bide_deliveries", "Deliveries that ended, by outcome.", labels=["queue", "outcome"]
         )
         running = GaugeMetricFamily(
-            "bide_deliveries_running", "Handlers that run now.", labels=["queue"]
+            "bide_deliveries_running", "Handlers that are running.", labels=["queue"]
         )
         waiting = GaugeMetricFamily(
-            "bide_deliveries_waiting", "Messages claimed ahead, which wait for a place.",
+            "bide_deliveries_waiting", "Messages claimed ahead of a free handler.",
             labels=["queue"],
         )  # fmt: skip
         for queue, tally in tallies.items():
@@ -223,16 +232,16 @@ class _DeliveryCollector:
 
 
 def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
-    """Yield what was claimed, and how late; workers and servers have these alike.
+    """Yield the metrics of claims and their lateness, which workers and servers share.
 
     Args:
         tallies: by queue.
     """
     from prometheus_client.core import CounterMetricFamily
 
-    claims = CounterMetricFamily("bide_claims", "Claims that brought messages.", labels=["queue"])
+    claims = CounterMetricFamily("bide_claims", "Claims that returned messages.", labels=["queue"])
     claimed = CounterMetricFamily(
-        "bide_messages_claimed", "Messages that claims brought.", labels=["queue"]
+        "bide_messages_claimed", "Messages that claims returned.", labels=["queue"]
     )
     for queue, tally in tallies.items():
         claims.add_metric([queue], tally.claims)
@@ -240,8 +249,8 @@ def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
     yield from (claims, claimed)
     yield _histogram(
         "bide_delivery_lateness_seconds",
-        "From the due moment of a message to the start of its handler; of a claim by HTTP, to the "
-        "answer.",
+        "From the due time of a message to the start of its handler, or to the answer of a claim "
+        "over HTTP.",
         {queue: tally.lateness for queue, tally in tallies.items()},
     )
 
@@ -256,12 +265,12 @@ def _histogram(name: str, text: str, found: Mapping[str, Histogram]) -> "Metric"
 
 
 class MetricsServer:
-    """Answers HTTP with the metrics of a registry, in a thread of its own.
+    """Serves the metrics of a registry over HTTP, in a thread of its own.
 
     Args:
         registry: see `registry_of`.
-        port: 0 for any; `port` tells which once it is open.
-        host: at which address; by default only this machine reaches it.
+        port: 0 for any free port, which is in `port` after `open`.
+        host: the address to listen on; by default only this machine can connect.
     """
 
     def __init__(self, registry: "CollectorRegistry", port: int, host: str = "127.0.0.1") -> None:
@@ -271,10 +280,10 @@ class MetricsServer:
         self._running: tuple[WSGIServer, Thread] | None = None
 
     def open(self) -> None:
-        """Begin to answer.
+        """Start to serve.
 
         Raises:
-            InvalidArgument: the port is taken, or the address is not of this machine.
+            InvalidArgument: the port is in use, or the address is not of this machine.
         """
         from prometheus_client import start_http_server
 
@@ -293,7 +302,7 @@ class MetricsServer:
         self.close()
 
     def close(self) -> None:
-        """Answer no longer."""
+        """Stop serving."""
         if self._running is not None:
             server, thread = self._running
             server.shutdown()

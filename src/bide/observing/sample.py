@@ -1,4 +1,4 @@
-"""Samples of a store: how many messages are where, who works on them, and how late they are."""
+"""Samples of a store: counts of its queues, its workers, and how late deliveries are."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any, TypeVar
@@ -8,78 +8,78 @@ import msgspec
 from bide.model.commands import Command, Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page, Reply
-from bide.observing.heartbeat import read, together
+from bide.observing.heartbeat import read, total_lateness
 from bide.observing.tally import Histogram
 
-__all__ = ["Lateness", "Sample", "Worker", "answered", "look"]
+__all__ = ["Lateness", "Sample", "Worker", "run_steps", "take_sample"]
 
 R = TypeVar("R")
 
 HELD_MOST = 1_000
-"""How many held messages of a queue are looked at for each sample."""
+"""The maximum number of held messages of a queue that a sample reads."""
 
 REMEMBER = 60.0
-"""For how many seconds a worker is listed after it was last heard of."""
+"""Seconds for which a worker is listed after it was last seen."""
 
 
 class Worker(msgspec.Struct):
-    """Who holds messages, or says that they are at work."""
+    """A process that holds messages, or reports that it is alive."""
 
     holder: str
     """The name under which it claims."""
     held: dict[str, int] = {}
-    """How many messages of each queue that it holds or works on."""
+    """The number of messages that it holds, of each queue that it works on."""
     until: int | None = None
     """When the first of its leases lapses, in Unix milliseconds."""
     silent: int | None = None
-    """For how many milliseconds it has been overdue to say that it is there."""
+    """Milliseconds for which its report has been overdue."""
     seen: float = 0.0
-    """When it was last known to be there, by the clock of the sample."""
+    """When it was last seen, by the clock of the sample."""
 
     @property
     def holds(self) -> int:
-        """How many messages it holds."""
+        """The number of messages that it holds."""
         return sum(self.held.values())
 
 
 class Lateness(msgspec.Struct, frozen=True):
-    """How late deliveries began that were begun within the last minute, in seconds.
+    """How late the deliveries of the last minute began, in seconds.
 
-    A quantile is the upper bound of the bucket in which it lies: so late at most. `None`: later
-    than the last bound, which is half an hour.
+    A quantile is the upper bound of its bucket, so a maximum. `None`: later than the last bound,
+    half an hour.
     """
 
     p50: float | None
     p99: float | None
     count: int
-    """How many deliveries that is of."""
+    """The number of deliveries."""
 
     @classmethod
     def of(cls, histogram: Histogram) -> "Lateness":
-        """Return what a histogram says."""
+        """Return the quantiles of a histogram."""
         median, most = (histogram.quantile(share) for share in (0.5, 0.99))
         return cls(_finite(median), _finite(most), histogram.count)
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A store at one moment."""
+    """A store at one time."""
 
     moment: float
-    """In seconds, by a clock that only compares samples."""
+    """Seconds of any clock; only differences count."""
     queues: dict[str, Counts]
     workers: dict[str, Worker] = {}
     lateness: dict[str, Lateness] = {}
-    """By queue, where workers have told of any."""
+    """By queue, if workers reported any."""
     partly: bool = False
-    """Whether some queue has more held messages than were looked at."""
+    """Whether some queue has more held messages than were read."""
 
 
 Looking = Generator[Command, Any, R]
-"""Yields commands, is sent their replies, and returns what they tell."""
+"""Yields commands, receives their replies, and returns a result."""
 
 
-def answered(steps: Looking[R], ask: Callable[[Command], Reply]) -> R:
-    """Have each command of some steps carried out; return what they return."""
+def run_steps(steps: Looking[R], ask: Callable[[Command], Reply]) -> R:
+    """Execute each command of some steps; return their result."""
     try:
         command = next(steps)
         while True:
@@ -89,7 +89,7 @@ def answered(steps: Looking[R], ask: Callable[[Command], Reply]) -> R:
         return found
 
 
-def look(
+def take_sample(
     queues: Iterable[str],
     registers: Iterable[str],
     moment: float,
@@ -97,15 +97,15 @@ def look(
     wanted: Callable[[str], object] = lambda queue: True,
     present: Mapping[str, Collection[str]] | None = None,
 ) -> Looking[Sample]:
-    """Look at queues once: a count of each, and who works on them.
+    """Count each queue, and find the workers.
 
     Args:
-        queues: which.
-        registers: where workers say that they are there; see `bide.observing.heartbeat`.
-        moment: of the sample.
-        now: by the store's clock, in Unix milliseconds.
-        wanted: tells of which queues workers are to be told, were they ever put to or not.
-        present: who is known to be there besides, and on which queues.
+        queues: the queues to count.
+        registers: the queues with reports of workers; see `bide.observing.heartbeat`.
+        moment: the time of the sample.
+        now: the store's clock, in Unix milliseconds.
+        wanted: tells whether the workers of a queue are wanted, even if it does not exist yet.
+        present: other processes that are alive, and their queues.
     """
     found: dict[str, Counts] = {}
     workers: dict[str, Worker] = {}
@@ -132,7 +132,7 @@ def look(
                 _present(holder, filter(wanted, works_on), silent, workers, moment)
     lateness = {
         queue: Lateness.of(histogram)
-        for queue, histogram in together(rolls).items()
+        for queue, histogram in total_lateness(rolls).items()
         if wanted(queue)
     }
     return Sample(moment, found, workers, lateness, partly)
@@ -156,7 +156,7 @@ def _present(
 ) -> None:
     named = sorted(queues)
     if not named:
-        return  # it works on others alone
+        return  # it works on other queues
     worker = workers.setdefault(holder, Worker(holder, seen=moment - (silent or 0) / 1000))
     worker.silent = silent if worker.seen < moment else None
     worker.held = dict.fromkeys(named, 0) | worker.held

@@ -1,8 +1,8 @@
-"""OpenTelemetry spans: one for what is put, one for each handling, and the context between them.
+"""OpenTelemetry spans: one for each put, one for each handling, and the context between them.
 
-Only the API is used, and only when the program has imported it and set a provider; who has not,
-pays a look into a dictionary and at the time. The context travels in the headers of the message as
-W3C Trace Context, whatever the global propagator writes.
+Only the API is used, and only if the program has imported it and set a provider; otherwise the cost
+is one dictionary lookup and one clock reading. The context travels in the headers of the message
+as W3C Trace Context, even if the global propagator writes another format.
 """
 
 import sys
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 __all__ = ["API", "handling", "sending", "tracer"]
 
 API = "opentelemetry.trace"
-"""While this module is not loaded, nobody can have set a provider."""
+"""Until this module is loaded, no provider can be set."""
 
 PARENT = "traceparent"
 
 LOOK_AGAIN = 0.05
-"""After how many seconds a provider is looked for again; that costs a tenth of a put."""
+"""Seconds between two lookups of the provider; a lookup costs a tenth of a put."""
 
 _looked = -LOOK_AGAIN
-"""When there was none, by the monotonic clock."""
+"""When there was no provider, by the monotonic clock."""
 
 
-def tracer(*, anew: bool = False) -> "Tracer | None":
-    """Return what makes spans; `None` when nobody collects them.
+def tracer(*, force: bool = False) -> "Tracer | None":
+    """Return the tracer; `None` if no provider is set.
 
     A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
 
     Args:
-        anew: look for one, however short ago there was none.
+        force: look for a provider, even if there was none a moment ago.
     """
     global _looked
     api: Any = sys.modules.get(API)
-    if api is None or (not anew and time.monotonic() < _looked + LOOK_AGAIN):
+    if api is None or (not force and time.monotonic() < _looked + LOOK_AGAIN):
         return None
     provider = api.get_tracer_provider()
     if isinstance(provider, api.ProxyTracerProvider):
@@ -62,13 +62,13 @@ def _tracer_of(provider: "TracerProvider") -> "Tracer":
 
 @contextmanager
 def sending(made: "Tracer", command: Put) -> Iterator[Put]:
-    """Be within the span of a put; what it gives is to be put, with the context in its headers.
+    """Open the span of a put; yield the command with the context in the messages' headers.
 
-    A message that has a `traceparent` of its own keeps it.
+    A message that has its own `traceparent` keeps it.
 
     Args:
         made: see `tracer`.
-        command: as the caller made it.
+        command: the put of the caller.
     """
     from opentelemetry.propagate import inject
     from opentelemetry.trace import SpanKind
@@ -97,11 +97,11 @@ def sending(made: "Tracer", command: Put) -> Iterator[Put]:
 
 @contextmanager
 def handling(made: "Tracer", message: Message, lateness: float) -> Iterator["Span"]:
-    """Be within the span of one handling: a child of the put, and linked to it.
+    """Open the span of one handling: a child of the put, and linked to it.
 
     Args:
         made: see `tracer`.
-        message: what is handled.
+        message: the message that is handled.
         lateness: in seconds.
     """
     from opentelemetry.propagate import extract

@@ -1,4 +1,4 @@
-"""What one process has done on one queue, in numbers that add up with those of others."""
+"""What one process did on one queue, in numbers that can be added."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,24 +7,24 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["OUTCOMES", "Histogram", "Tally", "added"]
+__all__ = ["OUTCOMES", "Histogram", "Tally", "total"]
 
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 1800.0,
 )  # fmt: skip
-"""Upper bounds of the buckets in seconds, for lateness and duration alike."""
+"""Upper bounds of the buckets in seconds, for lateness and duration."""
 
 MOST = 1 << 53
-"""The largest number that a histogram from elsewhere may have."""
+"""The largest number that a histogram from another process may have."""
 
 OUTCOMES = ("acked", "discarded", "retried", "dead", "released", "lost")
-"""How a delivery ends: done, no longer wanted, to be tried again, a dead letter, handed back
-untouched, or over without us because the lease was."""
+"""How a delivery ends: done, no longer wanted, failed and retried, dead, returned without an
+attempt, or lost because its lease ended."""
 
 
 class Histogram(msgspec.Struct, gc=False, array_like=True):
-    """How many values fell between which bounds.
+    """How many values are in each bucket.
 
     Example:
         >>> lateness = Histogram()
@@ -54,7 +54,7 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
         self.sum += sum(values)
 
     def check(self) -> None:
-        """Check a histogram that came from elsewhere.
+        """Check a histogram of another process.
 
         Raises:
             InvalidArgument: it has other buckets than this version, or an impossible number.
@@ -68,11 +68,11 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """The number of values."""
         return sum(self.buckets)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Return upper bounds, as Prometheus writes them, with how many values are within."""
+        """Return upper bounds, as Prometheus writes them, each with the number of values within."""
         found, total = [], 0
         for bound, count in zip((*BOUNDS, None), self.buckets, strict=True):
             total += count
@@ -80,9 +80,9 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
         return found
 
     def quantile(self, share: float) -> float | None:
-        """Return the upper bound of the bucket that holds this quantile; infinity past the last.
+        """Return the upper bound of the bucket with this quantile; infinity past the last bound.
 
-        `None` when nothing was counted.
+        `None` if there are no values.
         """
         wanted, total = share * self.count, 0
         for bound, count in zip((*BOUNDS, float("inf")), self.buckets, strict=True):
@@ -92,39 +92,39 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
         return None
 
     def plus(self, other: "Histogram") -> "Histogram":
-        """Return both together."""
+        """Return the sum of both."""
         pairs = zip(self.buckets, other.buckets, strict=True)
         return Histogram([mine + theirs for mine, theirs in pairs], self.sum + other.sum)
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return what has come since an earlier state of this one."""
+        """Return what was added since an earlier state."""
         pairs = zip(self.buckets, earlier.buckets, strict=True)
         return Histogram([now - then for now, then in pairs], self.sum - earlier.sum)
 
 
 class Tally(msgspec.Struct, gc=False):
-    """What was done on a queue since the process began; `running` and `waiting` are of now."""
+    """What was done on a queue since the process started; `running` and `waiting` are current."""
 
     claims: int = 0
-    """How many claims brought messages."""
+    """Claims that returned messages."""
     claimed: int = 0
-    """How many messages they brought."""
+    """Messages that they returned."""
     outcomes: dict[str, int] = {}
-    """How deliveries have ended: see `OUTCOMES`."""
+    """Deliveries by how they ended; see `OUTCOMES`."""
     lateness: Histogram = msgspec.field(default_factory=Histogram)
-    """From the due moment to the start of the handler."""
+    """From the due time to the start of the handler."""
     duration: Histogram = msgspec.field(default_factory=Histogram)
     """How long handlers ran."""
     running: int = 0
     waiting: int = 0
-    """Claimed, and waiting for a place."""
+    """Claimed, and waiting for a free handler."""
 
     def ended(self, outcome: str, count: int = 1) -> None:
-        """Count deliveries that have ended in the same way."""
+        """Count deliveries that ended in the same way."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
 
     def plus(self, other: "Tally") -> "Tally":
-        """Return both together."""
+        """Return the sum of both."""
         names = self.outcomes | other.outcomes
         return Tally(
             self.claims + other.claims,
@@ -137,12 +137,12 @@ class Tally(msgspec.Struct, gc=False):
         )
 
     def ceased(self) -> "Tally":
-        """Return what stays true once the process has ended."""
+        """Return what remains true after the end of the process."""
         return msgspec.structs.replace(self, running=0, waiting=0)
 
 
-def added(tallies: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
-    """Return the tallies of several processes together, by queue."""
+def total(tallies: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
+    """Return the sum of the tallies of several processes, by queue."""
     together: dict[str, Tally] = {}
     for one in tallies:
         for queue, tally in one.items():

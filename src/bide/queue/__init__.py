@@ -1,8 +1,8 @@
 """The queue as programs use it: `Queue` for threads, `AsyncQueue` for event loops."""
 
 from bide.queue.aio import AsyncQueue
-from bide.queue.answers import Audit, Forecast
 from bide.queue.delivery import AsyncDelivery, Delivery
+from bide.queue.results import Audit, Forecast
 from bide.queue.sync import Queue
 from bide.queue.transfer import Imported
 

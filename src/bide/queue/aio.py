@@ -5,14 +5,24 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from bide.model.commands import Configure, Count
+from bide.model.commands import Configure, Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
-from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Page, Settings
-from bide.queue.answers import Audit, Forecast, in_parts, stored
+from bide.model.replies import (
+    Claimed,
+    Counts,
+    Deleted,
+    Forecasted,
+    Found,
+    Outcome,
+    Outcomes,
+    Page,
+    Settings,
+)
 from bide.queue.base import AsyncBase
 from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.delivery import AsyncDelivery, leases
+from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
 
@@ -56,9 +66,9 @@ class AsyncQueue(AsyncBase):
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        command = self._builder.put_one(message, on_conflict, if_version, self._clock.now())
-        reply = await self._do(Outcomes, command)
-        return stored(reply.outcomes[0], on_conflict)
+        command = self._builder.put_one(message, on_conflict, if_version)
+        outcome = (await self._do(Outcomes, command)).outcomes[0]
+        return must_be_new(outcome) if on_conflict == "raise" else outcome
 
     async def put_many(
         self,
@@ -77,7 +87,7 @@ class AsyncQueue(AsyncBase):
             body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
             group=group,
         )  # fmt: skip
-        command = self._builder.put_many(messages, shared, on_conflict, self._clock.now())
+        command = self._builder.put_many(messages, shared, on_conflict)
         if not command.items:
             if not self._users:
                 raise self._was_closed()
@@ -130,8 +140,7 @@ class AsyncQueue(AsyncBase):
         if_version: str | None = None,
     ) -> Outcome:
         """Async form of `Queue.reschedule`."""
-        now = self._clock.now()
-        command = self._builder.reschedule([id], delay, at, if_due, now, if_version)
+        command = self._builder.reschedule([id], delay, at, if_due, if_version)
         return (await self._do(Outcomes, command)).outcomes[0]
 
     async def get(self, id: str) -> Message | None:
@@ -192,7 +201,9 @@ class AsyncQueue(AsyncBase):
         self, deliveries: Sequence[AsyncDelivery], delay: Duration = 0, reason: str = ""
     ) -> list[Outcome]:
         """Async form of `Queue.retry`."""
-        return await self._settle(deliveries, self._retrying(deliveries, delay, reason))
+        return await self._settle(
+            deliveries, self._builder.retry(leases(deliveries), delay, reason)
+        )
 
     async def bury(self, deliveries: Sequence[AsyncDelivery], reason: str = "") -> list[Outcome]:
         """Async form of `Queue.bury`."""
@@ -244,9 +255,7 @@ class AsyncQueue(AsyncBase):
         return [
             outcome
             for part in in_parts(chosen)
-            for outcome in (
-                await self._do(Outcomes, self._builder.revive(part, delay, self._clock.now()))
-            ).outcomes
+            for outcome in (await self._do(Outcomes, self._builder.revive(part, delay))).outcomes
         ]
 
     async def pause(self) -> None:
@@ -260,6 +269,10 @@ class AsyncQueue(AsyncBase):
     async def purge(self, *, state: State, before: Moment | None = None) -> int:
         """Async form of `Queue.purge`."""
         return await self._repeat(self._builder.purge(state, before))
+
+    async def delete(self) -> bool:
+        """Async form of `Queue.delete`."""
+        return deleted(self.name, await self._do(Deleted, Delete(self.name)))
 
     async def export(self) -> AsyncIterator[str]:
         """Async form of `Queue.export`."""

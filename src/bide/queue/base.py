@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,16 +16,16 @@ from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Retry, Scan
+from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.identity import check_name
 from bide.model.message import Message
 from bide.model.moments import Duration, milliseconds
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
-from bide.observing.spans import sending, tracer
-from bide.queue.answers import held
+from bide.observing.spans import API, sending, tracer
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.delivery import AsyncDelivery, Delivery, Held, leases, mark_settled
+from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
+from bide.queue.results import held
 
 __all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all"]
 
@@ -107,9 +108,6 @@ class BaseQueue:
         """Return what sets what the constructor was told; sent once, before the first change."""
         return Configure(self.name, keep=keep)
 
-    def _retrying(self, deliveries: Sequence[Held], delay: Duration, reason: str) -> Retry:
-        return self._builder.retry(leases(deliveries), delay, reason, self._clock.now())
-
     def _was_closed(self) -> Closed:
         return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
@@ -154,7 +152,7 @@ class BlockingBase(BaseQueue):
         if self._keep is not None and not command.only_reads:
             self._lane.call(self._configuration(self._keep), self)
             self._keep = None
-        if type(command) is Put and (spans := tracer()) is not None:
+        if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
             with sending(spans, command) as traced:
                 reply = self._lane.call(traced, self)
         else:
@@ -225,7 +223,7 @@ class AsyncBase(BaseQueue):
         if self._keep is not None and not command.only_reads:
             await self._lane.acall(self._configuration(self._keep), self)
             self._keep = None
-        if type(command) is Put and (spans := tracer()) is not None:
+        if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
             with sending(spans, command) as traced:
                 reply = await self._lane.acall(traced, self)
         else:

@@ -15,8 +15,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_id, new_ids
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
 from bide.model.message import STATES, Item, NewMessage, State
-from bide.model.moments import LATEST, Duration, Moment, milliseconds, unix
-from bide.model.options import check_options
+from bide.model.moments import Duration, Moment, milliseconds, unix, when
+from bide.model.options import DEFAULTS, check_options, values_of
 from bide.queue.values import (
     OnConflict,
     checked_version,
@@ -29,14 +29,8 @@ from bide.queue.values import (
 )
 
 __all__ = [
-    "ID_OR_RULE",
-    "CommandBuilder",
-    "OnConflict",
-    "one_or_several",
-    "own_name",
-    "wait_seconds",
-    "when",
-]
+    "ID_OR_RULE", "CommandBuilder", "OnConflict", "one_or_several", "own_name", "wait_seconds",
+]  # fmt: skip
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
 
@@ -78,9 +72,7 @@ class CommandBuilder:
             raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")
         self.max_body = max_body
 
-    def put_many(
-        self, messages: Iterable[Any], shared: NewMessage, on_conflict: str, now: int
-    ) -> cmd.Put:
+    def put_many(self, messages: Iterable[Any], shared: NewMessage, on_conflict: str) -> cmd.Put:
         """Return the command that puts messages, and bodies as messages with what they share."""
         if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
             kind = type(messages).__name__
@@ -90,40 +82,25 @@ class CommandBuilder:
             )
         listed = list(messages)
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
-            return self.put([_as_message(each, shared) for each in listed], on_conflict, now)
+            return self.put([_as_message(each, shared) for each in listed], on_conflict)
         ids = new_ids(len(listed))
-        same = _behind_body(self.item(shared, "", now))
+        same = _behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
         return cmd.Put(self.queue, items, policy_of_many(on_conflict))
 
-    def put(
-        self, messages: Iterable[NewMessage], on_conflict: str = "keep", now: int = 0
-    ) -> cmd.Put:
-        """Return the command that puts messages; `now` (Unix ms) only bounds their delays."""
+    def put(self, messages: Iterable[NewMessage], on_conflict: str = "keep") -> cmd.Put:
+        """Return the command that puts messages."""
         policy = policy_of_many(on_conflict)
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
-        items: list[Item] = []
-        last: object = None
-        same: tuple[Any, ...] | None = None
-        for message in listed:
-            id = next(fresh) if message.id is None else check_name(message.id)
-            said = _all_but_body(message)
-            if said == last and type(message.body) in _SIMPLE:  # checked for the one before
-                if same is None:
-                    same = _behind_body(items[-1])
-                data, is_json = bodies.encode(message.body, self.max_body)
-                items.append(Item(id, data, is_json, *same))
-                continue
-            items.append(self.item(message, id, now))
-            last, same = said, None
+        items = [
+            self.item(message, next(fresh) if message.id is None else None) for message in listed
+        ]
         return cmd.Put(self.queue, items, policy)
 
-    def put_one(
-        self, message: NewMessage, on_conflict: str, if_version: str | None, now: int
-    ) -> cmd.Put:
+    def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
         """Return the command that puts one message; its body may be a whole `NewMessage`."""
         if isinstance(message.body, NewMessage):
             if _all_but_body(message) != _all_but_body(NewMessage(None)) or message.id is not None:
@@ -132,31 +109,42 @@ class CommandBuilder:
                     "put(message) without others"
                 )
             message = message.body
-        id = message.id
-        item = self.item(message, new_id() if id is None else check_name(id), now)
+        item = self.item(message)
         policy = "keep" if on_conflict == "keep" else policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
-        if id is None or on_conflict != "replace":
+        if message.id is None or on_conflict != "replace":
             raise InvalidArgument(
                 f"if_version={if_version!r} is for replacing what you saw: add its id and "
                 'on_conflict="replace"'
             )
         return cmd.Put(self.queue, [item], policy, checked_version(if_version))
 
-    def item(self, message: NewMessage, id: str, now: int, *, decoded: bool = False) -> Item:
-        """Return one message as the store takes it; `id` is checked already.
+    def item(self, message: NewMessage, id: str | None = None, *, decoded: bool = False) -> Item:
+        """Return one message as the store takes it.
 
-        `decoded`: the body was decoded from JSON, see `bodies.encode`.
+        Args:
+            message: as the user wrote it.
+            id: a valid id; by default that of the message, or a new one.
+            decoded: the body was decoded from JSON, see `bodies.encode`.
         """
         body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             refuse_whole(body)
         data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
-        moment, ms = when(message.delay, message.at, now)
+        at, delay = message.at, message.delay
+        if at is not None or delay is not None:
+            moment, ms = when(delay, at)
+        else:
+            moment, ms = None, 0
+        if id is None:
+            id = new_id() if message.id is None else check_name(message.id)
+        expires = message.expires
+        if headers is None and expires is None and values_of(message) == DEFAULTS:
+            return Item(id, data, is_json, moment, ms)
         return Item(
             id, data, is_json, moment, ms, **check_options(message),
-            expires=None if message.expires is None else lasting(message.expires),
+            expires=None if expires is None else lasting(expires),
             headers=None if headers is None else headers_of(headers),
         )  # fmt: skip
 
@@ -218,13 +206,12 @@ class CommandBuilder:
         delay: Duration | None,
         at: Moment | None,
         if_due: Moment | None,
-        now: int,
         if_version: str | None = None,
     ) -> cmd.Reschedule:
         """Return the command that moves messages to another moment."""
         if delay is None and at is None:
             raise InvalidArgument("reschedule needs the new moment: delay= or at=")
-        moment, ms = when(delay, at, now)
+        moment, ms = when(delay, at)
         due = None if if_due is None else unix(if_due, "if_due")
         version = None if if_version is None else checked_version(if_version)
         return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due, version)
@@ -249,11 +236,9 @@ class CommandBuilder:
         """Return the command that acks."""
         return cmd.Ack(self.queue, list(leases))
 
-    def retry(
-        self, leases: Sequence[cmd.Lease], delay: Duration, reason: str, now: int = 0
-    ) -> cmd.Retry:
+    def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
         """Return the command that gives messages back to be tried again."""
-        return cmd.Retry(self.queue, list(leases), when(delay, None, now)[1], text_of(reason))
+        return cmd.Retry(self.queue, list(leases), when(delay, None)[1], text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
         """Return the command that hands messages back untouched."""
@@ -309,9 +294,9 @@ class CommandBuilder:
         """Return the command that looks a message up."""
         return cmd.Find(self.queue, [check_name(id)])
 
-    def revive(self, ids: Sequence[str], delay: Duration, now: int = 0) -> cmd.Revive:
+    def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, _ids(ids), when(delay, None, now)[1])
+        return cmd.Revive(self.queue, _ids(ids), when(delay, None)[1])
 
 
 def check_state(state: str) -> State:
@@ -323,25 +308,6 @@ def check_state(state: str) -> State:
     if state not in STATES:
         raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
     return state
-
-
-def when(delay: Duration | None, at: Moment | None, now: int) -> tuple[int | None, int]:
-    """Return the moment, or else the delay, in milliseconds.
-
-    Raises:
-        InvalidArgument: when both are given, or the moment is past the year 2100.
-    """
-    if at is not None:
-        if delay is not None:
-            raise InvalidArgument("give delay= or at=, not both")
-        return unix(at), 0
-    if delay is None:
-        return None, 0
-    ms = milliseconds(delay)
-    if now + ms > LATEST:
-        hint = "" if isinstance(delay, str) else "; are those seconds?"
-        raise InvalidArgument(f"delay={delay!r} ends past the year 2100{hint}")
-    return None, ms
 
 
 def wait_seconds(wait: Duration | None) -> float | None:

@@ -1,4 +1,4 @@
-"""A delivery: a message in the hands of one worker, for as long as its lease lasts."""
+"""A delivery: a message that one worker holds until its lease ends."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ __all__ = ["AsyncDelivery", "Delivery", "Held", "leases", "mark_settled"]
 
 
 class Held:
-    """What both kinds of delivery have in common."""
+    """What both kinds of delivery share."""
 
     __slots__ = ("claimed", "message", "settled", "token")
 
@@ -48,13 +48,13 @@ class Held:
 
     @property
     def lateness(self) -> float:
-        """How long after its due moment it was claimed, in seconds."""
+        """How long after its due time it was claimed, in seconds."""
         return (self.claimed - self.message.due) / 1000
 
     @property
     def lease(self) -> Lease:
-        """What the store knows this delivery by."""
-        return Lease(self.message.id, self.token)
+        """The lease, as the store knows it."""
+        return Lease(self.message.id, self.token, self.message.secret)
 
     def __repr__(self) -> str:
         return (
@@ -63,7 +63,7 @@ class Held:
 
 
 def leases(deliveries: Sequence[Held]) -> list[Lease]:
-    """Return what the store knows deliveries by.
+    """Return the leases of deliveries.
 
     Raises:
         InvalidArgument: these are no deliveries.
@@ -72,7 +72,7 @@ def leases(deliveries: Sequence[Held]) -> list[Lease]:
         kind = type(deliveries).__name__
         raise InvalidArgument(f"this takes a list of deliveries, not a {kind}: list(...) makes one")
     try:
-        return [Lease(delivery.message.id, delivery.token) for delivery in deliveries]
+        return [delivery.lease for delivery in deliveries]
     except (AttributeError, TypeError):
         raise InvalidArgument(_no_deliveries(deliveries)) from None
 
@@ -98,9 +98,9 @@ def mark_settled(deliveries: Sequence[Held], outcomes: Sequence[Outcome]) -> Non
 
 
 class Delivery(Held):
-    """A message in your hands. Say what became of it before the lease is over.
+    """A claimed message. Settle it (ack, retry, bury or release) before its lease is over.
 
-    Each of the methods raises `LeaseLost` when the lease is over: nothing was changed then.
+    Each method raises `LeaseLost` if the lease is over; nothing was changed then.
     """
 
     __slots__ = ("_queue",)
@@ -113,30 +113,30 @@ class Delivery(Held):
         self._queue = queue
 
     def ack(self) -> None:
-        """It is done: the message leaves the queue."""
+        """Acknowledge the message: it is done and leaves the queue."""
         self._queue._settle_one(self, self._queue._builder.ack([self.lease]), "acked")
 
     def retry(self, delay: Duration = 0, reason: str = "") -> None:
-        """Try again later; the last attempt makes it a dead letter instead.
+        """Return the message for another attempt; after the last one it is a dead letter.
 
         Args:
-            delay: how long from now.
-            reason: what went wrong; the message remembers it.
+            delay: how long from now until it is due.
+            reason: what went wrong; stored with the message.
         """
-        command = self._queue._retrying([self], delay, reason)
+        command = self._queue._builder.retry([self.lease], delay, reason)
         self._queue._settle_one(self, command, "retried")
 
     def bury(self, reason: str = "") -> None:
-        """Set the message aside as a dead letter, to be looked at by people."""
+        """Make the message a dead letter."""
         command = self._queue._builder.bury([self.lease], reason)
         self._queue._settle_one(self, command, "buried")
 
     def release(self) -> None:
-        """Hand it back untouched: it is ready at once, and no attempt is counted."""
+        """Return the message: it is ready at once, and no attempt is counted."""
         self._queue._settle_one(self, self._queue._builder.release([self.lease]), "released")
 
     def extend(self, lease: Duration = 30) -> None:
-        """Hold it for longer: the lease lapses `lease` from now."""
+        """Extend the lease: it ends `lease` from now."""
         command = self._queue._builder.extend([self.lease], lease)
         self._queue._settle_one(self, command, "extended", settles=False)
 
@@ -156,7 +156,7 @@ class AsyncDelivery(Held):
 
     async def retry(self, delay: Duration = 0, reason: str = "") -> None:
         """Async form of `Delivery.retry`."""
-        command = self._queue._retrying([self], delay, reason)
+        command = self._queue._builder.retry([self.lease], delay, reason)
         await self._queue._settle_one(self, command, "retried")
 
     async def bury(self, reason: str = "") -> None:

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, overload
 
-from bide.model.commands import Configure, Count
+from bide.model import replies
+from bide.model.commands import Configure, Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.moments import Duration, Moment
-from bide.model.replies import Claimed, Counts, Forecasted, Found, Outcome, Outcomes, Settings
-from bide.queue.answers import Audit, Forecast, in_parts, stored
+from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.queue.base import BlockingBase
 from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.delivery import Delivery, leases
+from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
 
@@ -59,39 +60,38 @@ class Queue(BlockingBase):
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
     ) -> Outcome:
-        """Store a message until its moment. When this returns, the message is safe.
+        """Store a message until it is due. Once this returns, the message is safe.
 
         Args:
             body: any JSON value, or bytes; or a `NewMessage`, which has its own options.
             delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
-            at: the moment at which it is due, instead: an aware `datetime`, or Unix seconds. A
-                moment in the past is due at once. With neither it is due at once.
-            id: a name of your own, 1 to 512 bytes; made up when missing.
-            priority: 0 to 255; of what is due, higher goes out first.
-            expires: how long after its due moment it is still worth delivering.
-            attempts: how often it is handed out at most before it becomes a dead letter.
+            at: the due time instead: an aware `datetime`, or Unix seconds. A time in the past is
+                due at once, as is a message with neither.
+            id: your own name for it, 1 to 512 bytes; generated when missing.
+            priority: 0 to 255; among due messages, higher goes first.
+            expires: how long after its due time it is still worth delivering.
+            attempts: how often it is delivered at most before it becomes a dead letter.
             group: a name that several messages share, to cancel them together.
             headers: text that travels beside the body.
-            on_conflict: if the id is there already: "keep" what is there, "replace" it while nobody
-                holds it, or "raise".
-            if_version: with "replace": only what still is as you saw it, by its `Message.version`;
-                nothing new is stored then.
+            on_conflict: if the id exists: "keep" the message, "replace" it unless a worker holds
+                it, or "raise".
+            if_version: with "replace": only the message that you saw, by its `Message.version`.
 
         Returns:
-            The outcome: its `id` and `due`, and whether it was stored; if not, the state of the
-            message that was there before.
+            The outcome: `id`, `due`, and whether it was stored; if not, the state of the message
+            that exists.
 
         Raises:
-            InvalidArgument: an argument cannot be; the error says which, why, and what helps.
-            AlreadyExists: the id is there already, with `on_conflict="raise"`.
+            InvalidArgument: an argument is invalid; the error names it, the reason and the fix.
+            AlreadyExists: the id exists, with `on_conflict="raise"`.
         """
         message = NewMessage(
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
-        command = self._builder.put_one(message, on_conflict, if_version, self._clock.now())
-        reply = self._do(Outcomes, command)
-        return stored(reply.outcomes[0], on_conflict)
+        command = self._builder.put_one(message, on_conflict, if_version)
+        outcome = (self._do(Outcomes, command)).outcomes[0]
+        return must_be_new(outcome) if on_conflict == "raise" else outcome
 
     def put_many(
         self,
@@ -108,18 +108,17 @@ class Queue(BlockingBase):
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
-            messages: `NewMessage` objects, each with its own options; or plain bodies, which take
-                the options given here.
+            messages: `NewMessage` objects, each with its own options, or plain bodies.
             delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
-            on_conflict: for ids that are there already: "keep" or "replace".
+            on_conflict: if an id exists: "keep" or "replace".
 
-        Returns one outcome a message, in their order.
+        Returns one outcome per message, in their order.
         """
         shared = NewMessage(
             body=None, delay=delay, at=at, priority=priority, expires=expires, attempts=attempts,
             group=group,
         )  # fmt: skip
-        command = self._builder.put_many(messages, shared, on_conflict, self._clock.now())
+        command = self._builder.put_many(messages, shared, on_conflict)
         if not command.items:
             if not self._users:
                 raise self._was_closed()
@@ -150,20 +149,20 @@ class Queue(BlockingBase):
         before: Moment | None = None,
         dry_run: bool = False,
     ) -> Outcome | int:
-        """Take a message back before somebody holds it; or all of a group, or of a span of time.
+        """Cancel a message that no worker holds; or all of a group, or of a time span.
 
         Args:
             id: of the message.
-            if_due: only while it is still due at this moment, so that you cancel what you saw.
-            if_version: only while nobody has edited or moved it, by its `Message.version`.
-            group: instead of an id: all messages of this group that nobody holds,
-            after: and that fall due at this moment or later,
-            before: and that fall due before this moment.
+            if_due: only if this is still its due time.
+            if_version: only the version that you saw, by its `Message.version`.
+            group: instead of an id: all messages of this group that no worker holds,
+            after: and that are due at this time or later,
+            before: and that are due before this time.
             dry_run: only count them.
 
         Returns:
-            By id an `Outcome`: true when the message is gone for good, else it says where it is.
-            By group or span, how many were cancelled, 1,000 in each commit.
+            By id an `Outcome`: true if the message is gone for good, else it says where it is. By
+            group or span, how many were cancelled, 1,000 in each commit.
         """
         command = self._builder.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
@@ -173,7 +172,7 @@ class Queue(BlockingBase):
         return self._do(Outcomes, command).outcomes[0]
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
-        """Take messages back by id, with one commit. One outcome an id, as for `cancel`."""
+        """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
         return self._do(Outcomes, self._builder.cancel(ids, None)).outcomes
 
     def reschedule(
@@ -185,28 +184,26 @@ class Queue(BlockingBase):
         if_due: Moment | None = None,
         if_version: str | None = None,
     ) -> Outcome:
-        """Move a message that nobody holds to another moment.
+        """Change when a message is due that no worker holds.
 
         Args:
             id: of the message.
             delay: how long from now until it is due.
-            at: the moment at which it is due, instead.
-            if_due: only while it is still due at this moment.
-            if_version: only while nobody has edited or moved it, by its `Message.version`.
+            at: the due time instead.
+            if_due, if_version: as for `cancel`.
 
         Returns:
-            The outcome: true when it was moved; otherwise it says where the message is.
+            The outcome: true if it was changed, else it says where the message is.
         """
-        now = self._clock.now()
-        command = self._builder.reschedule([id], delay, at, if_due, now, if_version)
+        command = self._builder.reschedule([id], delay, at, if_due, if_version)
         return self._do(Outcomes, command).outcomes[0]
 
     def get(self, id: str) -> Message | None:
-        """Look at a message; `None` if there is none of this id."""
+        """Read a message; `None` if there is none with this id."""
         return self._do(Found, self._builder.find(id)).messages[0]
 
     def peek(self, count: int = 10) -> list[Message]:
-        """Look at what goes out next, without taking it: what is ready, then what falls due."""
+        """Read the messages that are delivered next, without claiming them."""
         command = self._builder.scan("next", None, None, None, count)
         return list(islice(self._walk(command), count))
 
@@ -219,14 +216,15 @@ class Queue(BlockingBase):
         before: Moment | None = None,
         page: int = 500,
     ) -> Iterator[Message]:
-        """Look at any number of messages, lazily, in flat memory, beside those who work.
+        """Read any number of messages, lazily, in flat memory, without blocking workers.
 
         Args:
             state: only messages in this state, in its order (delayed: by due time). With none, all
-                messages in no order; one that moves meanwhile may come twice, none is missed.
+                messages in no order; one that moves meanwhile may come twice. None is missed,
+                except one that moves during a scan by `after` or `before`.
             group: only those of this group,
-            after: that are due at this moment or later,
-            before: that are due before this moment.
+            after: that are due at this time or later,
+            before: that are due before this time.
             page: how many are read at a time.
         """
         return self._walk(self._builder.scan(state, group, after, before, page))
@@ -234,15 +232,15 @@ class Queue(BlockingBase):
     def claim(
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30
     ) -> list[Delivery]:
-        """Take up to `count` due messages, each for the length of a lease.
+        """Claim up to `count` due messages, each for the length of a lease.
 
         Args:
             count: how many at most.
-            wait: how long to wait for the first one to fall due; by default not at all.
-            lease: after so long without an ack they go to somebody else.
+            wait: how long to wait for the first due message; by default not at all.
+            lease: after so long without an ack they go to another worker.
 
         Returns:
-            What is due, weightiest first, then oldest; an empty list if nothing was due in time.
+            Deliveries: highest priority first, then oldest; empty if nothing was due in time.
         """
         command = self._builder.claim(count, lease, self._holder)
         reply = self._do(Claimed, command, wait_seconds(wait))
@@ -251,19 +249,19 @@ class Queue(BlockingBase):
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
     ) -> "Take":
-        """Take one message, to be used in a `with` block.
+        """Claim one message for the length of a `with` block.
 
-        The block waits until a message is due. Leaving it acks the message; an exception in it has
-        the message tried again. Both are left to you if you settle the delivery yourself.
+        The block begins when a message is due. Its end acks the message, an exception retries it,
+        unless you settled the delivery yourself.
 
         Args:
             wait: how long to wait for a message; by default for ever.
-            lease: after so long the message goes to somebody else.
-            retry: how long to wait before the next attempt after an exception.
+            lease: after so long the message goes to another worker.
+            retry: the delay before the next attempt after an exception.
 
         Raises:
-            Empty: on entering, when nothing fell due in time.
-            LeaseLost: on leaving, when the lease was over before the block was.
+            Empty: on entering, nothing was due in time.
+            LeaseLost: on leaving, the lease was over before the block.
 
         Example:
             >>> orders = Queue("orders", "memory://")
@@ -276,18 +274,14 @@ class Queue(BlockingBase):
         return Take(self, float("inf") if seconds is None else seconds, lease, retry)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
-        """Ack many deliveries with one commit.
-
-        Returns:
-            One outcome each: true when it was acked, false when its lease was over.
-        """
+        """Ack many deliveries with one commit; the outcome is false where the lease was over."""
         return self._settle(deliveries, self._builder.ack(leases(deliveries)))
 
     def retry(
         self, deliveries: Sequence[Delivery], delay: Duration = 0, reason: str = ""
     ) -> list[Outcome]:
-        """Have many deliveries tried again with one commit; see `Delivery.retry`."""
-        return self._settle(deliveries, self._retrying(deliveries, delay, reason))
+        """Retry many deliveries with one commit; see `Delivery.retry`."""
+        return self._settle(deliveries, self._builder.retry(leases(deliveries), delay, reason))
 
     def bury(self, deliveries: Sequence[Delivery], reason: str = "") -> list[Outcome]:
         """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
@@ -300,12 +294,12 @@ class Queue(BlockingBase):
     def release(
         self, what: str | Sequence[Delivery], *, reason: str | None = None
     ) -> Outcome | list[Outcome]:
-        """Hand many deliveries back with one commit; or end the lease of a message by its id.
+        """Return many deliveries with one commit; or end the lease of a message by its id.
 
         Args:
-            what: deliveries, as for `Delivery.release`; or the id of a message that a worker holds
-                and does not give back. That counts as a failed attempt: it is ready again, or dead.
-            reason: for an id: what the message remembers; "released by NAME" when missing.
+            what: deliveries, as for `Delivery.release`; or the id of a message whose worker does
+                not return it. That counts as a failed attempt: it is ready again, or dead.
+            reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
             command = self._builder.end_lease(what, reason, self._holder or own_name())
@@ -313,41 +307,35 @@ class Queue(BlockingBase):
         return self._settle(what, self._builder.release(leases(what)))
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration = 30) -> list[Outcome]:
-        """Hold many deliveries for longer with one commit; see `Delivery.extend`."""
+        """Extend many leases with one commit; see `Delivery.extend`."""
         return self._do(Outcomes, self._builder.extend(leases(deliveries), lease)).outcomes
 
     def counts(self) -> Counts:
-        """Count the messages in each state, and what has become of all others."""
+        """Count the messages in each state, and all changes since the queue exists."""
         return self._do(Counts, Count(self.name))
 
     def audit(self) -> Audit:
-        """Check that everything that was put is accounted for, on the live store.
-
-        Returns:
-            The audit: true when it adds up, else with its `problems`. Reads every message.
-        """
+        """Check, on the live store, that every message is accounted for. Reads all of them."""
         return Audit.of(self.name, self._do(Counts, Count(self.name, recount=True)))
 
     def forecast(self, bucket: Duration = "1m", horizon: Duration = "1h") -> Forecast:
-        """Count how many messages fall due when, without listing them.
+        """Count how many messages fall due when, without reading them.
 
         Args:
             bucket: the length of a span.
             horizon: how far to look ahead; later messages are counted together.
         """
         command = self._builder.forecast(bucket, horizon)
-        return Forecast.of(self._do(Forecasted, command), command.bucket)
+        return Forecast.of(self._do(replies.Forecasted, command), command.bucket)
 
     def dead(self) -> Iterator[Message]:
-        """Look at the dead letters, oldest first; the same as `scan("dead")`."""
+        """Read the dead letters, oldest first: `scan("dead")`."""
         return self.scan("dead")
 
     def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> list[Outcome]:
-        """Have dead letters delivered again, with all attempts before them.
+        """Return dead letters (by default all) to the queue, due after `delay`.
 
-        Args:
-            ids: which; all of them when missing.
-            delay: how long from now until they are due.
+        They get all their attempts again.
         """
         if ids is None:
             ids = [message.id for message in self.dead()]
@@ -355,13 +343,11 @@ class Queue(BlockingBase):
         return [
             outcome
             for part in in_parts(chosen)
-            for outcome in self._do(
-                Outcomes, self._builder.revive(part, delay, self._clock.now())
-            ).outcomes
+            for outcome in self._do(Outcomes, self._builder.revive(part, delay)).outcomes
         ]
 
     def pause(self) -> None:
-        """Let nobody claim from this queue, in any process, until `resume`. Puts go on."""
+        """Stop claims from this queue, in every process, until `resume`. Puts continue."""
         self._do(Settings, Configure(self.name, paused=True))
 
     def resume(self) -> None:
@@ -369,30 +355,38 @@ class Queue(BlockingBase):
         self._do(Settings, Configure(self.name, paused=False))
 
     def purge(self, *, state: State, before: Moment | None = None) -> int:
-        """Delete the messages of a state that nobody holds.
+        """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
         Args:
-            state: delayed, ready, dead, or what is remembered of acked and expired messages.
-            before: only those that came into it (delayed, ready: fall due) before this moment.
-
-        Returns:
-            How many were deleted, 1,000 in each commit.
+            state: delayed, ready or dead; acked or expired: forget these messages and their ids.
+            before: only those that entered the state (delayed, ready: are due) before this time.
         """
         return self._repeat(self._builder.purge(state, before))
 
-    def export(self) -> Iterator[str]:
-        """Return the queue as lines of JSON, while it is in use; see `load`.
+    def delete(self) -> bool:
+        """Delete the queue, with its settings and counters; a later put makes it again.
 
-        A message that somebody holds is exported as well: it is ready again after an import.
+        Returns:
+            True if it was deleted, False if there is no such queue.
+
+        Raises:
+            NotEmpty: it holds messages, or remembers acked or expired ones.
+        """
+        return deleted(self.name, self._do(replies.Deleted, Delete(self.name)))
+
+    def export(self) -> Iterator[str]:
+        """Return the queue as lines of JSON, while it is in use; `load` reads them.
+
+        A message that a worker holds is included: it is ready after an import.
         """
         return (to_line(message) for message in self.scan() if message.state not in REMEMBERED)
 
     def load(self, lines: Iterable[str | bytes]) -> Imported:
-        """Put messages from lines that `export` made. What is there already is kept.
+        """Put the messages of an `export`. Ids that exist are kept.
 
         Raises:
-            InvalidArgument: a line is none of `export`'s; the error says which. Those before it,
-                up to the last thousand, have been put.
+            InvalidArgument: a line is invalid; the error says which. Lines before the last commit
+                (one per thousand) were put.
         """
         imported = Imported()
         for command in commands_of(lines, self._builder):

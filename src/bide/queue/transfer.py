@@ -75,7 +75,7 @@ def to_line(message: Message) -> str:
         **options_of(message),
     )  # fmt: skip
     if message.json:
-        line.body = msgspec.Raw(message.data)
+        line.body = msgspec.Raw(message.seen_data)
     else:
         line.raw = message.data
     return _encode(line).decode()

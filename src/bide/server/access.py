@@ -1,14 +1,13 @@
 """Tokens: who may do what in which namespace. They are kept in the store, as messages never due.
 
-So all servers on a store know the same tokens, and one that was revoked is refused by each of them
-at its next request. What is kept is a hash: a token is shown once, when it is made.
+So all servers on a store know the same tokens, and each refuses a revoked one from the next request
+on. The store keeps hashes: a token is shown once, when it is created or rotated.
 """
 
 import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import msgspec
 
@@ -20,13 +19,9 @@ from bide.model.identity import RESERVED, check_namespace
 from bide.model.message import Item
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page
-from bide.observing.heartbeat import is_register
+from bide.server.rights import ALL_QUEUES, SCOPES, Caller, Right, check_patterns, check_rights
 
-__all__ = ["OPEN", "SCOPES", "Caller", "Scope", "Token", "Tokens"]
-
-Scope = Literal["produce", "consume", "read", "admin"]
-
-SCOPES: tuple[Scope, ...] = get_args(Scope)
+__all__ = ["LIFETIME", "SAME", "Token", "Tokens"]
 
 QUEUE = f"{RESERVED}/tokens"
 
@@ -35,63 +30,57 @@ PREFIX = "bide"
 MOST = 10_000
 """How many tokens a store may have."""
 
+LIFETIME = 90 * 86_400_000
+"""Milliseconds that a token is valid, unless its creator says otherwise."""
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a token. The token itself is not."""
+SAME = -1
+"""The lifetime of a rotated token is that of the former one."""
+
+LONGEST_NAME = 200
+
+USE_EVERY = 60_000
+"""The time of last use is written at most once in so many milliseconds."""
+
+
+class Former(msgspec.Struct, frozen=True):
+    """The secret of a token before its rotation."""
+
+    hash: str
+    until: int
+    """When it stops being accepted, in Unix milliseconds."""
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the store knows of a token: everything but the token."""
 
     id: str
     namespace: str | None
     """Whose queues it is for; `None`: those of the whole store."""
-    scopes: tuple[Scope, ...]
+    rights: tuple[Right, ...] = ()
+    queues: tuple[str, ...] = ALL_QUEUES
+    """Patterns of the queues that the rights are for."""
     hash: str
     name: str = ""
-    """What it is used for, in words."""
+    """What it is used for."""
     created: int
+    """When its secret was made."""
     expires: int | None = None
-    """From when on it is refused, in Unix milliseconds."""
+    """When it stops being accepted, in Unix milliseconds."""
+    used: int | None = None
+    """When it was last used, to about a minute."""
+    former: tuple[Former, ...] = ()
+    """Earlier secrets that are still accepted."""
+    scopes: tuple[str, ...] = ()
+    """The named sets of rights of tokens that were made before rights."""
 
-
-class Caller(msgspec.Struct, frozen=True):
-    """Who sent a request, and what they may do."""
-
-    namespace: str | None
-    scopes: frozenset[str]
-    token: str | None = None
-    """The id of the token, for the log."""
-
-    def may(self, scope: str) -> bool:
-        """Tell whether a scope is among theirs; whoever may administer may do anything."""
-        return scope in self.scopes or "admin" in self.scopes
-
-    def full(self, queue: str) -> str:
-        """Return the name of a queue of theirs in the store.
-
-        Who has no namespace names those of all: shop/orders.
-
-        Raises:
-            InvalidArgument: the queue is nobody's.
-        """
-        if self.namespace is not None:
-            return f"{self.namespace}/{queue}"
-        if queue.startswith(f"{RESERVED}/"):
-            raise InvalidArgument(
-                f"queue={queue!r} is the server's own; make tokens with the URL of the store that "
-                "it serves, and subscriptions at its own /v1/subscriptions"
-            )
-        return queue
-
-    def own(self, full: str) -> str | None:
-        """Return the name that a queue of the store has for them, `None` if it is not theirs."""
-        namespace, _, queue = full.rpartition("/")
-        if is_register(queue):
-            return None
-        if self.namespace is None:
-            return full if namespace != RESERVED else None
-        return queue if namespace == self.namespace else None
-
-
-OPEN = Caller(None, frozenset(SCOPES))
-"""Anybody, where no tokens are asked for."""
+    def accepts(self, digest: str, now: int) -> bool:
+        """Tell whether a token of this digest is valid."""
+        # Every digest is compared, in a time that does not tell how much of it was right.
+        good = hmac.compare_digest(digest, self.hash)
+        good &= self.expires is None or now < self.expires
+        for one in self.former:
+            good |= hmac.compare_digest(digest, one.hash) and now < one.until
+        return good
 
 
 class Tokens:
@@ -99,51 +88,94 @@ class Tokens:
 
     Args:
         lane: the way to the store.
-        clock: what expiry is measured by.
+        clock: by which tokens expire.
     """
 
     def __init__(self, lane: Lane, clock: Clock = SYSTEM_CLOCK) -> None:
         self._lane = lane
         self._clock = clock
+        self._used: dict[str, tuple[Token, str]] = {}
+        """Tokens whose time of use is to be written, with the versions of their messages."""
 
     def create(
         self,
         namespace: str | None,
-        scopes: Sequence[str],
+        rights: Sequence[str],
         *,
-        expires_ms: int | None = None,
+        queues: Sequence[str] = ALL_QUEUES,
+        expires_ms: int | None = LIFETIME,
         name: str = "",
     ) -> tuple[str, Token]:
-        """Make a token; return it, for the only time, and what is known of it.
+        """Create a token; return it, for the only time, and what is known of it.
+
+        Args:
+            namespace: whose queues it is for; `None`: those of the whole store.
+            rights: what it allows.
+            queues: patterns of the queues that it is for.
+            expires_ms: for how many milliseconds it is valid; `None`: until it is revoked.
+            name: what it is used for.
 
         Raises:
-            InvalidArgument: the namespace or a scope cannot be.
+            InvalidArgument: one of these cannot be, or another token has the name.
         """
         if namespace is not None:
             check_namespace(namespace)
             if namespace == RESERVED:
                 raise InvalidArgument(f"namespace={namespace!r} is bide's own; take another name")
-        wrong = [scope for scope in scopes if scope not in SCOPES]
-        if wrong or not scopes:
+        if len(name) > LONGEST_NAME:
+            raise InvalidArgument(f"name has {len(name)} characters; {LONGEST_NAME} is the most")
+        allowed = check_rights(rights)
+        patterns = check_patterns(queues, namespace)
+        if name and any(token.name == name for token in self.listed()):
             raise InvalidArgument(
-                f"scopes={wrong or list(scopes)!r} must be of {', '.join(SCOPES)}"
+                f"name={name!r} is the name of another token; rotate or revoke that one, or choose "
+                "another name"
             )
         self._must_find()
-        now = self._clock.now()
-        id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        text = f"{PREFIX}_{id}_{secret}"
+        id, now = secrets.token_hex(6), self._clock.now()
+        text, digest = _new_secret(id)
         token = Token(
-            id=id,
-            namespace=namespace,
-            scopes=tuple(scope for scope in SCOPES if scope in scopes),
-            hash=_hash(text),
-            name=name,
-            created=now,
-            expires=None if expires_ms is None else now + expires_ms,
-        )
-        item = Item(id, msgspec.json.encode(token), at=LATEST)
-        self._lane.call(Put(QUEUE, [item]))
+            id=id, namespace=namespace, rights=allowed, queues=patterns, hash=digest, name=name,
+            created=now, expires=None if expires_ms is None else now + expires_ms,
+        )  # fmt: skip
+        self._lane.call(Put(QUEUE, [_item(token)]))
         return text, token
+
+    def rotate(
+        self, name: str, *, overlap_ms: int = 0, expires_ms: int | None = SAME
+    ) -> tuple[str, Token] | None:
+        """Give a token a new secret; return the new token, `None` if there is no such token.
+
+        Args:
+            name: its name or id.
+            overlap_ms: for how many milliseconds the former secret is accepted as well.
+            expires_ms: for how many milliseconds the new one is valid; `None`: until it is revoked.
+
+        Raises:
+            InvalidArgument: several tokens have the name.
+        """
+        while True:
+            if (old := self._named(name)) is None:
+                return None
+            reply = self._lane.call(Find(QUEUE, [old.id]))
+            assert isinstance(reply, Found)
+            if (message := reply.messages[0]) is None:
+                return None
+            old, now = _decode(message.data), self._clock.now()
+            text, digest = _new_secret(old.id)
+            lasts = old.expires - old.created if old.expires is not None else None
+            lasts = lasts if expires_ms == SAME else expires_ms
+            ends = now + overlap_ms
+            until = ends if old.expires is None else min(ends, old.expires)
+            former = [*old.former, Former(old.hash, until)] if overlap_ms else []
+            new = msgspec.structs.replace(
+                old, hash=digest, created=now, expires=None if lasts is None else now + lasts,
+                former=tuple(one for one in former if one.until > now),
+            )  # fmt: skip
+            done = self._lane.call(Put(QUEUE, [_item(new)], "replace", message.version))
+            assert isinstance(done, Outcomes)
+            if done.outcomes[0]:  # else its time of use was written meanwhile
+                return text, new
 
     def listed(self) -> list[Token]:
         """Return all tokens, the oldest first."""
@@ -153,49 +185,86 @@ class Tokens:
         while True:
             page = self._lane.call(scan)
             assert isinstance(page, Page)
-            tokens += [msgspec.json.decode(m.data, type=Token) for m in page.messages]
+            tokens += [_decode(message.data) for message in page.messages]
             if page.cursor is None:
-                return tokens
+                return sorted(tokens, key=lambda token: token.created)
             scan = msgspec.structs.replace(scan, cursor=page.cursor)
 
     async def exist(self) -> bool:
-        """Tell whether there are any, good or expired."""
+        """Tell whether there are any tokens, expired ones included."""
         reply = await self._lane.acall(Scan(QUEUE, limit=1))
         assert isinstance(reply, Page)
         return bool(reply.messages)
 
-    def revoke(self, id: str) -> bool:
-        """Refuse a token from now on; return whether there was one."""
-        self._must_find()
-        reply = self._lane.call(Cancel(QUEUE, [id]))
+    def revoke(self, name: str) -> Token | None:
+        """Refuse a token, by its name or id, from now on; return what was known of it.
+
+        Raises:
+            InvalidArgument: several tokens have the name.
+        """
+        if (token := self._named(name)) is None:
+            return None
+        reply = self._lane.call(Cancel(QUEUE, [token.id]))
         assert isinstance(reply, Outcomes)
-        return bool(reply.outcomes[0])
+        return token if reply.outcomes[0] else None
 
     async def caller(self, text: str) -> Caller | None:
-        """Return who a token belongs to, `None` when it is not good (any more)."""
+        """Return who a token belongs to, `None` when it is not (or no longer) valid."""
         id = _id_of(text)
-        found = None
+        message = None
         if id is not None:
             reply = await self._lane.acall(Find(QUEUE, [id]))
             assert isinstance(reply, Found)
-            (found,) = reply.messages
-        token = _NOBODY if found is None else msgspec.json.decode(found.data, type=Token)
-        # Compared in any case, and in a time that does not tell how much of it was right.
-        right = hmac.compare_digest(_hash(text), token.hash)
-        if not right or (token.expires is not None and token.expires <= self._clock.now()):
+            (message,) = reply.messages
+        token = _NOBODY if message is None else _decode(message.data)
+        now = self._clock.now()
+        if not token.accepts(_hash(text), now) or message is None:
             return None
-        return Caller(token.namespace, frozenset(token.scopes), token.id)
+        if token.used is None or now - token.used >= USE_EVERY:
+            self._used[token.id] = msgspec.structs.replace(token, used=now), message.version
+        return Caller(token.namespace, frozenset(token.rights), token.queues, token.id, token.name)
+
+    async def write_uses(self) -> None:
+        """Write when tokens were last used. A token that was changed or revoked stays as it is."""
+        used, self._used = self._used, {}
+        for token, version in used.values():
+            await self._lane.acall(Put(QUEUE, [_item(token)], "replace", version))
+
+    def _named(self, name: str) -> Token | None:
+        found = [token for token in self.listed() if name in (token.id, token.name)]
+        if len(found) > 1:
+            ids = ", ".join(token.id for token in found)
+            raise InvalidArgument(f"several tokens have the name {name!r}; give an id: {ids}")
+        return found[0] if found else None
 
     def _must_find(self) -> None:
         if not self._lane.capabilities.random_access:
             raise Unsupported("this store cannot be looked into, so it cannot keep tokens")
 
 
-_NOBODY = Token(id="", namespace=None, scopes=(), hash="0" * 64, created=0)
+_NOBODY = Token(id="", namespace=None, hash="0" * 64, created=0)
+
+
+def _item(token: Token) -> Item:
+    return Item(token.id, msgspec.json.encode(token), at=LATEST)
+
+
+def _decode(data: bytes) -> Token:
+    token = msgspec.json.decode(data, type=Token)
+    if not token.scopes:
+        return token
+    rights = check_rights(right for scope in token.scopes for right in SCOPES[scope])
+    return msgspec.structs.replace(token, rights=rights, scopes=())
+
+
+def _new_secret(id: str) -> tuple[str, str]:
+    """Return a token and its hash."""
+    text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
+    return text, _hash(text)
 
 
 def _hash(text: str) -> str:
-    # The secret has 256 bits of chance: nothing is gained by a slow hash.
+    # The secret has 256 random bits: a slow hash gains nothing.
     return hashlib.sha256(text.encode()).hexdigest()
 
 

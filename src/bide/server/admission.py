@@ -1,19 +1,25 @@
-"""Admission: whether requests need a token, and who sends them."""
+"""Decide whether requests need a token, and who sends them."""
 
 import asyncio
 import logging
 
-from bide.clock import Clock
+from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
-from bide.model.errors import InvalidArgument
-from bide.server.access import OPEN, Caller, Tokens
+from bide.model.errors import BideError, InvalidArgument
+from bide.server.access import Tokens
+from bide.server.login_throttle import LoginThrottle
+from bide.server.oidc import Oidc, Rejected
 from bide.server.problem import Problem
+from bide.server.rights import OPEN, Caller
 from bide.server.settings import Settings
 
 __all__ = ["LOOK", "Admission", "how_open", "must_be_local"]
 
 LOOK = 1.0
-"""For how many seconds a process believes that nobody has made a token."""
+"""Seconds for which a process assumes that no token was created."""
+
+RECHECK = 5.0
+"""Seconds after which the tokens of requests that wait are checked again."""
 
 _UNKNOWN = (
     "the token is unknown, was revoked, or has expired; bide token list shows which there are"
@@ -27,18 +33,18 @@ _log = logging.getLogger("bide.server")
 
 
 class Admission:
-    """Knows whether requests need a token.
+    """Find out who sends a request.
 
-    With `auth="auto"` they do on a Unix socket that other users may open, for a proxy there may
-    serve anybody; elsewhere from the time at which the store has a token, whether all are revoked
-    later or not. Nothing is done for that while nobody asks anything: a request that comes
-    more than a second after the last look looks again, before it is answered.
+    With `auth="auto"` requests need a token on a Unix socket that other users may open, since a
+    proxy there may serve anyone; elsewhere once the store has a token, even if all are revoked
+    later. An idle server does not look for tokens: a request that comes more than a second after
+    the last look looks again before it is answered.
 
     Args:
-        settings: what the server was told.
+        settings: of the server.
         lane: the way to the store.
-        tokens: those of the store.
-        clock: what a second is measured by.
+        tokens: of the store.
+        clock: that measures `LOOK` and `RECHECK`.
     """
 
     def __init__(self, settings: Settings, lane: Lane, tokens: Tokens, clock: Clock) -> None:
@@ -46,23 +52,28 @@ class Admission:
         self._lane = lane
         self._tokens = tokens
         self._clock = clock
-        self.asks = settings.auth == "required" or (
-            settings.auth == "auto" and settings.shared_socket and not settings.behind
+        self.asks = (
+            settings.auth == "required"
+            or (settings.auth == "auto" and settings.shared_socket and not settings.behind)
+            or settings.oidc is not None
         )
         """Whether requests need a token."""
         self._ever_asks = self.asks
-        """Whether this server ever asks for tokens; who is behind another, or was told not to,
-        does not look at them either."""
+        """Whether this server ever asks for tokens. If not, it ignores those that are sent."""
         self._may_appear = False
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
+        self._throttle = LoginThrottle(clock)
+        self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
+        self._waiting: dict[str | None, set[asyncio.Future[None]]] = {}
+        self._checking: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Look whether there are tokens.
+        """Look for tokens.
 
         Raises:
             StoreError: the store cannot be opened.
-            InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
+            InvalidArgument: other machines can reach the server, and there are no tokens.
         """
         if self._settings.auth == "auto" and not self._settings.behind:
             self._ever_asks = True
@@ -74,17 +85,18 @@ class Admission:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests without a token are answered, as was known a second ago at most."""
+        """Whether requests without a token are answered, as known at most a second ago."""
         return not self.asks and (not self._may_appear or self._clock.monotonic() < self._until)
 
-    async def caller(self, text: str | None) -> Caller:
+    async def caller(self, text: str | None, client: str | None = None) -> Caller:
         """Return who sends a request.
 
         Args:
             text: the token that it carries, if any.
+            client: the address that a wrong token counts for.
 
         Raises:
-            Problem: they have no token, or none that is good.
+            Problem: there is no token, or none that is valid; or the address sent too many.
         """
         if text is None or not self._ever_asks:
             if not self.asks and not self.is_open:
@@ -97,19 +109,60 @@ class Admission:
                 "bide token create makes one",
                 headers={"www-authenticate": 'Bearer realm="bide"'},
             )
-        caller = await self._tokens.caller(text) if self.asks or self._may_appear else None
+        self._throttle.check(client or "", text)
+        caller, why = None, _UNKNOWN if self.asks else _NONE
+        if self._oidc is not None and text.count(".") == 2:  # a JWT: no token of ours has dots
+            try:
+                caller = await self._oidc.caller(text)
+            except Rejected as error:
+                why = f"the JWT is not accepted: {error}"
+        elif self.asks or self._may_appear:
+            caller = await self._tokens.caller(text)
         if caller is None:
+            self._throttle.failed(client or "")
             raise Problem(
                 "unauthorized",
-                _UNKNOWN if self.asks else _NONE,
+                why,
                 headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
             )
+        self._throttle.passed(text)
         if not self.asks:
             self._begin_to_ask()
         return caller
 
+    async def until_refused(self, text: str | None) -> None:
+        """Wait until a token is no longer valid: revoked, expired, or newly needed.
+
+        Raises:
+            Problem: always; it says why.
+        """
+        refused = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(text, set()).add(refused)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+        try:
+            await refused
+        finally:
+            self._waiting[text].discard(refused)
+            if not self._waiting[text]:
+                del self._waiting[text]
+
+    async def _check(self) -> None:
+        """Check each token that requests wait with, for as long as any wait."""
+        while self._waiting:
+            await sleep(self._clock, RECHECK)
+            for text in list(self._waiting):
+                try:
+                    await self.caller(text)
+                except Problem as problem:
+                    for one in self._waiting.get(text, ()):
+                        if not one.done():
+                            one.set_exception(problem)
+                except BideError:
+                    pass  # the store is away; requests that wait learn that from the store
+
     async def _look_once(self) -> None:
-        """Look again; who comes meanwhile waits for the same look."""
+        """Look again; requests that come meanwhile wait for the same look."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(self._looked)
@@ -118,7 +171,7 @@ class Admission:
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._looking = None
         if not task.cancelled():
-            task.exception()  # those who waited for it have it; if they all left, nobody wants it
+            task.exception()  # requests that waited for it got it; marks it as retrieved
 
     async def _look(self) -> None:
         began = self._clock.monotonic()
@@ -135,7 +188,7 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
     """Refuse to serve other machines without tokens.
 
     Raises:
-        InvalidArgument: the server can be reached from elsewhere, and asks for no tokens.
+        InvalidArgument: other machines can reach the server, and it asks for no tokens.
     """
     if not asks and not settings.local:
         raise InvalidArgument(
@@ -145,7 +198,7 @@ def must_be_local(settings: Settings, *, asks: bool) -> None:
 
 
 def how_open(settings: Settings, *, asks: bool) -> str:
-    """Return in words who may do what at a server."""
+    """Return in words who may use a server."""
     if asks:
         return "requests need a token"
     where = "whoever may open the socket" if settings.socket else "anybody on this machine"

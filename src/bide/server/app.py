@@ -1,23 +1,25 @@
-"""The application: routes made of the operations, and what is the same for every request."""
+"""The ASGI application: routes, access, answers to errors, and logs for every request."""
 
 import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import unquote
 
 from bide.model.errors import BideError
-from bide.observing.heartbeat import may_be_listed
+from bide.observing.heartbeat import can_report
 from bide.server.accesslog import log_request
+from bide.server.action_log import DONE, Act, count_of
 from bide.server.cross_site import refuse_pages
-from bide.server.figures import Board
 from bide.server.operation import Call, Operation, Scope, Send, send_whole
 from bide.server.problem import Problem, as_json, of_bide
+from bide.server.quota_usage import QuotaUsage
 from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
-from bide.server.uses import Uses
+from bide.server.shared_stats import SharedStats
 
 __all__ = ["App", "create_app"]
 
@@ -25,11 +27,11 @@ _log = logging.getLogger("bide.server")
 
 
 class Path:
-    """All operations of one path.
+    """The operations of one path.
 
     Args:
-        service: who answers.
-        operations: one a method.
+        service: that answers.
+        operations: one per method.
     """
 
     def __init__(self, service: Service, operations: list[Operation]) -> None:
@@ -40,16 +42,16 @@ class Path:
         self._allow = ", ".join(sorted(self._by_method))
         parts = enumerate(operations[0].path.split("/"))
         self._named = [(part[1:-1], at) for at, part in parts if part.startswith("{")]
-        """Which parts of the path are names, and of what."""
+        """Which parts of the path are names, and of which kind."""
 
     async def answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """Answer a request.
 
         Args:
-            scope: what ASGI says of it.
-            path: its path as it came.
-            receive: from where its body comes.
-            send: where the answer goes.
+            scope: its ASGI scope.
+            path: its path, undecoded.
+            receive: gives its body.
+            send: takes the answer.
         """
         began = time.perf_counter()
         method: str = scope["method"]
@@ -59,74 +61,87 @@ class Path:
                 "method-not-allowed", f"{method} cannot be done here; {self._allow} can",
                 headers={"allow": self._allow},
             )  # fmt: skip
-            await refuse_unrouted(scope, path, send, problem)
+            await refuse_unrouted(self._service, scope, path, send, problem)
             return
         parts = path.split("/")
         named = {name: parts[at] for name, at in self._named}
         call = Call(self._service, operation, scope, path, named, receive, send)
-        status = 0
+        status, result, content = 0, "ended", None
         try:
             await self._admit(call)
             answer = await operation.handle(call)
             if answer is not None:
                 await call.answer(answer)
-                status = answer.status
+                status, content = answer.status, answer.content
             else:
                 status = 200
+            result = DONE
         except Gone:
-            status = 499  # nobody is there to hear it; the log says so as nginx does
+            status, result = 499, "client-gone"  # as nginx logs it
         except Problem as problem:
-            status = await _refuse(call, problem)
+            status, result = await _refuse(call, problem)
         except BideError as error:
-            status = await _refuse(call, of_bide(error))
-        except Exception:  # noqa: BLE001  (it is logged, and nobody else's request suffers)
-            status = 500
+            status, result = await _refuse(
+                call, of_bide(error, self._service.client_text.of(error))
+            )
+        except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
             _log.exception("%s %s failed", method, operation.path)
             text = "the server made a mistake; its log tells more. Please report it"
-            await _refuse(call, Problem("internal", text))
+            status, result = await _refuse(call, Problem("internal", text))
         finally:
+            call.over()
             took = self._service.note(operation.name, status, began)
-            client = scope.get("client")
+            caller, client = call.caller, call.client or ""
             log_request(
-                method, path, status, took, operation.name, client[0] if client else "",
-                call.caller.namespace, call.caller.token,
-            )  # fmt: skip
+                method, path, status, took, operation.name, client, caller.namespace, caller.token
+            )
+            if self._service.action_log.is_on and operation.right is not None:
+                self._log_acts(call, result, content)
+
+    def _log_acts(self, call: Call, result: str, content: object) -> None:
+        """Log what was done: the commands of a batch, or the operation."""
+        caller = call.caller
+        acts = call.acts if result == DONE else [Act(a.act, a.queue, 0, result) for a in call.acts]
+        if not acts:
+            queue, name = (unquote(call.named[n]) if n in call.named else None for n in _NAMES)
+            acts = [Act(call.operation.name, queue, count_of(content), result, name)]
+        self._service.action_log.write(
+            acts, who=caller.name or caller.token or "", token=caller.token or "",
+            client=call.client or "", namespace=caller.namespace,
+        )  # fmt: skip
 
     async def _admit(self, call: Call) -> None:
-        """Find out who asks, and refuse what they may not do."""
-        admission, needed = self._service.admission, call.operation.scope
+        """Find out who the caller is, and refuse what they may not do."""
+        admission, needed = self._service.admission, call.operation.right
         if needed is not None:
             token = call.token
             if token is not None or not admission.is_open:
-                call.caller = await admission.caller(token)
-            if needed and not call.caller.may(needed):
-                raise Problem(
-                    "forbidden",
-                    f"the token has no scope {needed!r}, which this needs; bide token create "
-                    f"--scope {needed} makes one that has",
-                )
+                call.caller = await admission.caller(token, call.client)
+            if needed:
+                call.caller.need(needed)
         if not admission.asks:
             refuse_pages(call)
 
 
-async def _refuse(call: Call, problem: Problem) -> int:
+async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
+    """Send a problem; return its status and name."""
     status, data, headers = as_json(problem)
-    if call.streams:  # its status was told at its beginning: what is left is to end it
+    if call.streams:  # its status was sent at the beginning: only its end is left
         await call.send({"type": "http.response.body"})
     else:
         await send_whole(call.send, status, data, headers)
-    return status
+    return status, problem.kind.name
 
 
 class App:
     """The ASGI application, and the service behind it.
 
     Args:
-        settings: what the server is told.
-        test_clock: by which the store goes instead of its own; see `bide.testing.FakeClock`.
+        settings: of the server.
+        test_clock: replaces the clock of the store; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
-        uses: what namespaces have used, shared with the other processes of the server.
-        board: what each of these has done, shared by them as well.
+        quota_usage: what namespaces have used, shared with the other processes of the server.
+        shared_stats: what each of these processes has done.
     """
 
     def __init__(
@@ -134,10 +149,10 @@ class App:
         settings: Settings,
         test_clock: SettableClock | None = None,
         ready: Callable[[], None] = lambda: None,
-        uses: Uses | None = None,
-        board: Board | None = None,
+        quota_usage: QuotaUsage | None = None,
+        shared_stats: SharedStats | None = None,
     ) -> None:
-        self.service = Service(settings, test_clock, uses, board)
+        self.service = Service(settings, test_clock, quota_usage, shared_stats)
         self._ready = ready
         by_path: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
@@ -155,15 +170,18 @@ class App:
         await self.service.begin()
         self.service.pushing.begin()
         self._ready()
-        attendance = self.service.attendance() if may_be_listed(self.service.lane) else None
-        keeping = asyncio.create_task(attendance.keep()) if attendance is not None else None
+        attendance = self.service.attendance() if can_report(self.service.lane) else None
+        keeping = [asyncio.create_task(self.service.keep_tokens())]
+        if attendance is not None:
+            keeping.append(asyncio.create_task(attendance.keep()))
         try:
             yield
         finally:
             self.service.stop()
-            if attendance is not None and keeping is not None:
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            if attendance is not None:
                 await attendance.leave()
             await self.service.end()
 
@@ -174,14 +192,14 @@ class App:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"bide serves HTTP alone, and this is {scope['type']!r}")
-        # The path as it came: an id may have an encoded slash in it.
+        # Undecoded: an id may contain an encoded slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
         if (found := self._paths.get(_shape(path))) is not None:
             await found.answer(scope, path, receive, send)
             return
         problem = Problem("not-found", "there is nothing at this path; /docs tells what there is")
-        await refuse_unrouted(scope, path, send, problem)
+        await refuse_unrouted(self.service, scope, path, send, problem)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Open and close the store for an ASGI server that is not bide's own."""
@@ -196,17 +214,21 @@ class App:
             await send({"type": "lifespan.shutdown.complete"})
 
 
-async def refuse_unrouted(scope: Scope, path: str, send: Send, problem: Problem) -> None:
+async def refuse_unrouted(
+    service: Service, scope: Scope, path: str, send: Send, problem: Problem
+) -> None:
     """Answer a request that no operation takes, and log it."""
-    client = scope.get("client")
-    address = client[0] if client else ""
+    address = service.addresses.of(scope)
     log_request(scope["method"], path, problem.kind.status, 0.0, "", address, None, None)
     await send_whole(send, *as_json(problem))
 
 
+_NAMES = ("queue", "name")
+"""The names in a path that the action log tells."""
+
 _NAMED = (3, 5)
-"""Which parts of a path are names. They stand at the same place in all paths, so that a request
-finds its operations in a dictionary and not by trying one expression after the other."""
+"""Which parts of a path are names: the same in all paths, so that one lookup in a dictionary finds
+the operations of a request."""
 
 
 def _shape(path: str) -> tuple[str, ...]:
@@ -221,7 +243,7 @@ def _shape(path: str) -> tuple[str, ...]:
         if at < len(parts) and parts[at]:
             parts[at] = ""
         elif at < len(parts):
-            parts[at] = "/"  # nothing stands where a name should
+            parts[at] = "/"  # the name is missing
     return tuple(parts)
 
 
@@ -229,7 +251,7 @@ def create_app(settings: Settings | None = None) -> App:
     """Return the service as an ASGI application, for a server of your own.
 
     Args:
-        settings: what it is told; the defaults otherwise.
+        settings: of the server; the defaults by default.
 
     Raises:
         InvalidArgument: the settings cannot work together.

@@ -13,11 +13,11 @@ import msgspec
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.server.app import App
-from bide.server.figures import Board
 from bide.server.http_server import HttpServer
+from bide.server.quota_usage import QuotaUsage
 from bide.server.service import Service
 from bide.server.settings import Settings
-from bide.server.uses import Uses
+from bide.server.shared_stats import SharedStats
 from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
 from bide.worker.process.pipe import Pipe, Report
 
@@ -35,12 +35,12 @@ _log = logging.getLogger("bide.server")
 
 def main(arguments: list[str]) -> int:
     """Serve on an inherited socket; return the exit code."""
-    line_fd, socket_fd, uses_fd, figures_fd = map(int, arguments)
+    line_fd, socket_fd, usage_fd, stats_fd = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
     configure(as_json=settings.log_json, level=settings.log_level, gather=True)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
-            shared = Uses(uses_fd), Board(figures_fd)
+            shared = QuotaUsage(usage_fd), SharedStats(stats_fd)
             loop.run(_serve(settings, line_fd, socket_fd, *shared))
     except BideError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -49,11 +49,20 @@ def main(arguments: list[str]) -> int:
 
 
 async def _serve(
-    settings: Settings, line_fd: int, socket_fd: int, uses: Uses, board: Board
+    settings: Settings,
+    line_fd: int,
+    socket_fd: int,
+    quota_usage: QuotaUsage,
+    shared_stats: SharedStats,
 ) -> None:
     loop = asyncio.get_running_loop()
     report = Report()
-    app = App(settings, ready=lambda: _ready(line, report), uses=uses, board=board)
+    app = App(
+        settings,
+        ready=lambda: _ready(line, report),
+        quota_usage=quota_usage,
+        shared_stats=shared_stats,
+    )
     line = Pipe(line_fd, lambda: _orphaned(server))
     await app.service.begin()
     server = HttpServer(app)
@@ -86,7 +95,7 @@ def _ready(line: Pipe, report: Report) -> None:
 
 async def _beat(line: Pipe, report: Report, service: Service) -> None:
     while True:
-        service.board.post(service.figures)
+        service.shared_stats.post(service.stats)
         await asyncio.sleep(BEAT)
         line.tell(report)
 

@@ -78,6 +78,7 @@ class Connection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         peer, here = _ends(self.transport)
+        self._tls = self.transport.get_extra_info("sslcontext") is not None
         self._client = peer[:2] if isinstance(peer, tuple) else None
         self._server_name = here[:2] if isinstance(here, tuple) else (str(here), None)
         self.address = self._client[0] if self._client else ""
@@ -172,6 +173,8 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None:
             return
         scope = head.scope(parser.get_method().decode(), version, self._client, self._server_name)
+        if self._tls:
+            scope["scheme"] = "https"
         keep, expects = parser.should_keep_alive(), head.expects_continue(version)
         exchange = self._incoming = Exchange(self, scope, keep=keep, expects=expects)
         if self._current is None and not self.write_paused:
@@ -265,11 +268,6 @@ class Connection(asyncio.Protocol):
 
     # Requests, one after the other.
 
-    @property
-    def has_next(self) -> bool:
-        """Whether a request waits for the answer to the one before it."""
-        return bool(self._queue)
-
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange
         self._deadline = None
@@ -314,7 +312,9 @@ class Connection(asyncio.Protocol):
     def close_if_idle(self) -> bool:
         """Close the connection if no request is under way; tell whether it was closed."""
         if self._current is None and not self.transport.is_closing():
-            self.transport.close()
+            unsent = self.transport.get_write_buffer_size()
+            # Where TLS says goodbye, the client decides how soon the descriptor is free.
+            (self.transport.abort if self._tls and not unsent else self.transport.close)()
             return True
         return False
 
@@ -379,7 +379,8 @@ class Connection(asyncio.Protocol):
                 try:
                     return bool(same.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
                 except BlockingIOError:
-                    same.shutdown(socket.SHUT_WR)
+                    if not self._tls:  # which says so itself
+                        same.shutdown(socket.SHUT_WR)
         except OSError:
             return False  # the client has closed it, or no descriptor is left to look through
         return False

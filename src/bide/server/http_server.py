@@ -13,6 +13,7 @@ from bide.server.app import App
 from bide.server.connection import Connection
 from bide.server.exchange import CLOSE, head
 from bide.server.problem import Problem, as_json
+from bide.server.tls import Acceptor, Handshake, context_of
 
 __all__ = ["BACKLOG", "QUIET", "HttpServer"]
 
@@ -47,7 +48,8 @@ class HttpServer:
         self._settings = settings
         self._grace = settings.grace
         self._most = _most(settings.max_connections)
-        self.connections: dict[Connection, None] = {}
+        self._tls = context_of(settings)
+        self.connections: dict[Connection | Handshake, None] = {}
         """Those that are open, in the order in which they came."""
         self._by_address: Counter[str] = Counter()
         self._stop = asyncio.Event()
@@ -71,6 +73,8 @@ class HttpServer:
         async with self.app.running():
             servers = [
                 await loop.create_server(lambda: Connection(self), sock=one, backlog=BACKLOG)
+                if self._tls is None
+                else Acceptor(self, one, self._tls)
                 for one in sockets
             ]
             await self._stop.wait()
@@ -90,17 +94,18 @@ class HttpServer:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
         if self.connections:
-            _log.warning("stopping; %d connections are broken off", len(self.connections))
+            _log.warning("stopping; connections broken off: %d", len(self.connections))
             for connection in list(self.connections):
                 connection.break_off()
             await asyncio.sleep(0)
 
     # From connections.
 
-    def enter(self, connection: Connection) -> tuple[int, str] | None:
+    def enter(self, connection: Connection | Handshake) -> tuple[int, str] | None:
         """Count a connection; return a status and its reason if there is no room for it."""
         address = connection.address
-        if address and self.app.service.admission.asks:
+        trusted = self.app.service.addresses.trusts(address)  # many clients share its address
+        if address and not trusted and self.app.service.admission.asks:
             most = self._settings.connections_per_address
             if self._by_address[address] >= most:
                 self._tell(f"{address} has {most:,} connections; others are refused")
@@ -113,7 +118,7 @@ class HttpServer:
         self._empty.clear()
         return None
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Connection | Handshake) -> None:
         """Count a connection no longer."""
         if connection in self.connections:
             del self.connections[connection]

@@ -1,17 +1,17 @@
 """What Prometheus reads of the server: the queues, as a worker tells of them, and its requests."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
 from bide.observing.metrics import claim_metrics, registry_of
-from bide.server.access import Caller
-from bide.server.figures import Figures
 from bide.server.quotas import Usage
+from bide.server.rights import Caller
 from bide.server.service import Service
+from bide.server.shared_stats import ServerStats
 from bide.targets.http.metrics import push_metrics
 from bide.targets.http.survey import Known
 
@@ -45,10 +45,9 @@ async def exposition(service: Service, caller: Caller) -> bytes:
         known = await service.pushing.known()
     except StoreError:
         known = {}  # that the store is away is told already
-    figures = service.board.together(service.figures)
-    registry.register(_ServerCollector(figures, known, caller, service.clock.now()))
-    if used is not None:
-        registry.register(_UsageCollector(used))
+    stats = service.shared_stats.together(service.stats)
+    found = [*_of_server(stats, known, caller, service.clock.now()), *_of_usage(used)]
+    registry.register(_Collector(found))
     return generate_latest(registry)
 
 
@@ -58,84 +57,75 @@ def _or_raise(counts: dict[str, Counts] | StoreError) -> Mapping[str, Counts]:
     return counts
 
 
-class _UsageCollector:
-    """Tells how much of its quota of messages the caller's namespace uses."""
+class _Collector:
+    """Gives metrics to a registry."""
 
-    def __init__(self, usage: Usage) -> None:
-        self._usage = usage
+    def __init__(self, metrics: "Sequence[Metric]") -> None:
+        self._metrics = metrics
 
-    def describe(self) -> "list[Metric]":
-        """Promise nothing."""
-        return []
+    def describe(self) -> "Sequence[Metric]":
+        """Name none in advance."""
+        return ()
 
-    def collect(self) -> "Iterator[Metric]":
-        """Yield the figures; without a quota there is no limit."""
-        from prometheus_client.core import GaugeMetricFamily
+    def collect(self) -> "Sequence[Metric]":
+        """Return the metrics."""
+        return self._metrics
 
+
+def _of_usage(usage: Usage | None) -> "Iterator[Metric]":
+    """Yield how much of its quota of messages the caller's namespace uses."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    if usage is not None:
         yield GaugeMetricFamily(
             "bide_quota_messages_used", "Messages of the namespace, dead and kept ones included.",
-            value=self._usage.messages,
+            value=usage.messages,
         )  # fmt: skip
-        if self._usage.max_messages is not None:
-            yield GaugeMetricFamily(
-                "bide_quota_messages", "Messages that the namespace may have.",
-                value=self._usage.max_messages,
-            )  # fmt: skip
-
-
-class _ServerCollector:
-    """Tells what the server has answered, handed out and pushed."""
-
-    def __init__(
-        self, figures: Figures, known: Mapping[str, Known], caller: Caller, now: int
-    ) -> None:
-        self._figures = figures
-        self._known = known
-        self._caller = caller
-        self._now = now
-
-    def describe(self) -> "list[Metric]":
-        """Promise nothing."""
-        return []
-
-    def collect(self) -> "Iterator[Metric]":
-        """Yield what was done so far."""
-        figures, own, home = self._figures, self._caller.own, self._caller.namespace
-        tallies = {
-            name: tally
-            for queue, tally in figures.tallies.items()
-            if (name := own(queue)) is not None
-        }
-        yield from claim_metrics(tallies)
-        known = {
-            name: one
-            for one in self._known.values()
-            if (name := one.subscription.known_as(home)) is not None
-        }
-        yield from push_metrics(known, figures.sent, self._now)
-        if home is None:  # what others ask for is no business of a namespace
-            yield from self._requests()
-
-    def _requests(self) -> "Iterator[Metric]":
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        figures = self._figures
-        requests = CounterMetricFamily(
-            "bide_http_requests", "Requests answered, by operation and status.",
-            labels=["operation", "status"],
-        )  # fmt: skip
-        for (operation, status), count in sorted(figures.requests.items()):
-            requests.add_metric([operation, str(status)], count)
-        seconds = CounterMetricFamily(
-            "bide_http_request_seconds", "How long answering them took, waiting included.",
-            labels=["operation"],
-        )  # fmt: skip
-        for operation, took in sorted(figures.seconds.items()):
-            seconds.add_metric([operation], took)
-        yield from (requests, seconds)
+    if usage is not None and usage.max_messages is not None:
         yield GaugeMetricFamily(
-            "bide_http_claims_waiting", "Claims that wait for a message.", value=figures.waiting
-        )
-        yield GaugeMetricFamily(
-            "bide_http_processes", "Processes of the server.", value=figures.processes
-        )
+            "bide_quota_messages", "Messages that the namespace may have.",
+            value=usage.max_messages,
+        )  # fmt: skip
+
+
+def _of_server(
+    stats: ServerStats, known: Mapping[str, Known], caller: Caller, now: int
+) -> "Iterator[Metric]":
+    """Yield what the server has answered, handed out and pushed."""
+    own, home = caller.own, caller.namespace
+    yield from claim_metrics(
+        {name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None}
+    )
+    subscriptions = {
+        name: one
+        for one in known.values()
+        if own(one.subscription.source) is not None
+        and (name := one.subscription.known_as(home)) is not None
+    }
+    yield from push_metrics(subscriptions, stats.sent, now)
+    if home is None and caller.of_all_queues:  # others must not see all requests
+        yield from _of_requests(stats)
+
+
+def _of_requests(stats: ServerStats) -> "Iterator[Metric]":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    requests = CounterMetricFamily(
+        "bide_http_requests", "Requests answered, by operation and status.",
+        labels=["operation", "status"],
+    )  # fmt: skip
+    for (operation, status), count in sorted(stats.requests.items()):
+        requests.add_metric([operation, str(status)], count)
+    seconds = CounterMetricFamily(
+        "bide_http_request_seconds", "How long answering them took, waiting included.",
+        labels=["operation"],
+    )  # fmt: skip
+    for operation, took in sorted(stats.seconds.items()):
+        seconds.add_metric([operation], took)
+    yield from (requests, seconds)
+    yield GaugeMetricFamily(
+        "bide_http_claims_waiting", "Claims that wait for a message.", value=stats.waiting
+    )
+    yield GaugeMetricFamily(
+        "bide_http_processes", "Processes of the server.", value=stats.processes
+    )

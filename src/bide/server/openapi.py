@@ -16,7 +16,7 @@ __all__ = ["description", "document"]
 
 _REF = "#/components/schemas/{name}"
 _EVERYWHERE = (400, 408, 413, 500, 503, 504)
-_WITH_TOKEN = (401, 403)
+_WITH_TOKEN = (401, 403, 429)
 
 
 @cache
@@ -87,11 +87,11 @@ def _operation(
         "tags": [operation.tag],
         "parameters": [*_path(operation), *_query(operation, components), *_headers(operation)],
         "responses": _answers(operation, known),
-        "security": [] if operation.scope is None else [{"token": []}, {}],
+        "security": [] if operation.right is None else [{"token": []}, {}],
     }
     text = operation.description
-    if operation.scope:
-        text = f"{text} Needs the scope `{operation.scope}`.".strip()
+    if operation.right:
+        text = f"{text} Needs the right `{operation.right}`.".strip()
     if text:
         told["description"] = text
     if operation.takes is not None:
@@ -152,7 +152,7 @@ def _answers(operation: Operation, known: dict[int, Any]) -> dict[str, Any]:
             told["content"] = {operation.kind: {"schema": known[id(kind)]}}
         answers[str(status)] = told
     problems = {*_EVERYWHERE, *operation.problems}
-    if operation.scope is not None:
+    if operation.right is not None:
         problems.update(_WITH_TOKEN)
     for status in sorted(problems - set(operation.answers)):
         titles = dict.fromkeys(kind.title for kind in KINDS.values() if kind.status == status)

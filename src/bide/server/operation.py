@@ -1,6 +1,6 @@
-"""An operation of the API: what it takes, what it answers, and who may call it.
+"""An operation of the API: what it takes, what it answers, and the right that it needs.
 
-The routes, the checks and the OpenAPI description are all made of these.
+Routes, checks and the OpenAPI description are made from these.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,11 +14,14 @@ import msgspec
 
 from bide.model.body import MAX_DEPTH
 from bide.model.errors import InvalidArgument
+from bide.model.message import Message
 from bide.queue.command_builder import CommandBuilder
-from bide.server.access import OPEN, Caller
+from bide.server import wire
+from bide.server.action_log import Act
 from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem, of_validation
 from bide.server.receiving import Receive, read_body
+from bide.server.rights import OPEN, Caller
 from bide.server.service import Service
 
 __all__ = [
@@ -45,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
+    """An answer to a request."""
 
     status: int
     content: Any = None
@@ -66,22 +69,22 @@ class Operation(NamedTuple):
     method: str
     path: str
     summary: str
-    scope: str | None
-    """What a token must allow; `None`: nothing, everybody may."""
+    right: str | None
+    """The right that it needs; "": any token; `None`: no token."""
     handle: "Callable[[Call], Awaitable[Answer | None]]"
-    """Answers a call; `None`: it has sent the answer itself."""
+    """Answers a call; returns `None` if it has sent the answer itself."""
     answers: dict[int, Any]
-    """By status: the type of the content, `bytes`, or `None` for no content."""
+    """The type of the content by status; `None`: no content."""
     takes: Any = None
     """The type of the request's body."""
     takes_bytes: bool = False
-    """Whether a body of any other content type is taken as it is."""
+    """Whether a body of any other content type is accepted as bytes."""
     query: Any = None
     """A struct of the query's parameters."""
     headers: Mapping[str, str] = {}
-    """Headers of the request that matter, and what they do."""
+    """Headers that the request may have, and what they do."""
     problems: Sequence[int] = ()
-    """Statuses of problems beside those that every operation has."""
+    """Statuses of its own problems, beside those of every operation."""
     description: str = ""
     tag: str = "messages"
     kind: str = JSON
@@ -92,13 +95,13 @@ class Call:
     """One request to one operation.
 
     Args:
-        service: who answers it.
-        operation: what is asked for.
-        scope: what ASGI says of the request.
-        path: the path as it came, an encoded slash in it as it is.
-        named: what stands in the path where the operation has a name.
-        receive: from where its body comes.
-        send: where the answer goes.
+        service: that answers it.
+        operation: that is called.
+        scope: the ASGI scope of the request.
+        path: undecoded.
+        named: the names in the path, undecoded.
+        receive: gives its body.
+        send: takes the answer.
     """
 
     def __init__(
@@ -119,13 +122,18 @@ class Call:
         self.receive = receive
         self.send = send
         self.caller: Caller = OPEN
+        self.client = service.addresses.of(scope) or None
+        """The client's address; `None` on a Unix socket without a trusted proxy."""
+        self.acts: list[Act] = []
+        """The commands of a batch, for the action log."""
         self.streams = False
-        """Whether the beginning of an answer without an end was sent."""
+        """Whether an answer that goes on was begun."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._arguments: CommandBuilder | None = None
+        self._received = 0
 
     def header(self, name: str) -> str | None:
-        """Return a header of the request by its name in small letters; the last of equals."""
+        """Return a header by its name in lower case; of several, the last."""
         value = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
@@ -142,7 +150,7 @@ class Call:
         """Return a part of the path, decoded.
 
         Raises:
-            Problem: it is no UTF-8.
+            Problem: it is not UTF-8.
         """
         text = self.named[name]
         if "%" not in text and text.isascii():
@@ -156,7 +164,7 @@ class Call:
 
     @property
     def queue(self) -> str:
-        """The queue's name as the caller knows it."""
+        """The caller's name of the queue."""
         return self.part("queue")
 
     @property
@@ -166,7 +174,7 @@ class Call:
 
     @property
     def arguments(self) -> CommandBuilder:
-        """What makes commands for the queue."""
+        """The builder of commands for the queue."""
         if self._arguments is None:
             queue = self.queue
             full = self.caller.full(queue)
@@ -181,16 +189,25 @@ class Call:
         settings = self.service.settings
         return await read_body(
             self.receive, self.header("content-length"), settings.max_request,
-            settings.request_timeout,
+            settings.request_timeout, self._grow,
         )  # fmt: skip
 
+    def _grow(self, before: int, after: int) -> None:
+        self.service.large_bodies.grow(before, after)
+        self._received = after
+
+    def over(self) -> None:
+        """Count its body no longer."""
+        self.service.large_bodies.grow(self._received, 0)
+
     async def read(self, kind: type[T]) -> T:
-        """Return the request's body as a struct; of one that is not there, its defaults.
+        """Return the request's body as a struct; without a body, its defaults.
 
         Raises:
             Problem: it does not fit.
         """
         data = await self.bytes()
+        await self.service.large_bodies.turn(len(data))
         content_type = self.content_type
         if data and content_type not in ("", JSON) and not content_type.endswith("+json"):
             raise Problem(
@@ -208,7 +225,7 @@ class Call:
 
     @property
     def content_type(self) -> str:
-        """The content type without its parameters, in small letters."""
+        """The content type without parameters, in lower case."""
         return _plain(self._headers.get(b"content-type", b""))
 
     def query(self, kind: type[T]) -> T:
@@ -232,12 +249,6 @@ class Call:
         except msgspec.ValidationError as error:
             raise of_validation(error, kind, "The query") from None
 
-    @property
-    def client(self) -> str | None:
-        """The client's address; `None` on a Unix socket."""
-        client = self.scope.get("client")
-        return client[0] if client else None
-
     def counted(self, calls: LongCalls) -> AbstractContextManager[None]:
         """Count this call among those that stay open, where tokens are asked for.
 
@@ -249,7 +260,7 @@ class Call:
         return calls.one(self.caller.namespace, self.client)
 
     async def begin_stream(self, kind: str) -> None:
-        """Send the beginning of an answer that goes on for as long as there is something to say."""
+        """Begin an answer that goes on."""
         self.streams = True
         headers = [
             (b"content-type", kind.encode()),
@@ -258,6 +269,10 @@ class Call:
         ]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
+    def shown(self, message: Message) -> wire.MessageOut:
+        """Return a message as the caller may see it."""
+        return wire.shown(message, self.queue, bodies=self.caller.may("bodies"))
+
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""
         headers = {"content-type": answer.kind, **answer.headers}
@@ -265,7 +280,7 @@ class Call:
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)
-"""What makes commands for a queue, whose name is checked once."""
+"""Builders by queue, so that a name is checked once."""
 
 
 @lru_cache(maxsize=64)
@@ -277,7 +292,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Return JSON as a struct.
 
     Raises:
-        Problem: it is no JSON, nested too deeply, or does not fit.
+        Problem: it is not JSON, is nested too deeply, or does not fit.
     """
     try:
         return msgspec.json.decode(data, type=kind)

@@ -27,45 +27,35 @@ class Kind(NamedTuple):
     """Seconds after which trying again may help."""
 
 
-def _of(
-    error: type[BideError], name: str, status: int, title: str, again: int | None = None
-) -> Kind:
-    return Kind(name, status, title, error.__name__, again)
-
-
-_OF_BIDE = {
-    errors.InvalidArgument: _of(
-        errors.InvalidArgument, "invalid-argument", 400, "A value cannot be"
-    ),
-    errors.AlreadyExists: _of(errors.AlreadyExists, "already-exists", 409, "The id is taken"),
-    errors.LeaseLost: _of(errors.LeaseLost, "lease-lost", 409, "The lease is over"),
-    errors.Empty: _of(errors.Empty, "empty", 404, "Nothing fell due"),
-    errors.WrongContext: _of(errors.WrongContext, "internal", 500, "A mistake in the server"),
-    errors.Closed: _of(errors.Closed, "stopping", 503, "The server is stopping", 1),
-    errors.Unsupported: _of(errors.Unsupported, "unsupported", 501, "The store cannot do this"),
-    errors.StoreUnavailable: _of(
-        errors.StoreUnavailable, "store-unavailable", 503, "The store cannot be reached", 1
-    ),
-    errors.StoreBusy: _of(errors.StoreBusy, "store-busy", 503, "The store is locked", 1),
-    errors.OutcomeUnknown: _of(
-        errors.OutcomeUnknown, "outcome-unknown", 504, "It is not known whether it was done"
-    ),
-    errors.StoreFull: _of(errors.StoreFull, "store-full", 507, "The store is full"),
-    errors.StoreReadOnly: _of(
-        errors.StoreReadOnly, "store-read-only", 503, "The store cannot be written"
-    ),
-    errors.StoreCorrupt: _of(errors.StoreCorrupt, "store-corrupt", 500, "The store is damaged"),
-    errors.NotAStore: _of(errors.NotAStore, "not-a-store", 500, "That is no store of bide's"),
-    errors.SchemaTooNew: _of(errors.SchemaTooNew, "schema-too-new", 500, "A newer bide is needed"),
-    errors.StoreError: _of(errors.StoreError, "store-error", 500, "The store failed"),
-    errors.BideError: _of(errors.BideError, "internal", 500, "A mistake in the server"),
-}  # fmt: skip
+_OF_BIDE: dict[type[BideError], Kind] = {
+    error: Kind(name, status, title, error.__name__, *again)
+    for error, name, status, title, *again in (
+        (errors.InvalidArgument, "invalid-argument", 400, "A value cannot be"),
+        (errors.NotEmpty, "not-empty", 409, "The queue is not empty"),
+        (errors.AlreadyExists, "already-exists", 409, "The id is taken"),
+        (errors.LeaseLost, "lease-lost", 409, "The lease is over"),
+        (errors.Empty, "empty", 404, "Nothing fell due"),
+        (errors.WrongContext, "internal", 500, "A mistake in the server"),
+        (errors.Closed, "stopping", 503, "The server is stopping", 1),
+        (errors.Unsupported, "unsupported", 501, "The store cannot do this"),
+        (errors.StoreUnavailable, "store-unavailable", 503, "The store cannot be reached", 1),
+        (errors.StoreBusy, "store-busy", 503, "The store is locked", 1),
+        (errors.OutcomeUnknown, "outcome-unknown", 504, "It is not known whether it was done"),
+        (errors.StoreFull, "store-full", 507, "The store is full"),
+        (errors.StoreReadOnly, "store-read-only", 503, "The store cannot be written"),
+        (errors.StoreCorrupt, "store-corrupt", 500, "The store is damaged"),
+        (errors.NotAStore, "not-a-store", 500, "That is no store of bide's"),
+        (errors.SchemaTooNew, "schema-too-new", 500, "A newer bide is needed"),
+        (errors.AccessDenied, "forbidden", 403, "The token does not allow this"),
+        (errors.StoreError, "store-error", 500, "The store failed"),
+        (errors.BideError, "internal", 500, "A mistake in the server"),
+    )
+}
 
 _OWN = (
     Kind("malformed", 400, "The request cannot be read"),
     Kind("cross-origin", 403, "A page of another site asks"),
     Kind("unauthorized", 401, "A token is needed"),
-    Kind("forbidden", 403, "The token does not allow this"),
     Kind("not-found", 404, "There is no such thing"),
     Kind("method-not-allowed", 405, "The method is not allowed here"),
     Kind("timeout", 408, "The request did not arrive in time"),
@@ -73,11 +63,13 @@ _OWN = (
     Kind("precondition-failed", 412, "Somebody else was faster"),
     Kind("too-large", 413, "That is too large"),
     Kind("unsupported-type", 415, "The content type is not taken"),
+    Kind("too-many-logins", 429, "Too many wrong tokens from one address", None, 1),
     Kind("too-many-connections", 429, "Too many connections from one address", None, 1),
     Kind("too-many-open", 429, "Too many streams or waiting claims", None, 1),
     Kind("head-too-large", 431, "The head of the request is too large"),
     Kind("rate-limited", 429, "Too many messages a second", None, 1),
     Kind("quota-exceeded", 507, "The namespace is full"),
+    Kind("issuer-unavailable", 503, "The issuer of JWTs cannot be reached", None, 5),
     Kind("overloaded", 503, "Too much is under way", None, 1),
     Kind("internal", 500, "A mistake in the server"),
 )
@@ -148,11 +140,14 @@ _FIELD = re.compile(
 )
 
 
-def of_bide(error: BideError) -> Problem:
-    """Return an error of bide's as a problem; its texts begin with the name of the argument."""
+def of_bide(error: BideError, text: str) -> Problem:
+    """Return an error of bide's as a problem, with the text that clients get.
+
+    The text of a wrong argument begins with its name.
+    """
     kind = next(_OF_BIDE[cls] for cls in type(error).__mro__ if cls in _OF_BIDE)
-    found = _FIELD.match(str(error)) if isinstance(error, errors.InvalidArgument) else None
-    return Problem(kind.name, str(error), field=found[1] if found else None)
+    found = _FIELD.match(text) if isinstance(error, errors.InvalidArgument) else None
+    return Problem(kind.name, text, field=found[1] if found else None)
 
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")

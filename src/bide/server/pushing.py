@@ -69,10 +69,10 @@ class Pushing:
         if hurry and self._pusher is not None:
             self._pusher.hurry()
         if self._task is not None and not self._stopping:
-            running = sum(len(outlet.consumer.running) for outlet in self.outlets.values())
+            running = sum(len(worker.running) for worker in self.workers.values())
             if running:
                 grace = self._settings.grace
-                _log.info("stopping; %d pushes have %g s to finish", running, grace)
+                _log.info("stopping; pushes under way: %d, with %g s to finish", running, grace)
             self._task.cancel()
         self._stopping = True
 
@@ -91,9 +91,9 @@ class Pushing:
             self._pusher.look()
 
     @property
-    def outlets(self) -> "dict[str, SubscriptionWorker]":
+    def workers(self) -> "dict[str, SubscriptionWorker]":
         """What is at work in this process, by the keys of the subscriptions."""
-        return {} if self._pusher is None else self._pusher.outlets
+        return {} if self._pusher is None else self._pusher.workers
 
     async def known(self) -> Mapping[str, Known]:
         """Return all subscriptions by their keys, with the circuits that those who push tell of.
@@ -102,8 +102,8 @@ class Pushing:
             StoreError: they are not pushed from here, and the store cannot be read.
         """
         if self._task is not None and self._pusher is not None and self._pusher.looked:
-            outlets = self._pusher.outlets.items()
-            return {key: Known(outlet.subscription, outlet.circuit) for key, outlet in outlets}
+            workers = self._pusher.workers.items()
+            return {key: Known(worker.subscription, worker.circuit) for key, worker in workers}
         return await self._survey.known() if self._at_hand else {}
 
     @property

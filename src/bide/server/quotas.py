@@ -12,10 +12,10 @@ from bide.lane.lane import Lane
 from bide.model.commands import Count, Queues
 from bide.model.message import Item, size_of
 from bide.model.replies import Counts, Names
-from bide.server.access import Caller
 from bide.server.problem import Problem
+from bide.server.quota_usage import NamespaceUsage, QuotaUsage
+from bide.server.rights import ALL_QUEUES, Caller
 from bide.server.settings import Quota, Settings
-from bide.server.uses import Use, Uses
 from bide.targets.http.subscription import Subscription
 
 __all__ = ["Quotas", "Usage"]
@@ -34,7 +34,8 @@ class Usage(msgspec.Struct, kw_only=True):
     namespace: str | None
     """`null`: the whole store."""
     messages: int
-    """How many messages are in its queues, dead and kept ones included."""
+    """How many messages are in its queues, dead and kept ones included; for a token of some queues:
+    in these."""
     max_messages: int | None
     """How many may be."""
     max_message_bytes: int | None
@@ -54,7 +55,7 @@ class Quotas:
     Args:
         settings: what each namespace may use.
         lane: where its messages are counted.
-        uses: what they have used, shared by the processes of a server.
+        usage: what they have used, shared by the processes of a server.
         asks: tells whether the server asks for tokens; then namespaces have default quotas.
     """
 
@@ -62,13 +63,13 @@ class Quotas:
         self,
         settings: Settings,
         lane: Lane,
-        uses: Uses | None = None,
+        usage: QuotaUsage | None = None,
         asks: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._asks = asks
         self._lane = lane
-        self._uses = uses or Uses()
+        self._usage = usage or QuotaUsage()
 
     @property
     def any(self) -> bool:
@@ -83,8 +84,10 @@ class Quotas:
         """Return what a caller's namespace uses, counted within the last second."""
         quota = self.of(caller.namespace)
         await self._count(caller, RECOUNT_EVERY)
-        with self._uses.of(caller.namespace) as use:
+        with self._usage.of(caller.namespace) as use:
             messages = int(use.pending)
+        if not caller.of_all_queues:
+            messages = await self._pending(caller)
         return Usage(
             namespace=caller.namespace, messages=messages, max_messages=quota.pending,
             max_message_bytes=quota.max_body, max_rate=quota.rate,
@@ -102,11 +105,11 @@ class Quotas:
         quota = self.of(caller.namespace)
         if quota.pending is not None:
             await self._count(caller, COUNT_EVERY)
-            with self._uses.of(caller.namespace) as use:
+            with self._usage.of(caller.namespace) as use:
                 seems_full = use.pending + len(items) > quota.pending
             if seems_full:
                 await self._count(caller, RECOUNT_EVERY)
-        with self._uses.of(caller.namespace) as use:
+        with self._usage.of(caller.namespace) as use:
             if quota.pending is not None:
                 self._room(use, quota.pending, len(items))
             if quota.rate is not None:
@@ -172,7 +175,7 @@ class Quotas:
                     field="concurrency",
                 )
 
-    def _pace(self, use: Use, rate: float, count: int) -> None:
+    def _pace(self, use: NamespaceUsage, rate: float, count: int) -> None:
         """A bucket that fills by `rate` a second and holds a second's worth."""
         moment = time.monotonic()
         full = max(rate, 1.0)
@@ -191,15 +194,15 @@ class Quotas:
     async def _count(self, caller: Caller, every: float) -> None:
         """Count the messages of a namespace, unless a process has done so `every` seconds ago."""
         moment = time.monotonic()
-        with self._uses.of(caller.namespace) as use:
+        with self._usage.of(caller.namespace) as use:
             if moment - use.counted <= every:
                 return
             use.counted = moment
-        pending = await self._pending(caller)
-        with self._uses.of(caller.namespace) as use:
+        pending = await self._pending(msgspec.structs.replace(caller, queues=ALL_QUEUES))
+        with self._usage.of(caller.namespace) as use:
             use.pending = pending
 
-    def _room(self, use: Use, most: int, count: int) -> None:
+    def _room(self, use: NamespaceUsage, most: int, count: int) -> None:
         if use.pending + count > most:
             raise Problem(
                 "quota-exceeded",
@@ -209,7 +212,7 @@ class Quotas:
             )
 
     async def _pending(self, caller: Caller) -> int:
-        names = await self._lane.acall(Queues(caller.full("")))
+        names = await self._lane.acall(Queues(caller.prefix("")))
         assert isinstance(names, Names)
         total = 0
         for name in names.names:

@@ -1,4 +1,4 @@
-"""Receiving a request: no more of it than is allowed, and not for ever."""
+"""Receive request bodies within limits of size and time, and notice clients that leave."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,15 +14,28 @@ T = TypeVar("T")
 
 
 class Gone(Exception):
-    """The client has closed the connection: nobody reads an answer."""
+    """The client has closed the connection."""
 
 
-async def read_body(receive: Receive, length: str | None, limit: int, seconds: float) -> bytes:
-    """Return the body of a request, which announces its `length`.
+async def read_body(
+    receive: Receive,
+    length: str | None,
+    limit: int,
+    seconds: float,
+    grow: Callable[[int, int], None],
+) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        receive: gives the parts of the body.
+        length: what the request announces, if anything.
+        limit: bytes.
+        seconds: that the whole body may take.
+        grow: is called with the size before and after each part.
 
     Raises:
-        Problem: it is larger than `limit` bytes, or does not arrive within `seconds`.
-        Gone: the client left before it was whole.
+        Problem: it is larger than `limit`, or does not arrive in time.
+        Gone: the client closed the connection before the body was whole.
     """
     if length is not None and length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
@@ -38,6 +51,7 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
                 size += len(parts[-1])
                 if size > limit:
                     raise _too_large(limit)
+                grow(size - len(parts[-1]), size)
                 more = message.get("more_body", False)
     except TimeoutError:
         raise Problem(
@@ -49,7 +63,6 @@ async def read_body(receive: Receive, length: str | None, limit: int, seconds: f
 
 
 def _too_large(limit: int) -> Problem:
-    """Return what tells that a request is larger than so many bytes."""
     return Problem(
         "too-large",
         f"the request takes more than {limit:,} bytes; send it in several",
@@ -59,32 +72,42 @@ def _too_large(limit: int) -> Problem:
 
 
 async def unless_gone(
-    receive: Receive, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[object]]
+    receive: Receive,
+    work: Coroutine[Any, Any, T],
+    undo: Callable[[T], Awaitable[object]],
+    refusal: Coroutine[Any, Any, None] | None = None,
 ) -> T:
-    """Return what some work brings, and cancel it as soon as the client has gone.
+    """Return the result of some work; cancel it when the client closes the connection.
 
-    What it brought in that very moment is handed to `undo`.
+    Args:
+        receive: tells that the client has gone.
+        work: what is done.
+        undo: is given a result that came at the same time.
+        refusal: raises when the client may no longer wait.
 
     Raises:
         Gone: the client has closed the connection.
+        Problem: that of `refusal`.
     """
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_leaves(receive))
+    ending = [asyncio.ensure_future(one) for one in (_leaves(receive), refusal) if one is not None]
     handed_over = False
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if leaving.done():
-            raise Gone
+        await asyncio.wait((working, *ending), return_when=asyncio.FIRST_COMPLETED)
+        for task in ending:
+            if task.done():
+                task.result()
+                raise Gone
         handed_over = True
         return working.result()
     finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        for one in (working, *ending):
+            one.cancel()
+        await asyncio.gather(working, *ending, return_exceptions=True)
         if not handed_over and not working.cancelled() and working.exception() is None:
             await undo(working.result())
 
 
 async def _leaves(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
-        pass  # what comes after a body is of no interest
+        pass  # nothing is expected after a body

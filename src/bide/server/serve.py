@@ -17,7 +17,8 @@ from bide.server.access import Tokens
 from bide.server.admission import Admission, how_open
 from bide.server.child import SETTINGS
 from bide.server.settings import Settings
-from bide.server.uses import make_file
+from bide.server.shared_stats import make_file
+from bide.server.tls import context_of
 from bide.worker.process.supervisor import Supervisor
 
 __all__ = ["bind", "serve"]
@@ -36,21 +37,28 @@ async def serve(settings: Settings) -> int:
         StoreError: the store cannot be opened.
     """
     settings.check()
+    context_of(settings)  # its errors, before anything listens
     asks = await _asks_for_tokens(settings)
-    listening, uses, figures = bind(settings), make_file(), make_file("bide-figures")
+    listening, usage, stats = bind(settings), make_file("bide-usage"), make_file("bide-stats")
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     try:
         where, store = address(listening, settings), settings.shown()["store"]
         _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))
-        shared = listening.fileno(), uses, figures
+        if asks and settings.tls_cert is None and not settings.local:
+            _log.warning(
+                "tokens cross the network in clear text: host=%r is not loopback; set tls_cert and "
+                "tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
+                settings.host,
+            )
+        shared = listening.fileno(), usage, stats
         return await Supervisor(
             lambda line: [sys.executable, *_flags(), "-m", "bide.server.child",
                           *map(str, (line, *shared))],
             settings.workers, grace=settings.grace, pass_fds=shared,
         ).run()  # fmt: skip
     finally:
-        os.close(uses)
-        os.close(figures)
+        os.close(usage)
+        os.close(stats)
         del os.environ[SETTINGS]
         listening.close()
         _tidy(settings)

@@ -1,40 +1,51 @@
-"""The service: one store, and everybody whose requests go there."""
+"""One store, and what a server process knows beside it."""
 
 import asyncio
 import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from bide.clock import SYSTEM_CLOCK, Clock
+from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Claim, Command, Queues
+from bide.model.commands import Claim, Command, Lease, Queues
 from bide.model.errors import BideError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Names, Reply
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
-from bide.server.access import Caller, Tokens
+from bide.server.access import Tokens
+from bide.server.action_log import ActionLog
 from bide.server.admission import Admission
 from bide.server.claimers import Claimers
-from bide.server.figures import Board, Figures
-from bide.server.hub import Hub
+from bide.server.client_address import ClientAddress
+from bide.server.client_text import ClientText
+from bide.server.event_fanout import EventFanout
+from bide.server.large_bodies import LargeBodies
+from bide.server.lease_secrets import LeaseSecrets
 from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem
 from bide.server.pushing import Pushing
+from bide.server.quota_usage import QuotaUsage
 from bide.server.quotas import Quotas
 from bide.server.reply_budget import within_budget
+from bide.server.rights import Caller
 from bide.server.settings import Settings
-from bide.server.uses import Uses
+from bide.server.shared_stats import ServerStats, SharedStats
 
 __all__ = ["Service", "SettableClock"]
 
 R = TypeVar("R", bound=Reply)
 
 MOST_UNDER_WAY = 5_000
-"""How many commands of batches may be under way. The lane takes twice as many without making any
-of them wait, so those of one batch stay in their order."""
+"""Commands of batches that may be under way. The lane takes twice as many without delay, so the
+commands of one batch stay in their order."""
+
+
+WRITE_USES = 10.0
+"""Seconds between two writes of when tokens were last used."""
 
 
 class SettableClock(Clock, Protocol):
@@ -45,45 +56,50 @@ class SettableClock(Clock, Protocol):
 
 
 class Service:
-    """A store, and what a server knows beside it.
+    """A store, and what a server process knows beside it.
 
     Args:
-        settings: what the server was told.
-        test_clock: by which the store goes instead of its own; requests may then set it.
-        uses: what namespaces have used, shared with the other processes of the server.
-        board: what each of these has done, shared by them as well.
+        settings: of the server.
+        test_clock: replaces the clock of the store; requests may then set it.
+        quota_usage: what namespaces have used, shared with the other processes of the server.
+        shared_stats: what each of these processes has done.
     """
 
     def __init__(
         self,
         settings: Settings,
         test_clock: SettableClock | None = None,
-        uses: Uses | None = None,
-        board: Board | None = None,
+        quota_usage: QuotaUsage | None = None,
+        shared_stats: SharedStats | None = None,
     ) -> None:
         settings.check()
         self.settings = settings
         self.clock: Clock = test_clock or SYSTEM_CLOCK
         self.test_clock = test_clock
         self.lane = open_lane(settings.store, self.clock)
-        self.hub = Hub(self.lane)
+        self.events = EventFanout(self.lane)
         self.tokens = Tokens(self.lane, self.clock)
-        self.uses = uses or Uses()
-        self.board = board or Board()
-        self.quotas = Quotas(settings, self.lane, self.uses, lambda: self.admission.asks)
+        self.addresses = ClientAddress(settings.trusted_proxies)
+        self.client_text = ClientText(settings.store)
+        self.action_log = ActionLog(settings.action_log)
+        self.lease_secrets = LeaseSecrets(self.lane)
+        self.quota_usage = quota_usage or QuotaUsage()
+        self.shared_stats = shared_stats or SharedStats()
+        self.quotas = Quotas(settings, self.lane, self.quota_usage, lambda: self.admission.asks)
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.lane, self.tokens, self.clock)
         self.stopping = asyncio.Event()
         self.requests: dict[tuple[str, int], int] = {}
-        """How many requests were answered, by operation and status."""
+        """Requests answered, by operation and status."""
         self.seconds: dict[str, float] = {}
-        """How long they took, by operation."""
+        """Seconds that they took, by operation."""
         self.tallies: dict[str, Tally] = {}
-        """What was claimed by way of the route for it, by queue. A `Queue` on an http:// store
-        claims in batches; how late its messages are is known to the program that has it."""
+        """What was claimed through its own route, by queue. A `Queue` on an http:// store claims in
+        batches, and its program measures how late messages are."""
         self.waiting = 0
-        """How many claims wait."""
+        """Claims that wait."""
         self.claimers = Claimers()
+        self.large_bodies = LargeBodies(settings.max_request)
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self._under_way = 0
@@ -94,19 +110,19 @@ class Service:
 
         Raises:
             StoreError: the store cannot be opened.
-            InvalidArgument: the server can be reached from elsewhere, and there are no tokens.
+            InvalidArgument: other machines can reach the server, and there are no tokens.
         """
         await asyncio.to_thread(lambda: self.lane.capabilities)
         await self.admission.begin()
 
     async def ask(self, kind: type[R], command: Command) -> R:
-        """Have a command carried out, and return its reply."""
+        """Execute a command, and return its reply."""
         reply = await self.lane.acall(command, self)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
     async def batch(self, commands: Sequence[Command]) -> list[Reply | BaseException]:
-        """Have commands carried out in their order; return a reply or an error for each."""
+        """Execute commands in order; return a reply or an error for each."""
         if self._under_way + len(commands) > MOST_UNDER_WAY:
             raise Problem("overloaded", "too many commands are under way; try again in a second")
         self._under_way += len(commands)
@@ -123,8 +139,18 @@ class Service:
         finally:
             self._under_way -= len(commands)
 
+    async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
+        """Return the leases that a caller settles as the store knows them.
+
+        Raises:
+            LeaseLost: a token lacks its secret part.
+        """
+        if not self.admission.asks:
+            return leases
+        return await self.lease_secrets.checked(queue, leases, trusted=caller.may("admin"))
+
     async def claim(self, command: Claim, wait: float) -> Claimed:
-        """Claim messages, and wait for them; what a caller who goes away has claimed goes back."""
+        """Claim messages, and wait for them."""
         self.waiting += 1
         self.claimers.came(command.holder, command.queue)
         try:
@@ -137,7 +163,7 @@ class Service:
         return reply
 
     def handed_out(self, command: Claim, reply: Claimed) -> None:
-        """Count what a claim has brought, and remember who it was."""
+        """Count the messages of a claim, and remember its holder."""
         self.claimers.seen(command.holder, command.queue)
         if reply.messages:
             tally = self.tallies.setdefault(command.queue, Tally())
@@ -147,15 +173,15 @@ class Service:
                 tally.lateness.observe(max(0, reply.now - message.due) / 1000)
 
     async def names(self, caller: Caller, prefix: str = "") -> list[str]:
-        """Return the names of a caller's queues, as they are in their namespace.
+        """Return the names of a caller's queues, as the caller knows them.
 
-        Without those that bide keeps for itself, unless the prefix asks for them.
+        Internal queues of bide are left out, unless the prefix asks for them.
         """
-        found = await self.ask(Names, Queues(caller.full(prefix)))
+        found = await self.ask(Names, Queues(caller.prefix(prefix)))
         return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
 
     async def ready(self) -> str | None:
-        """Return why the service cannot work, `None` if it can."""
+        """Return why the service does not work, `None` if it does."""
         if self.stopping.is_set():
             return "the server is stopping"
         try:
@@ -164,8 +190,9 @@ class Service:
         except TimeoutError:
             return "the store does not answer within 5 s"
         except BideError as error:
-            return str(error)
-        return self.pushing.failure
+            return self.client_text.of(error)
+        failure = self.pushing.failure
+        return None if failure is None else self.client_text.without_places(failure)
 
     def note(self, operation: str, status: int, began: float) -> float:
         """Count a request; return how many seconds it took."""
@@ -176,43 +203,51 @@ class Service:
         return took
 
     @property
-    def figures(self) -> Figures:
+    def stats(self) -> ServerStats:
         """What this process has done so far."""
         sent = self.pushing.sent
-        return Figures(self.requests, self.seconds, self.tallies, sent, self.waiting)
+        return ServerStats(self.requests, self.seconds, self.tallies, sent, self.waiting)
+
+    async def keep_tokens(self) -> None:
+        """Write now and then when tokens were last used, for as long as this runs."""
+        while True:
+            await sleep(self.clock, WRITE_USES)
+            with suppress(BideError):  # a store that is away or full: the next use is noted again
+                await self.tokens.write_uses()
 
     def attendance(self) -> Heartbeat:
-        """Return what tells in the store of those who claim here."""
+        """Return what announces in the store who claims here."""
         process = f"serve:{socket.gethostname()}:{os.getpid()}"
         lister = self.claimers.listed
         return Heartbeat(self.lane, SYSTEM_CLOCK, process, lister, lambda: self.tallies)
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Answer the claims that wait, end what streams, and push nothing more.
+        """Answer the claims that wait, end event streams, and push no more messages.
 
         Args:
-            hurry: hand back at once what is being pushed.
+            hurry: release at once the messages that are being pushed.
         """
         self.stopping.set()
         self.lane.release(self)
         self.pushing.stop(hurry=hurry)
 
     async def end(self) -> None:
-        """Let go of the store, once what is being pushed is finished or handed back."""
+        """Close the store, once pushes are finished or released."""
         if not self._ended:
             self._ended = True
             self.stop()
             await self.pushing.end()
-            self.board.leave(self.figures)
+            self.shared_stats.leave(self.stats)
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store, and the files of this process."""
         close_lane(self.lane)
-        self.uses.close()
-        self.board.close()
+        self.action_log.close()
+        self.quota_usage.close()
+        self.shared_stats.close()
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
-    """Return those of the names that are a caller's, as they are in their namespace."""
+    """Return the caller's names of those queues that are for the caller."""
     return [own for name in names if (own := caller.own(name)) is not None]

@@ -13,6 +13,8 @@ from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
 from bide.model.moments import LATEST, milliseconds
+from bide.server.client_address import ClientAddress
+from bide.server.oidc import OidcSettings
 from bide.server.suggestions import would_fit
 from bide.targets.rabbitmq.address import intakes
 from bide.targets.rabbitmq.address import shown as shown_address
@@ -78,6 +80,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The path of a Unix socket to listen on instead of host and port."""
     socket_mode: str = "600"
     """Who may open that socket, as chmod writes it; "660": the group as well."""
+    tls_cert: str | None = None
+    """A file with the certificate and its chain, as PEM: the server speaks HTTPS alone."""
+    tls_key: str | None = None
+    """A file with the key of that certificate, without a passphrase."""
+    tls_client_ca: str | None = None
+    """A file with certificates: clients must show one that these have issued."""
     workers: int = 1
     """How many processes share the work."""
     auth: Auth = "auto"
@@ -108,6 +116,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By namespace; "*" is for all that are not named."""
     push: bool = True
     """Whether this server sends what is due to the URLs of subscriptions."""
+    trusted_proxies: list[str] = []
+    """Networks of proxies whose X-Forwarded-For or Forwarded names the client, such as
+    "10.1.0.0/16"; "unix": the proxy at the Unix socket."""
+    oidc: OidcSettings | None = None
+    """The issuer whose JWTs are accepted beside tokens; then requests need either."""
+    action_log: str | None = None
+    """A file to which each act is appended as a JSON line; created 0600."""
     push_networks: list[str] = []
     """Networks that it may send to though they are not public, such as "10.1.0.0/16"."""
     rabbitmq: list[str] = []
@@ -138,9 +153,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if name != "*":
                 check_namespace(name)
             _ = quota.longest_ms
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidArgument(
+                f"tls_cert={self.tls_cert!r} and tls_key={self.tls_key!r} go together; give both"
+            )
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidArgument("tls_client_ca needs tls_cert and tls_key, the server's own")
+        if self.tls_cert is not None and self.socket is not None:
+            raise InvalidArgument(
+                "tls_cert is for host and port, and socket= is a Unix socket; leave one out"
+            )
         intakes(self.rabbitmq)
         if self.rabbitmq and not self.push:
             raise InvalidArgument("rabbitmq needs push: what is taken in is published by it")
+        ClientAddress(self.trusted_proxies)
         for network in self.push_networks:
             try:
                 ipaddress.ip_network(network)
@@ -155,7 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.socket is not None:
             return f"unix:{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http{'s' * (self.tls_cert is not None)}://{host}:{self.port}"
 
     @property
     def local(self) -> bool:
@@ -211,6 +237,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"store={mask(self.store)!r} is behind another server, which keeps the tokens, so "
                 "this one cannot ask for any; listen on 127.0.0.1 without auth, or give the URL of "
                 "the store itself"
+            )
+        if self.oidc is not None and (self.auth == "off" or self.behind):
+            raise InvalidArgument(
+                "oidc is set, and requests are not asked for a token; leave out auth=off, and give "
+                "the URL of the store itself"
             )
         if self.auth == "off" and not self.local:
             raise InvalidArgument(

@@ -105,40 +105,37 @@ def shown(
     secret: str | None = None,
     deliveries: Deliveries | None = None,
 ) -> SubscriptionOut:
-    """Return a subscription as it is told."""
+    """Return a subscription as clients see it."""
     circuit = circuit.at(subscription.receiver)
+    opened = circuit.since is not None
     return SubscriptionOut(
-        name=subscription.name,
-        queue=subscription.queue,
+        **{name: getattr(subscription, name) for name in _SAME},
         url=subscription.url if subscription.signed else shown_address(subscription.url),
         state=standing(subscription, circuit, now),
-        reason=subscription.reason,
         headers=sorted(subscription.headers),
-        concurrency=subscription.concurrency,
-        rate=UNSET if subscription.rate is None else subscription.rate,
-        timeout=subscription.timeout,
-        attempts=subscription.attempts,
-        first=subscription.first,
-        ceiling=subscription.ceiling,
-        failures=subscription.failures,
-        probe=subscription.probe,
+        rate=_or_unset(subscription.rate),
         secrets=[
-            SecretOut(one.created, UNSET if one.until is None else one.until)
+            SecretOut(one.created, _or_unset(one.until))
             for one in subscription.secrets
             if one.until is None or now < one.until
         ],
         circuit=CircuitOut(
             circuit.state(now),
             circuit.failures,
-            UNSET if circuit.since is None else circuit.since,
-            UNSET if circuit.since is None else circuit.until,
+            _or_unset(circuit.since),
+            circuit.until if opened else UNSET,
             circuit.error,
         ),
         deliveries=UNSET if deliveries is None else _deliveries(deliveries),
-        created=subscription.created,
-        changed=subscription.changed,
-        secret=UNSET if secret is None else secret,
+        secret=_or_unset(secret),
     )
+
+
+_SAME = (
+    "name", "queue", "reason", "concurrency", "timeout", "attempts", "first", "ceiling", "failures",
+    "probe", "created", "changed",
+)  # fmt: skip
+"""Fields that are shown as they are."""
 
 
 def standing(subscription: Subscription, circuit: Circuit, now: int) -> Standing:
@@ -164,10 +161,9 @@ def masked(url: str) -> str:
 
 def _deliveries(told: Deliveries) -> DeliveriesOut:
     answers: dict[str, int] = dict(told.answers.items())
-    return DeliveriesOut(
-        answers, told.running, _or_unset(told.taken_at), _or_unset(told.failed_at), told.error
-    )
+    taken_at, failed_at = _or_unset(told.taken_at or None), _or_unset(told.failed_at or None)
+    return DeliveriesOut(answers, told.running, taken_at, failed_at, told.error)
 
 
-def _or_unset(value: int) -> Any:
-    return value or UNSET
+def _or_unset(value: Any) -> Any:
+    return UNSET if value is None else value

@@ -26,42 +26,25 @@ from bide.model.limits import (
 from bide.model.message import REASON_LENGTH, Item
 from bide.model.moments import LATEST
 from bide.model.options import check_options
-from bide.observing.heartbeat import is_register
-from bide.server.access import Caller
+from bide.server.rights import Caller, rights_of
 
-__all__ = ["check", "needs"]
+__all__ = ["check", "check_item"]
 
 _DIGITS = set("0123456789abcdef")
 
 
-def needs(command: cmd.Command) -> str:
-    """Return the scope that a command needs, the same as that of its route."""
-    if command.only_reads:
-        return "read"
-    if is_register(command.queue):
-        return "consume"  # a worker says that it is there
-    match command:
-        case cmd.Bury() if command.ids:
-            return "admin"
-        case cmd.Put(on_conflict="revive"):
-            return "admin"
-        case cmd.Claim() | cmd.Ack() | cmd.Retry() | cmd.Bury() | cmd.Extend():
-            return "consume"
-        case cmd.Put() | cmd.Cancel() | cmd.Reschedule():
-            return "produce"
-    return "admin"
-
-
-def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
-    """Look whether a command can be carried out.
+def check(command: cmd.Command, caller: Caller) -> None:
+    """Check that a command can be carried out; `check_item` checks the messages of a Put.
 
     Raises:
         InvalidArgument: one of its values cannot be.
+        AccessDenied: the caller lacks a right for it, or for its queue.
     """
+    caller.need(*rights_of(command))
     if isinstance(command, cmd.Queues):
         _text(command.queue, "prefix")
     else:
-        check_queue(caller.full(command.queue))
+        check_queue(caller.full(command.queue, heartbeat=not command.only_reads))
     for name in command.__struct_fields__:
         value = getattr(command, name)
         if value is not None and (rule := RULES.get(name)) is not None:
@@ -70,15 +53,18 @@ def check(command: cmd.Command, caller: Caller, max_body: int) -> None:
         case cmd.Put():
             if command.if_version is not None and command.on_conflict != "replace":
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
-            for item in command.items:
-                _item(item, max_body)
         case cmd.Scan():
             _cursor(command)
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
 
 
-def _item(item: Item, max_body: int) -> None:
+def check_item(item: Item, max_body: int) -> None:
+    """Check that a message can be put.
+
+    Raises:
+        InvalidArgument: one of its values cannot be.
+    """
     check_name(item.id)
     if len(item.data) > max_body:
         raise InvalidArgument(
@@ -127,6 +113,7 @@ def _leases(leases: list[cmd.Lease], name: str) -> None:
     for lease in leases:
         check_name(lease.id)
         _within(lease.token, "token", -1, 1 << 53)
+        _text(lease.secret or "", "secret")
 
 
 def _version(value: str, name: str) -> None:
@@ -144,13 +131,15 @@ def _where(where: cmd.Where, name: str) -> None:
 def _cursor(command: cmd.Scan) -> None:
     """A cursor that cannot be must not undo a batch of which the rest has been carried out."""
     cursor = command.cursor
-    by_id = command.state is None and (command.where is None or command.where.group is None)
     if cursor is None:
         return
     if cursor.startswith("id:"):
         check_name(cursor[3:], "cursor")
         return
+    if cursor.count(".") == 3:  # of Redis, which checks it before it executes anything
+        return
     phase, _ = position(cursor)
+    by_id = command.state is None and command.where in (None, cmd.Where())
     if by_id and phase:
         raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
 

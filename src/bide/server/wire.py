@@ -82,7 +82,7 @@ class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_default
 class Given(PutOptions, kw_only=True):
     """A message to be put."""
 
-    body: Any = UNSET
+    body: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     """Any JSON value."""
     raw: bytes | UnsetType = msgspec.field(default=UNSET, name="bytes")
     """Bytes, in base64, instead of `body`."""
@@ -120,10 +120,10 @@ class Deliver(_In):
 
 
 class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
-    """Your hold on a message: both fields as the claim told them."""
+    """Your hold on a message: both fields as the claim gave them."""
 
     id: Name
-    token: Annotated[int, Meta(ge=0, le=(1 << 53))]
+    token: Annotated[int, Meta(ge=0, le=(1 << 53))] | Annotated[str, Meta(max_length=96)]
 
 
 Leases = Annotated[list[LeaseOf], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]
@@ -225,8 +225,9 @@ class MessageOut(msgspec.Struct, kw_only=True):
     attempts: int
     """How many times it is delivered at most."""
     group: str | UnsetType = UNSET
-    token: int | UnsetType = UNSET
-    """In the answer to a claim: what proves your hold; give it back with the ack."""
+    token: str | UnsetType = UNSET
+    """In the answer to a claim: what proves your hold; give it back whole with the ack. It begins
+    with the fencing token, a growing number, up to the dot if there is one."""
     expires: int | UnsetType = UNSET
     """How many milliseconds after `due` it is still worth delivering."""
     headers: dict[str, str] | UnsetType = UNSET
@@ -330,16 +331,28 @@ def span(value: str | float) -> str | float:
     return value
 
 
-def shown(message: Message, queue: str, token: int | UnsetType = UNSET) -> MessageOut:
-    """Return a message as it is sent, under the name that its queue has in the namespace."""
+def shown(
+    message: Message, queue: str, token: str | UnsetType = UNSET, *, bodies: bool = True
+) -> MessageOut:
+    """Return a message as it is sent, under the name that its queue has in the namespace.
+
+    Args:
+        message: as the store has it.
+        queue: the caller's name of its queue.
+        token: of its lease, in the answer to a claim.
+        bodies: whether the caller may see its body and headers.
+    """
     common: dict[str, Any] = {
         name: value for name in _COMMON if (value := getattr(message, name)) is not None
     }
     if message.failures:
         common["failures"] = [_failure(failure) for failure in message.failures]
-    common["body" if message.json else "raw"] = (
-        msgspec.Raw(message.data) if message.json else message.data
-    )
+    if bodies:
+        common["body" if message.json else "raw"] = (
+            msgspec.Raw(message.data) if message.json else message.data
+        )
+    else:
+        common.pop("headers", None)
     for name in OPTIONS:
         common.setdefault(name, UNSET)  # left out, not null
     return MessageOut(**{**common, "queue": queue, "token": token})

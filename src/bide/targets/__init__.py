@@ -1,1 +1,1 @@
-"""Where subscriptions send due messages."""
+"""Where subscriptions send due messages, and how messages come in from elsewhere."""

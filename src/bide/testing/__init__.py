@@ -1,7 +1,7 @@
 """For tests of bide and of programs that use it: a clock, a store, a worker, faults, the suite.
 
-Most of it is available as pytest fixtures. All of it needs nothing but bide itself, except
-`bide.testing.conformance`, which needs the extra `bide[testing]`.
+Most of it is available as pytest fixtures. Only `bide.testing.conformance` needs more than bide
+itself: the extra `bide[testing]`.
 """
 
 from bide.testing.bench import Handled

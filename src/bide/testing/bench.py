@@ -24,14 +24,14 @@ HOLDER = "test"
 
 @dataclass(frozen=True)
 class Handled:
-    """One delivery that a test's worker has made."""
+    """One delivery that a test's worker made."""
 
     message: Message
-    """As it was claimed."""
+    """The message as it was claimed."""
     outcome: Literal["acked", "discarded", "retried", "dead", "released", "lost"]
-    """What became of the message. "lost": its lease ended before the handler did."""
+    """The outcome. "lost": the lease ended before the handler did."""
     error: BaseException | None = None
-    """What the handler raised; `bide.Retry`, `bide.Discard` and `bide.Bury` too."""
+    """What the handler raised, including `bide.Retry`, `bide.Discard` and `bide.Bury`."""
     reason: str = ""
     """The reason stored with the failure."""
 
@@ -62,7 +62,7 @@ class Handled:
 
 
 class Bench(Consumer):
-    """A consumer that claims when the test says so. Pauses between attempts have no jitter."""
+    """A consumer that claims when the test says so. Retry delays have no jitter."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Bench(Consumer):
         done, _ = await asyncio.wait(
             [quiet, settling], timeout=patience, return_when=asyncio.FIRST_COMPLETED
         )
-        if settling in done:  # it never ends by itself
+        if settling in done:  # only an error ends it
             quiet.cancel()
             settling.result()
         if done:
@@ -120,8 +120,8 @@ class Bench(Consumer):
         await asyncio.wait([quiet], timeout=1)
         quiet.cancel()
         raise TimeoutError(
-            f"{stuck} has not ended within {patience:g} s of real time. Does it wait for something "
-            "that the test does not bring about? The clock stands still meanwhile"
+            f"{stuck} did not end within {patience:g} s of real time. Does it wait for something "
+            "that the test does not do? The fake clock does not move meanwhile"
         )
 
     def _ended(self, one: Handling, error: BaseException | None) -> None:

@@ -15,14 +15,15 @@ from bide.model.moments import to_datetime, unix
 __all__ = ["FakeClock"]
 
 NS = 1_000_000_000  # nanoseconds in a second
-START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 
 
 class FakeClock:
     """A `bide.clock.Clock` that stands still until `advance` moves it.
 
     Args:
-        now: the first reading: an aware `datetime`, or Unix milliseconds.
+        now: the first reading: an aware `datetime`, or Unix milliseconds. By default a whole second
+            that is 1 to 2 s ahead of the real time: what code under test puts at the real time plus
+            ten minutes is due after `advance("10m")`.
         autojump: move by itself: when a thread starts to wait, the clock jumps to the earliest time
             that any thread waits for. For tests with one waiting thread.
 
@@ -33,9 +34,11 @@ class FakeClock:
         3500
     """
 
-    def __init__(self, now: int | dt.datetime = START, *, autojump: bool = False) -> None:
+    def __init__(self, now: int | dt.datetime | None = None, *, autojump: bool = False) -> None:
         self.autojump = autojump
         self._lock = threading.Lock()
+        if now is None:
+            now = (int(time.time()) + 2) * 1_000
         start = unix(now, "now") if isinstance(now, dt.datetime) else now
         self._wall_ns = start * 1_000_000
         self._ns = 1_000 * NS  # an integer, so that ten tenths of a second are one second
@@ -49,14 +52,14 @@ class FakeClock:
         return self._wall_ns // 1_000_000
 
     def until(self, moment: int) -> float:
-        """Return in how many seconds the wall clock shows a moment."""
+        """Return the seconds until the wall clock shows a moment."""
         return (moment - self.now()) / 1000
 
     def datetime(self) -> dt.datetime:
         """Return the wall clock as an aware `datetime` in UTC, to whole milliseconds.
 
         Example:
-            >>> FakeClock().datetime().isoformat()
+            >>> FakeClock(1_700_000_000_000).datetime().isoformat()
             '2023-11-14T22:13:20+00:00'
         """
         return to_datetime(self.now())
@@ -66,10 +69,10 @@ class FakeClock:
         return self._ns / NS
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and wake every waiter whose time has come.
+        """Let time pass, and wake every thread whose time has come.
 
-        A woken thread no longer counts as waiting, so `wait_for_waiters` afterwards blocks until it
-        has looked at the time and waits again.
+        A woken thread does not count as waiting, so a later `wait_for_waiters` blocks until it
+        waits again.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -97,7 +100,7 @@ class FakeClock:
             timer.fire()
 
     def set_wall(self, now: int) -> None:
-        """Set the wall clock alone, as an administrator or NTP would; this wakes no waiter."""
+        """Set only the wall clock, as an administrator or NTP would; this wakes no thread."""
         with self._lock:
             self._wall_ns = now * 1_000_000
 
@@ -111,17 +114,17 @@ class FakeClock:
         """Block, in real time, until `count` threads wait on this clock.
 
         A thread that was woken, by `advance` or by a notification, does not count until it waits
-        again: so after this call it has done what it was woken for.
+        again: after this call it has done its work.
 
         Raises:
-            TimeoutError: when they do not within `timeout` real seconds.
+            TimeoutError: they do not within `timeout` real seconds.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
             while (waiting := self.waiting()) < count:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{waiting} threads wait on the clock, not {count}")
-                self._changed.wait(0.001)  # being notified of something else does not tell us
+                    raise TimeoutError(f"{waiting} of {count} threads wait on the clock")
+                self._changed.wait(0.001)  # not every change notifies
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         """Wait on the condition until it is notified or this clock has moved far enough."""
@@ -135,7 +138,7 @@ class FakeClock:
 
     def _wait(self, condition: threading.Condition, moment: int | None) -> bool:
         key = next(self._sequence)
-        with self._lock:  # as `advance` does: it sees this waiter, or this waiter sees its time
+        with self._lock:  # so that `advance` sees this thread, or this thread sees the new time
             if moment is not None and moment <= self._ns:
                 return False
             self._waiting[key] = (moment, condition)
@@ -154,7 +157,7 @@ class FakeClock:
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
     ) -> Timer:
-        """Call `callback` on `loop` once this clock has moved by `delay` seconds."""
+        """Call `callback` on `loop` when this clock has moved by `delay` seconds."""
         timer = _FakeTimer(loop, callback)
         if delay <= 0:
             timer.fire()
@@ -166,7 +169,7 @@ class FakeClock:
         return timer
 
     def _jump(self, key: int) -> None:
-        """Move to the earliest time. The waiter of `key` holds its condition and is awake."""
+        """Move to the earliest time. The thread of `key` is awake and holds its condition."""
         with self._lock:
             moments = [moment for moment, _ in self._waiting.values() if moment is not None]
             self._waiting.pop(key, None)
@@ -180,19 +183,19 @@ def _parked(condition: threading.Condition) -> int:
 
 
 class _FakeTimer:
-    """One callback that waits for a `FakeClock`."""
+    """A callback that waits for a `FakeClock`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
         self._loop = loop
         self._callback: Callable[[], object] | None = callback
 
     def fire(self) -> None:
-        """Hand the callback to its loop, unless it was cancelled."""
+        """Pass the callback to its loop, unless it was cancelled."""
         if self._callback is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._run)
 
     def cancel(self) -> None:
-        """Forget the callback."""
+        """Drop the callback."""
         self._callback = None
 
     def _run(self) -> None:

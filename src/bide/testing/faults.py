@@ -1,4 +1,4 @@
-"""An engine that fails on demand, to test how the layers above it handle failures."""
+"""An engine that fails on demand, to test the layers above it."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ class Fault:
         self.struck = 0
 
     def strike(self, commands: Sequence[Command]) -> BaseException | None:
-        """Return the error if this batch is to fail."""
+        """Return the error if this batch must fail."""
         if self._when is not None and not any(map(self._when, commands)):
             return None
         if self._times is not None and self.struck >= self._times:
@@ -43,7 +43,7 @@ class Fault:
 
 
 class FlakyEngine:
-    """Wraps an engine; raises what `fail` has planned, and blocks while it is held.
+    """Wraps an engine: raises what `fail` planned, and blocks while it is held.
 
     Args:
         engine: the engine that does the work. Closing this one closes it.
@@ -63,7 +63,7 @@ class FlakyEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.batches: list[list[Command]] = []
-        """Every batch that came, the failed ones too."""
+        """All batches, including the failed ones."""
         self.closed = 0
         """How often `close` was called."""
         self._faults: list[Fault] = []
@@ -85,17 +85,17 @@ class FlakyEngine:
         times: int | None = 1,
         after: bool = False,
     ) -> Fault:
-        """Plan a failure. Of several that fit one batch, the one planned first is raised.
+        """Plan a failure. If several match a batch, the first one planned is raised.
 
         Args:
             error: what is raised: an exception, its class, or a function that makes one.
-            when: only for a batch with a command for which this is true; any batch by default.
-            skip: how many such batches to let through first: 2 makes the third one fail.
-            times: how many fail then; `None`: all of them, as a poisoned command does.
-            after: execute the batch and lose its replies, instead of not sending it.
+            when: only a batch with a command for which this is true fails; any batch by default.
+            skip: the number of such batches that succeed first: 2 makes the third one fail.
+            times: the number of batches that fail; `None`: all.
+            after: execute the batch and lose its replies, instead of not executing it.
 
         Returns:
-            The fault: `struck` counts how often it was raised.
+            The fault; its `struck` counts the failures.
         """
         make = (lambda: error) if isinstance(error, BaseException) else error
         fault = Fault(make, when, skip, times, after)
@@ -108,7 +108,7 @@ class FlakyEngine:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Block every `execute` while the block runs, so that commands gather."""
+        """Block every `execute` during the block, so that commands gather."""
         with self._gate:
             self._shut = True
         try:
@@ -122,7 +122,7 @@ class FlakyEngine:
         """Block until a call of `execute` is blocked.
 
         Raises:
-            TimeoutError: when none is within `timeout` real seconds.
+            TimeoutError: none is within `timeout` real seconds.
         """
         with self._gate:
             if not self._gate.wait_for(lambda: self._inside > 0, timeout):
@@ -151,10 +151,6 @@ class FlakyEngine:
     def notifier(self) -> Notifier | None:
         """Return the notifier of the wrapped engine."""
         return self.engine.notifier()
-
-    def ring(self, queue: str, wake: int) -> None:
-        """Ring through the wrapped engine."""
-        self.engine.ring(queue, wake)
 
     def close(self) -> None:
         """Close the wrapped engine."""

@@ -1,4 +1,4 @@
-"""Records of puts, and how they differ from what a test expected."""
+"""Records of puts, and how they differ from what a test expects."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -33,23 +33,23 @@ class PutRecord(msgspec.Struct, frozen=True):
     queue: str
     id: str
     body: Any
-    """As a consumer gets it: decoded from the stored form."""
+    """The body as a consumer gets it."""
     moment: int
     """When it was put, in Unix milliseconds."""
     due: int
     """When it falls due, in Unix milliseconds."""
     priority: int
     expires: int | None
-    """How long after `due` it is still worth delivering, in milliseconds."""
+    """Milliseconds after `due` for which it is worth delivering."""
     attempts: int
     group: str | None
     headers: Mapping[str, str] | None
     outcome: Outcome
-    """What the put returned: false if the id was there already and was kept."""
+    """What the put returned: false if the id existed and was kept."""
 
     @classmethod
     def of(cls, queue: str, item: Item, moment: int, outcome: Outcome) -> "PutRecord":
-        """Make the record of an item that was put at a moment."""
+        """Return the record of an item that was put at a moment."""
         due = moment + item.delay if item.at is None else item.at
         return cls(
             queue, item.id, bodies.decode(item.data, item.json), moment, due, item.priority,
@@ -58,7 +58,7 @@ class PutRecord(msgspec.Struct, frozen=True):
 
     @property
     def delay(self) -> float:
-        """How long after the put it falls due, in seconds; never negative."""
+        """Seconds from the put to the due time; never negative."""
         return max(0, self.due - self.moment) / 1000
 
     @property
@@ -84,7 +84,7 @@ class PutRecord(msgspec.Struct, frozen=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a test expects of a put. What is `ANY` it does not care about."""
+    """What a test expects of a put; `ANY` matches every value."""
 
     body: Any = ANY
     id: Any = ANY
@@ -97,7 +97,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     headers: Any = ANY
 
     def differs(self, record: PutRecord) -> list[str]:
-        """Return the names of what is otherwise in a record; none if it is what was expected."""
+        """Return the names of the fields in which a record differs; none if it matches."""
         wrong = [
             name
             for name in ("id", "priority", "attempts", "group", "headers")
@@ -137,14 +137,14 @@ def same_body(stored: Any, expected: Any) -> bool:
 def complaint(
     what: str, expected: Expected, queue: str, records: Sequence[PutRecord], names: Sequence[str]
 ) -> str:
-    """Return what a failed assertion says.
+    """Return the text of a failed assertion.
 
     Args:
-        what: the first line, without what was expected.
-        expected: what was.
-        queue: where it was looked for.
-        records: what was put there.
-        names: the queues into which anything was put.
+        what: the first line.
+        expected: the put that the test expected.
+        queue: the queue in which it was expected.
+        records: the puts into this queue.
+        names: the queues with any put.
     """
     lines = [f"{what}:", f"    {expected}"]
     if records:
@@ -156,7 +156,7 @@ def complaint(
         if len(records) > SHOWN:
             lines.append(f"      ... and {len(records) - SHOWN} more")
     elif names:
-        lines.append(f"nothing was put into {queue!r}, but into: {', '.join(map(repr, names))}")
+        lines.append(f"nothing was put into {queue!r}; puts went to: {', '.join(map(repr, names))}")
     else:
         lines.append("nothing was put into any queue")
     return "\n".join(lines)

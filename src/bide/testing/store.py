@@ -1,9 +1,8 @@
-"""A store for one test: all queues of the program use it, and it records what was put."""
+"""A store for one test: all queues of the program use it, and it records puts."""
 
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from bide.clock import Clock
@@ -27,7 +26,7 @@ PAGE = 500
 
 
 class Recorder:
-    """Wraps an engine, and records what was put.
+    """Wraps an engine, and records puts.
 
     Args:
         engine: the engine that does the work. Closing this one closes it.
@@ -44,7 +43,7 @@ class Recorder:
         return self._engine.capabilities
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        """Execute the commands, and record what they have put."""
+        """Execute the commands, and record their puts."""
         replies = self._engine.execute(commands, now)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Put) and isinstance(reply, Outcomes) and now is not None:
@@ -62,10 +61,6 @@ class Recorder:
         """Return the notifier of the wrapped engine."""
         return self._engine.notifier()
 
-    def ring(self, queue: str, wake: int) -> None:
-        """Ring through the wrapped engine."""
-        self._engine.ring(queue, wake)
-
     def close(self) -> None:
         """Close the wrapped engine."""
         self._engine.close()
@@ -75,8 +70,8 @@ class ScratchStore:
     """A store for one test, and a clock that the test moves. The fixture `bide_store`.
 
     While it is open, every `Queue` and `AsyncQueue` of this process uses it and its clock, whatever
-    URL the queue was made with; also queues made when a module was imported. The exception is a
-    queue that was given its own clock. So a test never touches a real store.
+    their URL, including queues that were made when a module was imported. So a test never touches a
+    real store. The exception is a queue that has its own clock.
 
     Args:
         url: of the store; by default an empty one in memory. A file must be new.
@@ -94,7 +89,7 @@ class ScratchStore:
         'order-42'
     """
 
-    __test__ = False  # for pytest: no class of tests
+    __test__ = False  # for pytest: this is not a class of tests
 
     def __init__(self, url: str = "memory://", clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
@@ -117,12 +112,7 @@ class ScratchStore:
         self._stack.enter_context(detour(self.lane, clock))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def queue(self, name: str) -> Queue:
@@ -130,11 +120,11 @@ class ScratchStore:
         return self._stack.enter_context(Queue(name))
 
     def puts(self, queue: str | None = None) -> list[PutRecord]:
-        """Return what was put, into one queue or into any, in order; also what is gone since."""
+        """Return all puts in order, into one queue or any, including messages that are gone."""
         return [record for record in self._puts if queue in (None, record.queue)]
 
     def forget(self) -> None:
-        """Forget what was put so far, so that the next assertion is about later puts."""
+        """Forget the puts so far, so that assertions are about later ones."""
         self._puts.clear()
 
     def messages(self, queue: str, state: State | None = None) -> list[Message]:
@@ -150,13 +140,13 @@ class ScratchStore:
             command = Scan(queue, command.state, limit=PAGE, cursor=page.cursor)
 
     def pending(self, queue: str) -> list[Message]:
-        """Return what is delayed, ready or leased, by due time, then id."""
+        """Return the delayed, ready and leased messages, by due time, then id."""
         listed = self.messages(queue)
         alive = [one for one in listed if one.state in ("delayed", "ready", "leased")]
         return sorted(alive, key=lambda message: (message.due, message.id))
 
     def dead(self, queue: str) -> list[Message]:
-        """Return the dead letters of a queue, oldest first; `error` of each is the cause."""
+        """Return the dead letters of a queue, oldest first; their `error` is the cause."""
         return self.messages(queue, "dead")
 
     def assert_put(
@@ -174,19 +164,18 @@ class ScratchStore:
         headers: Any = ANY,
         times: int | None = None,
     ) -> PutRecord:
-        """Assert that such a message was put; say what was put instead if not.
+        """Assert that such a message was put; if not, the error lists what was put.
 
-        What is left out may be anything. The message may have been handled or cancelled since.
+        Arguments that you leave out match anything. The message may be handled or cancelled by now.
 
         Args:
-            queue: where.
-            body: what a put would take: a dict, a dataclass, a `Struct`. It is compared as it is
-                stored; `unittest.mock.ANY` may stand for parts of it.
-            id, priority, attempts, group, headers: as they were put.
-            delay: how long after the put it is due, whether the put gave `delay` or `at`.
-            at: when it is due, whether the put gave `delay` or `at`.
-            expires: as it was put.
-            times: exactly how often; by default once or more.
+            queue: the queue.
+            body: as for `put`: a dict, a dataclass, a `Struct`. The stored forms are compared;
+                `unittest.mock.ANY` matches any part.
+            id, priority, attempts, group, headers, expires: as for `put`.
+            delay: from the put to the due time, even if the put gave `at`.
+            at: the due time, even if the put gave `delay`.
+            times: the exact number of such puts; by default one or more.
 
         Returns:
             The last such put.
@@ -200,12 +189,12 @@ class ScratchStore:
         if not found or times not in (None, len(found)):
             what = f"no such message was put into {queue!r}"
             if found or times == 0:
-                what = f"{len(found)} such messages were put into {queue!r}, not {times}"
+                what = f"such puts into {queue!r}: {len(found)}, not {times}"
             raise AssertionError(self._complaint(what, expected, queue))
         return found[-1]
 
     def assert_not_put(self, queue: str, body: Any = ANY, *, id: Any = ANY) -> None:
-        """Assert that no such message was put; without body and id: that none was at all."""
+        """Assert that no such message was put; without body and id, that none was."""
         __tracebackhide__ = True
         expected = Expected(body=body, id=id)
         if self._matching(queue, expected):
@@ -216,9 +205,9 @@ class ScratchStore:
         """Assert that a message is among the dead letters.
 
         Args:
-            queue: of which queue.
-            id: which one; any unless said.
-            error: a regular expression to be found in the reason of its last failure.
+            queue: the queue.
+            id: its id; any by default.
+            error: a regular expression that the reason of its last failure must contain.
 
         Returns:
             The dead letter.

@@ -1,8 +1,7 @@
-"""A worker that a test drives: it handles what is due when the test says so, in order."""
+"""A worker that a test drives: it handles due messages in order when the test says so."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from bide.consuming.queue_handlers import chained
@@ -26,18 +25,8 @@ LIMIT = 1_000
 PATIENCE = 10.0
 
 
-class AsyncManualWorker:
-    """Async form of `ManualWorker`, for async tests. The fixture `bide_async_worker`.
-
-    Handlers run on the test's own event loop. Enter it with `async with`.
-
-    Args:
-        app: whose handlers run.
-        store: where its queues are.
-        queues: only these; all that have a handler by default.
-        errors: "raise" or "collect"; see `ManualWorker`.
-        patience: how many real seconds one delivery may take.
-    """
+class _Worker:
+    """What both forms share: one task runs the app's lifespan, and all work within it."""
 
     __test__ = False
 
@@ -66,48 +55,39 @@ class AsyncManualWorker:
 
     @property
     def errors(self) -> list[BaseException]:
-        """What handlers have raised so far, in order; the signals `bide.Retry` and so on not."""
+        """The errors of handlers so far, in order, without `bide.Retry`, `Discard` and `Bury`."""
         return [one.error for one in self.handled if one.failed and one.error is not None]
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._host = asyncio.create_task(self._live(started))
         await asyncio.wait([self._host, started], return_when=asyncio.FIRST_COMPLETED)
         if self._host.done():
             self._host.result()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _leave(self) -> None:
         host, self._host = self._host, None
         if host is not None:
             self._jobs.put_nowait(None)
             await host
 
-    async def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
-        """Async form of `ManualWorker.run_due`."""
-        return await self._in_host(lambda: self._run_due(limit))
+    def _due(self, limit: int) -> "Coroutine[Any, Any, list[Handled]]":
+        return self._in_host(lambda: self._run_due(limit))
 
-    async def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
-        """Async form of `ManualWorker.advance`."""
+    def _by(self, duration: Duration, limit: int) -> "Coroutine[Any, Any, list[Handled]]":
         target = self.store.clock.now() + milliseconds(duration, "duration")
-        return await self._in_host(lambda: self._go_to(target, limit))
+        return self._in_host(lambda: self._go_to(target, limit))
 
-    async def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
-        """Async form of `ManualWorker.advance_to`."""
+    def _until(self, moment: Moment, limit: int) -> "Coroutine[Any, Any, list[Handled]]":
         target, now = unix(moment, "moment"), self.store.clock.now()
         if target < now:
             raise InvalidArgument(
                 f"moment={moment} is before now, which is {to_datetime(now)}; time cannot go back"
             )
-        return await self._in_host(lambda: self._go_to(target, limit))
+        return self._in_host(lambda: self._go_to(target, limit))
 
     async def _live(self, started: "asyncio.Future[None]") -> None:
-        """Run the app's lifespan, and all work within it in this task, as a worker does."""
+        """Run the app's lifespan and all work in this task, as a worker does."""
         state, clock = vars(self.app.state).copy(), self.app.clock
         self.app.clock = self.store.clock
         try:
@@ -126,14 +106,14 @@ class AsyncManualWorker:
                     await job()
         finally:
             for bench in self._benches:
-                bench.close()
+                await bench.close()
             self.app.clock = clock
             vars(self.app.state).clear()
             vars(self.app.state).update(state)
 
     async def _in_host(self, work: Callable[[], Awaitable[T]]) -> T:
         if self._host is None:
-            raise Closed("this worker is not at work; use it within: async with ... as worker")
+            raise Closed("this worker was not entered; use it as: async with ... as worker")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def job() -> None:
@@ -149,7 +129,7 @@ class AsyncManualWorker:
         self._jobs.put_nowait(job)
         either: list[asyncio.Future[Any]] = [self._host, answer]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():  # the lifespan has ended by itself, which only an error does
+        if not answer.done():  # only an error ends the lifespan before the worker
             self._host.result()
         return await answer
 
@@ -177,15 +157,14 @@ class AsyncManualWorker:
                 raise _noted(handled)
             if len(done) >= limit:
                 raise RuntimeError(
-                    f"{limit:,} deliveries were made at one moment, and there may be more. Does a "
-                    "handler put what is due at once, again and again? The last was "
-                    f"{handled.id!r} of {handled.queue!r}. If that many are right, give a "
-                    "larger limit="
+                    f"limit={limit:,} deliveries were made without time passing; the last was "
+                    f"{handled.id!r} of {handled.queue!r}. Does a handler put messages that are "
+                    "due at once? If so many are right, give a larger limit="
                 )
         return done
 
     async def _next(self) -> Handled | None:
-        """Do one delivery: of the queue whose next is due first."""
+        """Make one delivery, from the queue whose next message is due first."""
         waits = []
         heads = [(await bench.head(), bench) for bench in self._benches]
         heads.sort(key=lambda pair: pair[0].due if pair[0] is not None else float("inf"))
@@ -199,21 +178,21 @@ class AsyncManualWorker:
         return None
 
 
-class ManualWorker:
+class ManualWorker(_Worker):
     """Runs an app's handlers when a test says so, and moves the clock. The fixture `bide_worker`.
 
-    All is as in `bide worker`: middleware, typed bodies, `still_wanted`, retries, time-outs, dead
-    letters, plain handlers in threads, the app's lifespan from the making of this object to
-    `close`. The differences make a test see the same each time: claims do not wait, deliveries go
-    one after the other in the order of their queue (of several queues, the one whose next message
-    is due first), and retry delays have no jitter.
+    It works like `bide worker`: middleware, typed bodies, `still_wanted`, retries, timeouts, dead
+    letters, plain handlers in threads. The app's lifespan lasts from the creation of this object to
+    `close`. Three differences make every run of a test the same: claims do not wait, deliveries are
+    made one at a time (from the queue whose next message is due first), and retry delays have no
+    jitter.
 
     Args:
         app: whose handlers run.
         store: where its queues are.
         queues: only these; all that have a handler by default.
-        errors: "raise": what a handler raises comes out of `run_due` or `advance`, once its message
-            has been retried or buried as usual. "collect": it is kept in `errors`.
+        errors: "raise": `run_due` and `advance` raise what a handler raises, after its message was
+            retried or buried as usual. "collect": it is added to `errors`.
         patience: how many real seconds one delivery may take.
 
     Raises:
@@ -234,8 +213,6 @@ class ManualWorker:
         (0, ['acked'])
     """
 
-    __test__ = False
-
     def __init__(
         self,
         app: App,
@@ -245,46 +222,19 @@ class ManualWorker:
         errors: Errors = "raise",
         patience: float = PATIENCE,
     ) -> None:
-        self._worker = AsyncManualWorker(
-            app, store, queues=queues, errors=errors, patience=patience
-        )
+        super().__init__(app, store, queues=queues, errors=errors, patience=patience)
         self._loop = asyncio.Runner()
         self._closed = False
         try:
-            self._run(self._worker.__aenter__())
+            self._run(self._enter())
         except BaseException:
             self._loop.close()
             raise
 
-    @property
-    def app(self) -> App:
-        """The app whose handlers run."""
-        return self._worker.app
-
-    @property
-    def store(self) -> ScratchStore:
-        """Where its queues are."""
-        return self._worker.store
-
-    @property
-    def handled(self) -> list[Handled]:
-        """Every delivery so far, in order."""
-        return self._worker.handled
-
-    @property
-    def errors(self) -> list[BaseException]:
-        """What handlers have raised so far, in order; the signals `bide.Retry` and so on not."""
-        return self._worker.errors
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -292,31 +242,32 @@ class ManualWorker:
         if self._closed:
             return
         try:
-            self._run(self._worker.__aexit__(None, None, None))
+            self._run(self._leave())
         finally:
             self._closed = True
             self._loop.close()
 
     def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
-        """Handle everything that is due now, and what handlers make due now.
+        """Handle all messages that are due now, and those that handlers make due now.
 
         Args:
-            limit: more deliveries without time passing are an error, so that no test runs forever.
+            limit: the maximum number of deliveries without time passing, so that no test runs
+                forever.
 
         Returns:
             What was handled, in order.
 
         Raises:
-            Exception: what a handler raised, unless errors are collected. What was due after it is
-                still due.
-            TimeoutError: a handler has not ended within `patience`.
+            Exception: what a handler raised, unless errors are collected. Messages that were due
+                after it are still due.
+            TimeoutError: a handler did not end within `patience`.
             RuntimeError: the limit was reached.
             WrongContext: on an event loop; async tests have `AsyncManualWorker`.
         """
-        return self._run(self._worker.run_due(limit=limit))
+        return self._run(self._due(limit))
 
     def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
-        """Let time pass, and handle what falls due meanwhile, each when it is due.
+        """Let time pass, and handle each message at its due time.
 
         Args:
             duration: seconds, a `timedelta`, or "1h30m".
@@ -326,30 +277,63 @@ class ManualWorker:
             What was handled, in order.
 
         Raises:
-            Exception: as for `run_due`; the clock stays where it was then.
+            Exception: as for `run_due`; the clock stops there.
         """
-        return self._run(self._worker.advance(duration, limit=limit))
+        return self._run(self._by(duration, limit))
 
     def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
-        """Let time pass until a given time, as `advance` does.
+        """Let time pass until a time, as `advance` does.
 
         Args:
             moment: an aware `datetime`, or Unix seconds; not before now.
             limit: as for `run_due`.
         """
-        return self._run(self._worker.advance_to(moment, limit=limit))
+        return self._run(self._until(moment, limit))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if asyncio._get_running_loop() is not None:
             work.close()
             raise WrongContext(
-                "this worker has an event loop of its own, and here runs another; in an async test "
-                "use the fixture bide_async_worker (the same methods, with await)"
+                "this worker has its own event loop, and another one is running here; in an async "
+                "test use the fixture bide_async_worker (the same methods, with await)"
             )
         if self._closed:
             work.close()
-            raise Closed("this worker was closed; make a new one to go on")
+            raise Closed("this worker was closed; make a new one")
         return self._loop.run(work)
+
+
+class AsyncManualWorker(_Worker):
+    """Async form of `ManualWorker`, for async tests. The fixture `bide_async_worker`.
+
+    Handlers run on the test's own event loop. Enter it with `async with`.
+
+    Args:
+        app: whose handlers run.
+        store: where its queues are.
+        queues: only these; all that have a handler by default.
+        errors: "raise" or "collect"; see `ManualWorker`.
+        patience: how many real seconds one delivery may take.
+    """
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._leave()
+
+    async def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `ManualWorker.run_due`."""
+        return await self._due(limit)
+
+    async def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `ManualWorker.advance`."""
+        return await self._by(duration, limit)
+
+    async def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `ManualWorker.advance_to`."""
+        return await self._until(moment, limit)
 
 
 class WorkerFactory(Protocol):
@@ -359,7 +343,7 @@ class WorkerFactory(Protocol):
         self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
         patience: float = PATIENCE,
     ) -> ManualWorker:  # fmt: skip
-        """Return a worker for an app, at work in `bide_store` until the test ends."""
+        """Return a worker for an app in `bide_store`, closed at the end of the test."""
 
 
 class AsyncWorkerFactory(Protocol):
@@ -369,15 +353,15 @@ class AsyncWorkerFactory(Protocol):
         self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
         patience: float = PATIENCE,
     ) -> AsyncManualWorker:  # fmt: skip
-        """Return a worker for an app in `bide_store`, to be entered with `async with`."""
+        """Return a worker for an app in `bide_store`; enter it with `async with`."""
 
 
 def _noted(handled: Handled) -> BaseException:
     error = handled.error
     assert error is not None
-    became = {"retried": "it is tried again", "dead": "it is a dead letter now"}
+    became = {"retried": "it will be retried", "dead": "it is a dead letter now"}
     error.add_note(
         f"Raised for the message {handled.id!r} of {handled.queue!r}, attempt {handled.attempt}; "
-        f'{became.get(handled.outcome, handled.outcome)}. To go on instead: errors="collect"'
+        f'{became.get(handled.outcome, handled.outcome)}. Or collect errors: errors="collect"'
     )
     return error

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, Timer
 from bide.timing.base import DelayQueueBase
-from bide.timing.hierarchy import NEVER
+from bide.timing.delay_heap import NEVER
 from bide.timing.moments import NS, Delay
 
 __all__ = ["AsyncDelayQueue"]
@@ -92,12 +92,10 @@ class AsyncDelayQueue(DelayQueueBase[T]):
         _wake(waiter)
 
     def _ring(self) -> None:
-        """Act when the timer ends: the head is due, or part of a crowd must move."""
+        """Wake a task: the head is due."""
         self._reached = max(self._reached, self._alarm)
         self._timer = None
         self._alarm = NEVER
-        if self._entries.crowd() <= self._now():
-            self._entries.spread()
         if self._entries.next_due() > self._now():
             self._set_timer()
         elif asleep := [waiter for waiter in self._waiters if not waiter.done()]:
@@ -111,7 +109,7 @@ class AsyncDelayQueue(DelayQueueBase[T]):
         if not self._waiters or self._loop is None:
             self._drop_timer()
             return
-        alarm = min(self._entries.next_due(), self._entries.crowd(), NEVER)
+        alarm = self._entries.next_due()
         if alarm == self._alarm:
             return
         self._drop_timer()

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.calendar_queue import CalendarQueue, Delayed, check_priority
+from bide.timing.delay_heap import NEVER, Delayed, DelayHeap, check_priority
 from bide.timing.errors import ShutDown
-from bide.timing.hierarchy import NEVER
 from bide.timing.lifetime import OwnedByProcess
 from bide.timing.moments import NS, Delay, Moment, WallClock, length_seconds, seconds_of
 
@@ -24,7 +23,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         self._clock = clock
         self._wall = WallClock(clock)
         self._reached = 0  # the latest time that the clock has announced, in ns
-        self._entries: CalendarQueue[T] = CalendarQueue(self._now())
+        self._entries: DelayHeap[T] = DelayHeap()
         self._alarm = -NEVER  # an item due before this calls `_new_head`
         self._closed = False
 

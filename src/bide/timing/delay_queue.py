@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.base import DelayQueueBase
-from bide.timing.hierarchy import NEVER
+from bide.timing.delay_heap import NEVER
 from bide.timing.moments import NS, Delay
 
 __all__ = ["DelayQueue"]
@@ -85,16 +85,10 @@ class DelayQueue(DelayQueueBase[T]):
             finally:
                 self._followers -= 1
             return
-        crowd = self._entries.crowd()
-        if crowd <= self._now():
-            self._entries.spread()
-            self._lock.release()  # others first: there may be many parts to spread
-            self._lock.acquire()
-            return
         self._led = True
         self._alarm = self._entries.next_due()
         try:
-            self._sleep(self._lead, min(self._alarm, crowd, limit))
+            self._sleep(self._lead, min(self._alarm, limit))
         finally:
             self._led = False
             self._alarm = -NEVER

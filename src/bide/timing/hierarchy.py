@@ -82,22 +82,18 @@ class Level(Generic[E]):
 
 
 class Hierarchy(Generic[E]):
-    """Entries by tick. The tick of an entry is its `_due`, shifted right by `shift` bits.
+    """Entries by tick: the tick of an entry is its `_due`.
 
     Attributes:
         current: this tick and all before it were pulled.
 
     Args:
-        shift: how many low bits of `_due` are finer than a tick.
         current: the tick to start from.
         part_ticks: ticks that moving `CROWD` entries down may take, generously.
-        page: `pull` returns a slot of the second level with at most so many entries as it is.
     """
 
-    def __init__(self, shift: int, current: int, part_ticks: int = 1, page: int = 0) -> None:
+    def __init__(self, current: int, part_ticks: int = 1) -> None:
         self._part_ticks = part_ticks
-        self._page = page
-        self._shift = shift
         self._levels: list[Level[E]] = [Level(level * BITS) for level in range(64 // BITS)]
         self._ticks = self._levels[0]
         self._wide: int = NEVER  # no slot of the other levels begins before this tick
@@ -115,18 +111,17 @@ class Hierarchy(Generic[E]):
 
         A new entry, whose tick must be after `current`, is placed from there.
         """
-        due = entry._due
-        tick = due >> self._shift
+        tick = entry._due
         level = self._level_at[(tick ^ start).bit_length()]
         key = tick >> level.shift
         slot = level.slots.get(key)
         if slot is None:
-            slot = level.slots[key] = Slot(due)
+            slot = level.slots[key] = Slot(tick)
             heappush(level.keys, key)
             if level.shift and key << level.shift < self._wide:
                 self._wide = key << level.shift
-        elif due < slot.earliest:
-            slot.earliest = due
+        elif tick < slot.earliest:
+            slot.earliest = tick
         slot[entry] = None
         entry._slot = slot
 
@@ -138,11 +133,9 @@ class Hierarchy(Generic[E]):
         slot.remove(entry)
 
     def pull(self, tick: int) -> Slot[E] | None:
-        """Detach the earliest slot, if that begins at most at `tick`; None when none does.
+        """Detach the slot of the earliest tick, if that is at most `tick`; None when none is.
 
-        It is the slot of one tick, or a page: then `current` is its last tick, which may be after
-        `tick`, and what is left before that is to be pulled next, and belongs to the same page. The
-        entries keep their `_slot`: the caller settles each.
+        The entries keep their `_slot`: the caller settles each.
         """
         ticks = self._ticks
         while True:
@@ -152,16 +145,12 @@ class Hierarchy(Generic[E]):
                 if key > tick:
                     break
                 del ticks.slots[heappop(ticks.keys)]
-                if key > self.current:
-                    self.current = key
+                self.current = max(self.current, key)
                 return slot
             if self._wide > tick:
                 break
-            slot = self._lower(tick)
-            if slot is not None:
-                return slot
-        if tick > self.current:
-            self.current = tick
+            self._lower()
+        self.current = max(self.current, tick)
         return None
 
     def earliest(self) -> int:
@@ -207,16 +196,6 @@ class Hierarchy(Generic[E]):
                     found = (tick, level)
         return found
 
-    def head(self) -> list[E]:
-        """Return the entries of the earliest occupied tick, in the order in which they came."""
-        while True:
-            slot = self._ticks.first()
-            if (NEVER if slot is None else self._ticks.keys[0]) < self._wide:
-                return list(slot or ())
-            if self._wide == NEVER:
-                return []
-            self._lower()
-
     def entries(self) -> list[E]:
         """Return every entry, in no order."""
         return [entry for level in self._levels for slot in level.slots.values() for entry in slot]
@@ -232,11 +211,10 @@ class Hierarchy(Generic[E]):
         self._wide = NEVER
         self._moving = None
 
-    def _lower(self, tick: int = -1) -> Slot[E] | None:
+    def _lower(self) -> None:
         """Move down the wider slot that begins first; of several, the widest.
 
         The widest goes first because what it holds came earlier than what lies in the narrow one.
-        If it is a page, and begins at most at `tick`, it is returned instead.
         """
         found: Level[E] | None = None
         start = self._wide = NEVER
@@ -244,17 +222,10 @@ class Hierarchy(Generic[E]):
             if level.first() is not None and level.keys[0] << level.shift <= start:
                 found = level
                 start = level.keys[0] << level.shift
-        if found is None:
-            return None
-        slot = found.slots.pop(heappop(found.keys))
-        is_page = start <= tick and found.shift == BITS and len(slot) <= self._page
-        if is_page:
-            self.current = max(self.current, start + (1 << BITS) - 1)
-        else:
-            for entry in slot:
+        if found is not None:
+            for entry in found.slots.pop(heappop(found.keys)):
                 self.place(entry, start)
-        self._wide = min(
-            (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
-            default=NEVER,
-        )
-        return slot if is_page else None
+            self._wide = min(
+                (wider.keys[0] << wider.shift for wider in self._levels[1:] if wider.keys),
+                default=NEVER,
+            )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from bide.timing.calendar_queue import Delayed
+from bide.timing.delay_heap import Delayed
 from bide.timing.moments import NS
 
 if TYPE_CHECKING:

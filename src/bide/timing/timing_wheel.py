@@ -71,7 +71,7 @@ class TimingWheel(OwnedByProcess):
         self._wall = WallClock(clock)
         self._origin = clock.monotonic()
         part_ticks = max(1, PART_NS // tick_ns)
-        self._timers: Hierarchy[TimerHandle] = Hierarchy(0, 0, part_ticks)
+        self._timers: Hierarchy[TimerHandle] = Hierarchy(0, part_ticks)
         self._firing: Slot[TimerHandle] = Slot(NEVER)  # what is due now and has not started
         self._alarm = -NEVER  # the tick that the thread sleeps until
         self._reached = 0  # the tick that the clock last said had come

@@ -1,1 +1,1 @@
-"""The worker: it claims messages, runs the handlers of an `App`, and settles what they leave."""
+"""The worker: it claims messages, runs the handlers of an `App`, and settles them."""

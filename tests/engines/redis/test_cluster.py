@@ -16,8 +16,7 @@ import pytest
 import bide
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine, from_url
-from bide.engines.redis.keys import LAYOUT, QUEUES, VERSION, copies, slot_of
-from bide.engines.redis.shards import shard_of
+from bide.engines.redis.keys import LAYOUT, QUEUES, VERSION, copies, shard_of, slot_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Ack, Claim, Command, Configure, Count, Find, Lease, Queues
@@ -30,7 +29,7 @@ from bide.model.errors import (
 )
 from bide.model.replies import Claimed, Counts, Names, Outcomes
 from tests.cluster import RedisCluster, ask, eventually
-from tests.conformance.sharded import conforms
+from tests.conformance.shards import conforms
 from tests.engines.redis.spread import HOUR, SHARDS, ids, is_waited_for, one, put, slot
 from tests.servers import RedisServer, free_port
 

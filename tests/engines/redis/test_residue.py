@@ -55,3 +55,15 @@ def test_what_is_replaced_keeps_its_place(engine: RedisEngine) -> None:
     engine.execute([Put("q", [Item("m0001", b"2", group="h")], "replace")], NOW)
     assert [message.id for message in claim(engine, 3).messages] == ["m0000", "m0001", "m0002"]
     sound(engine)
+
+
+def test_the_leases_of_a_large_claim_are_a_table(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    """Redis keeps a small hash as a list, and searches it field by field."""
+    put(engine, 100)
+    claimed = claim(engine, 50)
+    assert server.object("encoding", key("leases")) == b"hashtable"
+    assert all(settle(engine, Ack("q", of(claimed))))
+    claim(engine, 50)
+    assert server.object("encoding", key("leases")) == b"hashtable"

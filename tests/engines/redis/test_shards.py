@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.shards import shard_of
+from bide.engines.redis.keys import shard_of
 from bide.model.commands import (
     Ack,
     Cancel,

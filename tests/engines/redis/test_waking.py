@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.shards import shard_of
+from bide.engines.redis.keys import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Command, Configure, Put

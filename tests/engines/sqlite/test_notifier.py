@@ -9,6 +9,8 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite.notifier import SocketNotifier, ring_all
+from bide.model.commands import Put
+from bide.model.message import Item
 
 Open = Callable[[], SocketNotifier]
 
@@ -152,7 +154,9 @@ def test_engines_on_one_file_hear_each_other(path: Path) -> None:
     notifier = one.notifier()
     assert notifier is not None
     assert one.notifier() is notifier
-    other.ring("q", 5)
-    assert notifier.listen() == [("q", 5)]
+    assert other.execute([Put("p", [Item("a", b"1")]), Put("q", [Item("a", b"1", delay=9)])], 5)
+    assert sorted(notifier.listen()) == [("p", 5), ("q", 14)]
+    assert other.execute([Put("q", [Item("b", b"1", delay=3)])], 5)
+    assert notifier.listen() == [("q", 8)]
     one.close()
     other.close()

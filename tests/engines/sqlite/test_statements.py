@@ -8,6 +8,9 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite.statements import SQL
+from bide.model.commands import Cancel, Put, Scan, Where
+from bide.model.message import Item
+from bide.model.replies import Affected, Page
 
 NAMES = sorted(vars(SQL))
 
@@ -22,8 +25,8 @@ SORTING = {
 def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     SqliteEngine(tmp_path / "bide.db").close()
     connection = sqlite3.connect(tmp_path / "bide.db", isolation_level=None)
-    connection.execute(SQL.lone_view)
-    connection.execute(SQL.lone_trigger)
+    connection.execute(SQL.put_one_view)
+    connection.execute(SQL.put_one_trigger)
     yield connection
     connection.close()
 
@@ -94,3 +97,20 @@ def test_hot_statements_go_by_their_index(store: sqlite3.Connection, name: str, 
 def test_a_statement_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="no statement of the name 'no_such'"):
         SQL.no_such  # noqa: B018
+
+
+def test_a_scan_of_a_span_reads_nothing_outside_of_it(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "bide.db")
+    engine.execute([Put("q", [Item(f"m{n:04}", b"1", at=n * 1_000) for n in range(3_000)])], 0)
+    steps: list[int] = []
+    assert engine._connection is not None
+    engine._connection.set_progress_handler(lambda: steps.append(1), 100)
+    where = Where(after=1_000_000, before=1_010_000)
+    (page,) = engine.execute([Scan("q", where=where)], 0)
+    assert isinstance(page, Page)
+    assert [message.id for message in page.messages] == [f"m{n}" for n in range(1_000, 1_010)]
+    assert len(steps) < 30
+    (found,) = engine.execute([Cancel("q", where=where, dry_run=True)], 0)
+    assert found == Affected(10)
+    assert len(steps) < 40
+    engine.close()

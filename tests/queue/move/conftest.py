@@ -5,7 +5,7 @@ import pytest
 
 import bide
 from bide.testing.clock import FakeClock
-from tests.queue.move.scene import Stores
+from tests.queue.move.two_stores import Stores
 
 _KINDS = [
     ("sqlite", "memory"),

@@ -10,8 +10,9 @@ from bide.engines.port import Capabilities
 from bide.model.commands import Configure, Put
 from bide.model.message import KEPT_FAILURES, Failure, Item
 from bide.queue.move import Mover
-from bide.testing.clock import START, FakeClock
-from tests.queue.move.scene import Stores, WatchedEngine
+from bide.testing.clock import FakeClock
+from tests.queue.move.two_stores import Stores, WatchedEngine
+from tests.start import START
 
 FIELDS = (
     "id", "data", "json", "due", "priority", "attempt", "attempts", "state", "expires", "group",
@@ -184,8 +185,7 @@ def test_a_waiting_claim_on_the_target_is_woken(stores: Stores, old: bide.Queue)
     old.put(1, id="a")
     replies: list[int] = []
     lane = stores.queue("new")._lane
-    tell = lane._tell
-    lane._tell = lambda queue, wake: (replies.append(wake), tell(queue, wake))[1]  # type: ignore[method-assign,func-returns-value]
+    lane.listen(lambda queue, wake: replies.append(wake))
     bide.move(old, stores.queue("new"))
     assert START in replies
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.targets.http.stage import Stage
+from tests.targets.http.environment import Stage
 
 
 @pytest.fixture

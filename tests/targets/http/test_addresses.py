@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bide.targets.http.addresses import Gate, NotPublic
+from tests.targets.http.environment import LOOPBACK, Stage
 from tests.targets.http.receiver import answer, receiver
-from tests.targets.http.stage import LOOPBACK, Stage
 
 PUBLIC = ["93.184.216.34", "1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001::1"]
 

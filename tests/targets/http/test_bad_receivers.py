@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import trustme
 
+from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
-from tests.targets.http.stage import Stage, until
 
 
 async def error_of(stage: Stage) -> str:
@@ -275,7 +275,7 @@ def test_a_connection_that_the_receiver_closed_while_idle_costs_no_attempt(stage
 
 def test_no_secret_comes_back_into_the_reason(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work(headers={"authorization": "Bearer abcdefghij"}) as (it, outlet):
+        async with stage.at_work(headers={"authorization": "Bearer abcdefghij"}) as (it, worker):
             secret = stage.secret
 
             async def echo(got: Got, _: asyncio.StreamWriter) -> bytes:
@@ -283,11 +283,11 @@ def test_no_secret_comes_back_into_the_reason(stage: Stage) -> None:
                 return answer(500, f"{secret} {told} {got.target} abcdefghij".encode())
 
             it.script = echo
-            query = outlet.subscription
+            query = worker.subscription
             await stage.subscribe(
                 f"{it.url}?key=hush-hush", headers=dict(query.headers), name="shop"
             )
-            await stage.pass_time(lambda: "?" in outlet.subscription.url)
+            await stage.pass_time(lambda: "?" in worker.subscription.url)
             await stage.put(1)
             error = await error_of(stage)
             got = it.got[-1]

@@ -4,8 +4,8 @@ import asyncio
 from functools import partial
 
 from bide.targets.http.circuit import Circuit
+from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
-from tests.targets.http.stage import Stage, until
 
 
 def test_no_more_requests_are_under_way_than_allowed(stage: Stage) -> None:
@@ -105,14 +105,14 @@ def test_a_rate_below_one_a_second_is_kept(stage: Stage) -> None:
 
 def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work(failures=3, concurrency=1, probe=30_000) as (it, outlet):
+        async with stage.at_work(failures=3, concurrency=1, probe=30_000) as (it, worker):
 
             async def die(got: Got, _: object) -> None:
                 return None
 
             it.script = die
             await stage.put(*range(10))
-            await until(lambda: outlet.circuit.since is not None)
+            await until(lambda: worker.circuit.since is not None)
             opened = stage.clock.now()
             await until(lambda: stage.counts().sizes.leased == 0)
             assert len(it.got) == 3
@@ -128,10 +128,10 @@ def test_a_dead_receiver_is_left_alone_and_messages_keep_their_attempts(stage: S
             assert stage.clock.now() - opened > 30_000 * 2
             await until(lambda: stage.counts().sizes.leased == 0)
             assert stage.counts().flow.died == 0
-            assert outlet.circuit.since == opened
+            assert worker.circuit.since == opened
             it.answers(answer(200))
             await stage.pass_time(lambda: stage.counts().flow.acked == 10, step=5)
-            assert outlet.circuit.since is None
+            assert worker.circuit.since is None
             assert (await stage.records.peers.circuit("/shop")).since is None
 
     stage.play(story())
@@ -156,32 +156,32 @@ def test_a_message_that_is_answered_in_a_probe_has_used_an_attempt(stage: Stage)
 
 def test_too_many_requests_says_nothing_about_the_health_of_a_receiver(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work(failures=1) as (it, outlet):
+        async with stage.at_work(failures=1) as (it, worker):
             it.answers(answer(429))
             await stage.put(1)
             await stage.delayed(1)
-            assert outlet.circuit.since is None
+            assert worker.circuit.since is None
 
     stage.play(story())
 
 
 def test_a_success_between_failures_keeps_the_circuit_closed(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work(failures=2, concurrency=1) as (it, outlet):
+        async with stage.at_work(failures=2, concurrency=1) as (it, worker):
             it.answers(answer(500), answer(200), answer(500), answer(200))
             await stage.put(*range(4))
             await until(lambda: len(it.got) == 4)
-            assert outlet.circuit.since is None
+            assert worker.circuit.since is None
 
     stage.play(story())
 
 
 def test_resume_closes_the_circuit(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work(failures=1, probe=600_000) as (it, outlet):
+        async with stage.at_work(failures=1, probe=600_000) as (it, worker):
             it.answers(answer(503))
             await stage.put(1)
-            await until(lambda: outlet.circuit.since is not None)
+            await until(lambda: worker.circuit.since is not None)
             await until(lambda: stage.counts().sizes.ready == 1)
             began = stage.clock.now()
             it.answers(answer(200))

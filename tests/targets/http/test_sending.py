@@ -7,9 +7,9 @@ from email.utils import format_datetime
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from bide.model.commands import Extend, Retry
+from bide.model.commands import Claim, Extend, Retry
+from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
-from tests.targets.http.stage import Stage, until
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HEADERS = {"trace": "t1", "Weg": "Süd", "traceparent": TRACE, "tracestate": "a=1"}
@@ -185,7 +185,7 @@ def test_retry_after_is_kept_to(stage: Stage, status: int, form: str) -> None:
             pause = 3_600_000 if form == "too long" else 120_000
             assert abs(message.due - began - pause) <= 1_500
             # The other one waits as well: it is the receiver that was asked for a rest.
-            await stage.pass_time(lambda: len(receiver.got) > 1, step=pause / 10_000)
+            await stage.pass_time(lambda: len(receiver.got) > 1, step=pause / 10_000, pause=0.05)
             assert stage.clock.now() - began >= pause - 1_500
 
     stage.play(story())
@@ -193,7 +193,7 @@ def test_retry_after_is_kept_to(stage: Stage, status: int, form: str) -> None:
 
 def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work() as (receiver, outlet):
+        async with stage.at_work() as (receiver, worker):
             receiver.answers(answer(410))
             await stage.put(1, 2, 3)
             await until(lambda: receiver.got)
@@ -207,7 +207,7 @@ def test_gone_pauses_the_subscription_and_the_message_keeps_its_attempt(stage: S
             await stage.records.resume(None, "shop")
             await stage.pass_time(lambda: stage.counts().flow.acked == 3)
             assert {got.headers["bide-attempt"] for got in receiver.got[count:]} == {"1"}
-            assert not outlet.subscription.paused
+            assert not worker.subscription.paused
 
     stage.play(story())
 
@@ -257,3 +257,18 @@ def test_what_is_under_way_at_the_end_is_finished_or_handed_back(stage: Stage) -
         assert any(command.release for command in stage.sent(Retry))
 
     stage.play(story())
+
+
+def test_a_message_whose_last_lease_expired_counts_as_a_dead_delivery(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        await stage.put(1, attempts=1)
+        await stage.lane.acall(Claim("q", 1, 5_000, "push:gone"))
+        async with stage.at_work() as (receiver, worker):
+            await stage.pass_time(lambda: worker.sent.tallies["/shop"].outcomes.get("dead") == 1)
+            await stage.dead(1)
+            assert not receiver.got
+
+    stage.play(story())
+    assert "m0 of q, attempt 1: it is dead now: its lease expired; push:gone held it" in caplog.text

@@ -19,8 +19,8 @@ from bide.model.errors import StoreUnavailable
 from bide.targets.http.pusher import Pusher
 from bide.targets.http.records import Records
 from bide.targets.http.subscription_worker import SubscriptionWorker
+from tests.targets.http.environment import LOOPBACK, Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
-from tests.targets.http.stage import LOOPBACK, Stage, until
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
         async with receiver() as it:
             await stage.subscribe(it.url, concurrency=8)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
-                await until(lambda: one.outlets["/shop"]._share == 4)
+                await until(lambda: one.workers["/shop"]._share == 4)
                 gate = asyncio.Event()
 
                 async def hold(got: Got, _: object) -> bytes:
@@ -64,7 +64,7 @@ def test_two_servers_share_the_work_without_doubles(stage: Stage) -> None:
                 await until(lambda: it.under_way == 8)  # all together, and no more
                 gate.set()
                 await stage.acked(300)
-                tallies = [pusher.outlets["/shop"].consumer.tally for pusher in (one, other)]
+                tallies = [pusher.workers["/shop"].tally for pusher in (one, other)]
             assert it.most == 8
             assert len(Counter(got.id for got in it.got)) == len(it.got) == 300
             assert min(tally.claimed for tally in tallies) > 0
@@ -78,12 +78,12 @@ def test_the_rate_is_that_of_all_servers_together(stage: Stage) -> None:
         await stage.subscribe("https://example.org/", rate=10, concurrency=5)
         async with stage.pushing(holder="one") as one:
             async with joined_by(stage, one) as other:
-                outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
-                await stage.pass_time(lambda: all(o._pace.rate == 5 for o in outlets))
-                assert sorted(outlet._share for outlet in outlets) == [2, 3]
+                workers = [pusher.workers["/shop"] for pusher in (one, other)]
+                await stage.pass_time(lambda: all(o._pace.rate == 5 for o in workers))
+                assert sorted(worker._share for worker in workers) == [2, 3]
             # The one that stays gets it all.
-            await stage.pass_time(lambda: outlets[0]._pace.rate == 10)
-            assert outlets[0]._share == 5
+            await stage.pass_time(lambda: workers[0]._pace.rate == 10)
+            assert workers[0]._share == 5
 
     stage.play(story())
 
@@ -110,14 +110,14 @@ def test_what_one_server_finds_out_about_a_receiver_counts_for_all(stage: Stage)
             await stage.subscribe(it.url, failures=1, concurrency=2)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 await stage.put(1)
-                outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
+                workers = [pusher.workers["/shop"] for pusher in (one, other)]
                 await stage.pass_time(
-                    lambda: all(outlet.circuit.since is not None for outlet in outlets)
+                    lambda: all(worker.circuit.since is not None for worker in workers)
                 )
                 it.answers(answer(200))
                 await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
                 await stage.pass_time(
-                    lambda: all(outlet.circuit.since is None for outlet in outlets)
+                    lambda: all(worker.circuit.since is None for worker in workers)
                 )
 
     stage.play(story())
@@ -131,9 +131,9 @@ def test_one_server_of_all_sends_the_one_message_to_a_receiver_that_was_dead(sta
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 pushers = (one, other)
                 await stage.put(1)
-                outlets = [pusher.outlets["/shop"] for pusher in pushers]
+                workers = [pusher.workers["/shop"] for pusher in pushers]
                 await stage.pass_time(
-                    lambda: all(outlet.circuit.since is not None for outlet in outlets)
+                    lambda: all(worker.circuit.since is not None for worker in workers)
                 )
                 await stage.put(*range(20))
                 sent, gate = len(it.got), asyncio.Event()
@@ -162,9 +162,9 @@ def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) 
             await stage.subscribe(it.url, failures=1, probe=1_000, concurrency=1)
             async with stage.pushing(holder="one") as one, joined_by(stage, one) as other:
                 await stage.put(1)
-                outlets = [pusher.outlets["/shop"] for pusher in (one, other)]
+                workers = [pusher.workers["/shop"] for pusher in (one, other)]
                 await stage.pass_time(
-                    lambda: all(outlet.deliveries.answers for outlet in outlets), step=5
+                    lambda: all(worker.deliveries.answers for worker in workers), step=5
                 )
                 it.answers(answer(200))
                 await stage.pass_time(lambda: stage.counts().flow.acked == 1, step=1)
@@ -174,12 +174,12 @@ def test_servers_take_turns_in_looking_whether_a_receiver_is_back(stage: Stage) 
 
 def test_a_server_whose_turn_it_is_and_that_does_nothing_is_not_waited_for(stage: Stage) -> None:
     async def story() -> None:
-        async with stage.at_work(failures=1, probe=1_000, timeout=1_000) as (it, outlet):
+        async with stage.at_work(failures=1, probe=1_000, timeout=1_000) as (it, worker):
             it.answers(answer(503))
-            outlet.probe = lambda mine: SubscriptionWorker.probe(outlet, mine=False)  # type: ignore[method-assign]
+            worker.probe = lambda mine: SubscriptionWorker.probe(worker, mine=False)  # type: ignore[method-assign]
             await stage.put(1)
-            await stage.pass_time(lambda: outlet.circuit.since is not None)
-            sent, until_then = len(it.got), outlet.circuit.until + 6_000
+            await stage.pass_time(lambda: worker.circuit.since is not None)
+            sent, until_then = len(it.got), worker.circuit.until + 6_000
             await stage.pass_time(lambda: len(it.got) > sent)
             assert stage.clock.now() >= until_then
 
@@ -200,7 +200,7 @@ def test_what_others_could_not_be_told_at_once_they_are_told_later(stage: Stage)
                 await until(lambda: fault.struck)
                 assert await stage.records.peers.circuits() == {}
                 await stage.pass_time(lambda: sum(map(tells, stage.sent(Put))) > 1)
-                await until(lambda: not pusher.outlets["/shop"]._untold)
+                await until(lambda: not pusher.workers["/shop"]._untold)
                 assert (await stage.records.peers.circuit("/shop")).since is not None
 
     stage.play(story())

@@ -1,50 +1,46 @@
-"""`bide demo`: the order timeout, for real, with a proof at the end."""
+"""`bide demo`: order timeouts with real processes, and a proof at the end."""
 
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bide.cli.demo.journal import Records
-from bide.cli.demo.plan import QUEUE, Plan
-from bide.cli.demo.proof import prove
-from bide.cli.demo.run import Stage
-from bide.cli.demo.screen import print_proof, watching
-from bide.cli.errors import NOT_DONE, warn
-from bide.cli.output import Output
+from bide.cli import option
+from bide.cli.demo.actors import QUEUE, Plan, Records
+from bide.cli.demo.proof import Check, percentile, prove
+from bide.cli.demo.stage import Stage
+from bide.cli.errors import NOT_DONE
+from bide.cli.forecast import bar
+from bide.cli.output import Output, warn
 from bide.queue.sync import Queue
 
-__all__ = ["demo"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WIDTH = 76
+STEPS = (1, 2, 5, 10, 20, 50, 100)
+"""The bounds of the lateness chart's bars, in milliseconds."""
 
 
 @click.command()
 @click.option(
-    "--orders",
-    type=click.IntRange(50, 200_000),
-    default=5_000,
-    show_default=True,
-    metavar="N",
+    "--orders", type=click.IntRange(50, 200_000), default=5_000, show_default=True, metavar="N",
     help="The number of orders.",
-)
+)  # fmt: skip
 @click.option(
-    "--seconds",
-    type=click.FloatRange(1, 600),
-    default=8,
-    show_default=True,
-    metavar="S",
+    "--seconds", type=click.FloatRange(1, 600), default=8, show_default=True, metavar="S",
     help="How long orders arrive; the last ones time out 4 s later.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(2, 16),
-    default=3,
-    show_default=True,
-    metavar="N",
+)  # fmt: skip
+@option.count(
+    "--workers", least=2, most=16, default=3,
     help="The number of workers; one of them is killed.",
-)
-@click.option("--keep", is_flag=True, help="Keep the folder with the store and the records.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+)  # fmt: skip
+@option.flag("--keep", help="Keep the folder with the store and the records.")
+@option.flag("--json", "as_json", help="Print the result as one JSON object.")
 @click.pass_context
 def demo(
     ctx: click.Context, orders: int, seconds: float, workers: int, keep: bool, as_json: bool
@@ -66,17 +62,16 @@ def demo(
       bide demo --orders 20000 --seconds 10 --keep
     """  # fmt: skip
     out = Output(as_json)
-    plan = Plan(orders, seconds, workers)
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
-        stage = Stage(folder, plan)
-        with watching(out, plan) as watch:
+        stage = Stage(folder, Plan(orders, seconds, workers))
+        with _watching(out, stage.plan) as watch:
             stage.run(watch)
         with Queue(QUEUE, stage.url) as queue:
             audit = queue.audit()
         stage.records = Records.read(folder)
         checks = prove(stage.records, audit, orders)
-        print_proof(out, stage, checks)
+        _print_proof(out, stage, checks)
     finally:
         if keep:
             warn(f"kept: {folder}")
@@ -84,3 +79,134 @@ def demo(
             shutil.rmtree(folder)
     if not all(check.holds for check in checks):
         ctx.exit(NOT_DONE)
+
+
+@contextmanager
+def _watching(out: Output, plan: Plan) -> Iterator[Callable[[Stage], None]]:
+    """Return a function that shows the stage each time it is called."""
+    if out.as_json:
+        yield lambda stage: None
+    elif not out.terminal:
+        out.row(f"bide demo: {_about(plan)}")
+        out.flush()
+        yield _Lines(out)
+    else:
+        from rich.live import Live
+
+        with Live(console=out.console, refresh_per_second=10) as live:
+            yield lambda stage: live.update(_picture(stage))
+
+
+def _about(plan: Plan) -> str:
+    span = f"{plan.shortest:.2g} to {plan.longest:.2g} s"
+    return f"{plan.orders:,} orders, each times out after {span} unless it is paid"
+
+
+class _Lines:
+    """Prints a line a second, and each event."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._second = 0
+        self._printed = 0
+
+    def __call__(self, stage: Stage) -> None:
+        for moment, text in stage.events[self._printed :]:
+            self._out.row(f"{moment:5.1f} s  {text}")
+        self._printed = len(stage.events)
+        if stage.elapsed >= self._second + 1:
+            self._second = int(stage.elapsed)
+            shares = "   ".join(f"{name} {count:,}" for name, count, _ in _shares(stage))
+            self._out.row(f"{stage.elapsed:5.1f} s  {shares}")
+        self._out.flush()
+
+
+def _shares(stage: Stage) -> list[tuple[str, int, str]]:
+    """Return where the orders are: name, how many, style."""
+    sizes, flow = stage.counts.sizes, stage.counts.flow
+    return [
+        ("paid", flow.cancelled, "green"), ("timed out", flow.acked, "red"),
+        ("in hands", sizes.leased, "yellow"), ("waiting", sizes.delayed + sizes.ready, "cyan"),
+    ]  # fmt: skip
+
+
+def _picture(stage: Stage) -> "RenderableType":
+    """Return the stage as it is now, with all orders as one stripe."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    numbers, stripe, drawn, total = Text("  "), Text("  "), 0, 0
+    for name, count, style in _shares(stage):
+        numbers.append_text(Text.assemble(("■ ", style), f"{name} ", (f"{count:,}", "bold"), "   "))
+        total += count
+        end = round(total / stage.plan.orders * WIDTH)
+        stripe.append("█" * (end - drawn), style)
+        drawn = max(drawn, end)
+    stripe.append("░" * (WIDTH - drawn), "bright_black")
+    numbers.append(f"{stage.elapsed:4.1f} s", "dim")
+    workers = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "left"):
+        workers.add_column(justify=justify, min_width=18 if not workers.columns else None)
+    for worker in stage.workers:
+        killed = worker is stage.killed
+        handled = sum(one.worker == worker.name for one in stage.records.handled)
+        late = stage.records.first_lateness(worker.name)
+        state = Text("✗ killed -9", "bold red") if killed else Text("● works", "green")
+        if killed and stage.holding:
+            state.append(f", still holds {stage.holding}", "red")
+        workers.add_row(
+            Text(f"  {worker.role}", "strike dim" if killed else ""),
+            Text.assemble((f"{handled:,}", "bold"), (" handled", "dim")),
+            Text(f"p50 {percentile(late, 0.5)} ms", "" if late else "dim"), state,
+        )  # fmt: skip
+    events = [Text(f"  {moment:4.1f} s  {text}", "dim") for moment, text in stage.events]
+    heading = Text.assemble(("bide demo", "bold"), f"  {_about(stage.plan)}")
+    return Group("", heading, "", stripe, numbers, "", workers, "", *events, "")
+
+
+def _print_proof(out: Output, stage: Stage, checks: list[Check]) -> None:
+    """Print what was checked, how late the orders were, and the verdict."""
+    late = stage.records.first_lateness()
+    figures = {"p50": percentile(late, 0.5), "p99": percentile(late, 0.99), "max": max([0, *late])}
+    holds = all(check.holds for check in checks)
+    verdict = f"proved in {stage.elapsed:.1f} s, from the records of each process"
+    if not holds:
+        verdict = "NOT proved: please report it, with the folder that --keep keeps"
+    lateness = "lateness  " + "   ".join(f"{name} {ms:,} ms" for name, ms in figures.items())
+    if out.as_json:
+        facts = [{"claim": c.claim, "holds": c.holds, "problems": c.problems} for c in checks]
+        out.json({
+            "proved": holds, "checks": facts, "lateness_ms": figures, "killed_holding": stage.lost,
+            "seconds": round(stage.elapsed, 3),
+        })  # fmt: skip
+    elif not out.terminal:
+        for check in checks:
+            text = f"{check.claim}: {check.detail}" if check.detail else check.claim
+            out.row("ok  " if check.holds else "FAIL", text, *check.problems)
+        out.row(lateness)
+        out.row(verdict)
+    else:
+        for check in checks:
+            mark = ("  ✓ ", "green") if check.holds else ("  ✗ ", "bold red")
+            out.text(mark, f"{check.claim:{WIDTH - 24}}", (f"  {check.detail}".rstrip(), "dim"))
+            for problem in check.problems:
+                out.text((f"    {problem}", "red"))
+        out.text("")
+        _chart(out, late)
+        out.text(("  " + lateness, "bold"), ("   (from due to handled, first attempts)", "dim"))
+        out.text("")
+        out.text(("  ✓ " if holds else "  ✗ ", "green" if holds else "red"), (verdict, "bold"))
+
+
+def _chart(out: Output, late: list[int]) -> None:
+    """Print how many orders were how late."""
+    bounds = [*STEPS, max([STEPS[-1], *late]) + 1]
+    counts = [0] * len(bounds)
+    for ms in late:
+        counts[next(place for place, bound in enumerate(bounds) if ms <= bound)] += 1
+    last = max((place for place, count in enumerate(counts) if count), default=0)
+    for place in range(last + 1):
+        label = f"≤ {bounds[place]} ms" if place < len(STEPS) else f"> {STEPS[-1]} ms"
+        drawn = bar(counts[place], max(counts), WIDTH - 22)
+        out.text((f"  {label:>8} ", "dim"), (drawn, "cyan"), f" {counts[place]:,}")

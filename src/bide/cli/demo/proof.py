@@ -1,13 +1,11 @@
-"""The proof: what the processes wrote down, held against what the store says."""
+"""The proof: compares the records of the processes with the store."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bide.cli.demo.journal import Records
-from bide.queue.answers import Audit
-
-__all__ = ["Check", "percentile", "prove"]
+from bide.cli.demo.actors import Records
+from bide.queue.results import Audit
 
 
 class Check(NamedTuple):
@@ -19,7 +17,7 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there are no problems."""
         return not self.problems
 
 
@@ -28,7 +26,7 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
 
     Args:
         records: of the processes.
-        audit: of the store, after everybody has stopped.
+        audit: of the store, after all processes have ended.
         orders: how many orders there should be.
     """
     paid = set(records.paid)
@@ -38,14 +36,13 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
     flow = audit.counts.flow
     return [
         Check(
-            "every order was put",
-            _differ("orders were put", len(records.put), orders),
+            "every order was put", _differ("orders were put", len(records.put), orders),
             f"{len(records.put):,}",
         ),
         Check(
             "every unpaid order timed out",
             _some("never timed out", unpaid - handled)
-            + _some("timed out, but nobody put them", handled - set(records.put)),
+            + _some("timed out, but were never put", handled - set(records.put)),
             f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
         ),
         Check(
@@ -64,12 +61,11 @@ def prove(records: Records, audit: Audit, orders: int) -> list[Check]:
             f"{flow.lapsed:,} lapsed, {again:,} handled twice",
         ),
         Check(
-            "none was early",
-            _some("were early", {h.id for h in records.handled if h.late < 0}),
+            "none was early", _some("were early", {h.id for h in records.handled if h.late < 0}),
             "",
         ),
         Check("the audit balances", list(audit.problems), "nothing is left in the queue"),
-    ]
+    ]  # fmt: skip
 
 
 def _differ(what: str, found: int, wanted: int) -> list[str]:

@@ -4,23 +4,20 @@ from typing import Any
 
 import click
 
-from bide.cli.errors import warn
-from bide.cli.options import flag, on_store, prefix_argument, time_option
-from bide.cli.output import Output, escape
-from bide.cli.store import Store
+from bide.cli import option
+from bide.cli.output import Output, escape, warn
+from bide.cli.store import Store, on_store
 from bide.cli.termination import raise_on_termination
 from bide.cli.top.polling import Poller, poller_of
 from bide.cli.top.screen import as_facts, picture, print_rows
-
-__all__ = ["top"]
 
 SHORTEST = 0.1
 
 
 @click.command()
-@prefix_argument
-@time_option("--interval", "How often to refresh.", "1s")
-@flag("--once", help="Print once and exit.")
+@option.prefix
+@option.time("--interval", "How often to refresh.", "1s")
+@option.flag("--once", help="Print once and exit.")
 @on_store
 def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> None:
     """Watch queues and workers, live.
@@ -50,47 +47,32 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
     poller = poller_of(store, prefix, interval)
     try:
         with raise_on_termination(KeyboardInterrupt):
-            poller.look()
-            if once or not (out.terminal or out.as_json):
-                _show(out, poller)
-            elif out.as_json:
-                _print_all(out, poller)
+            poller.take_sample()
+            if out.as_json:
+                _print_objects(out, poller, once)
+            elif not out.terminal:
+                print_rows(out, poller.view)
+            elif once:
+                out.console.print(_drawn(poller, None, out.console.width), crop=False)
             else:
                 _watch(out, poller)
     except KeyboardInterrupt:  # this is how users end it
         return
-    finally:
-        poller.close()
-
-
-def _facts(poller: Poller) -> dict[str, Any]:
-    return as_facts(poller.sample, poller.before, poller.workers.see(poller.sample), poller.now)
-
-
-def _show(out: Output, poller: Poller) -> None:
-    if out.as_json:
-        out.json(_facts(poller))
-    elif out.terminal:
-        out.console.print(_drawn(poller, None, out.console.width), crop=False)
-    else:
-        print_rows(out, poller.sample, poller.workers.see(poller.sample), poller.now)
 
 
 def _drawn(poller: Poller, lines: int | None, width: int) -> Any:
-    seen = poller.workers.see(poller.sample)
-    return picture(
-        poller.store.shown, poller.sample, poller.before, seen, poller.now, lines, width,
-        poller.prefix,
-    )  # fmt: skip
+    return picture(poller.view, poller.store.shown, lines, width, poller.prefix)
 
 
-def _print_all(out: Output, poller: Poller) -> None:
+def _print_objects(out: Output, poller: Poller, once: bool) -> None:
     while True:
         if poller.trouble is None:
-            out.json(_facts(poller))
+            out.json(as_facts(poller.view))
             out.flush()
+        if once:
+            return
         before = poller.trouble
-        poller.look_again()
+        poller.refresh()
         if poller.trouble is not None and not poller.waits:
             raise poller.trouble
         if poller.trouble is not None and before is None:
@@ -111,5 +93,5 @@ def _watch(out: Output, poller: Poller) -> None:
 
     with Live(drawn(), console=out.console, screen=True, auto_refresh=False) as live:
         while True:
-            poller.look_again()
+            poller.refresh()
             live.update(drawn(), refresh=True)

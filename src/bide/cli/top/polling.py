@@ -2,26 +2,59 @@
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from bide.cli.store import Store
 from bide.cli.times import now_ms
-from bide.cli.top.rates import Workers
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts
-from bide.observing.sample import Lateness, Sample, Worker, answered, look
-
-__all__ = ["Poller", "poller_of"]
+from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, run_steps, take_sample
 
 AGAIN = 1.0
 """Seconds until a server that is down is tried again."""
 
 SILENCE = 20.0
 """Seconds beyond the interval without an event after which a server counts as down."""
+
+
+class View(NamedTuple):
+    """What `bide top` shows."""
+
+    sample: Sample
+    before: Sample | None
+    """The sample before this one, for the rates."""
+    workers: list[Worker]
+    """The workers of this sample and of the last minute, those that hold most first."""
+    now: int
+    """The store's clock, in Unix milliseconds."""
+
+
+class Workers:
+    """Remembers workers for a minute.
+
+    `bide worker` says that it is there even without messages; a program that claims by hand is only
+    seen while it holds some.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Worker] = {}
+
+    def see(self, sample: Sample) -> list[Worker]:
+        """Return the workers that were seen lately, those that hold most first."""
+        for name, worker in self._known.items():
+            if name not in sample.workers:
+                worker.held, worker.until = {}, None
+        self._known |= sample.workers
+        self._known = {
+            name: worker
+            for name, worker in self._known.items()
+            if sample.moment - worker.seen <= REMEMBER
+        }
+        return sorted(self._known.values(), key=lambda worker: (-worker.holds, worker.holder))
 
 
 class Poller(ABC):
@@ -34,38 +67,32 @@ class Poller(ABC):
         self.store = store
         self.prefix = prefix
         self.interval = interval
-        self.workers = Workers()
-        self.sample = Sample(0.0, {})
-        self.before: Sample | None = None
-        self.now = now_ms()
-        """The store's clock at the last sample, in Unix milliseconds."""
+        self.view = View(Sample(0.0, {}), None, [], now_ms())
         self.trouble: BideError | None = None
+        self._workers = Workers()
 
-    def look(self) -> None:
+    def take_sample(self) -> None:
         """Take a sample.
 
         Raises:
             BideError: the store failed.
         """
-        sample = self._taken()
-        self.before = self.sample if self.sample.moment else None
-        self.sample = sample
+        sample, now = self._sample()
+        before = self.view.sample if self.view.sample.moment else None
+        self.view = View(sample, before, self._workers.see(sample), now)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Wait for the interval, then take a sample; if that fails, keep the last one."""
         self._pause()
         try:
-            self.look()
+            self.take_sample()
             self.trouble = None
         except StoreError as error:
             self.trouble = error
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-
-    @abstractmethod
-    def _taken(self) -> Sample: ...
+    def _sample(self) -> tuple[Sample, int]:
+        """Return a sample, and the store's clock in Unix milliseconds."""
 
     @abstractmethod
     def _pause(self) -> None: ...
@@ -74,48 +101,16 @@ class Poller(ABC):
 class StorePoller(Poller):
     """Asks the store each time."""
 
-    def _taken(self) -> Sample:
-        self.now = now_ms()
+    def _sample(self) -> tuple[Sample, int]:
+        now = now_ms()
         names, registers = self.store.names(self.prefix), self.store.registers()
-        return answered(
-            look(names, registers, time.monotonic(), self.now, self._is_wanted),
-            self.store.lane.call,
+        steps = take_sample(
+            names, registers, time.monotonic(), now, lambda queue: queue.startswith(self.prefix)
         )
-
-    def _is_wanted(self, queue: str) -> bool:
-        return queue.startswith(self.prefix)
+        return run_steps(steps, self.store.lane.call), now
 
     def _pause(self) -> None:
         time.sleep(self.interval)
-
-    def close(self) -> None:
-        """Do nothing: the connection is that of the store."""
-
-
-class _CountsOf(msgspec.Struct):
-    queue: str
-    counts: Counts
-
-
-class _WorkerOut(msgspec.Struct):
-    holder: str
-    holds: dict[str, int]
-    until: int | None = None
-    silent: int | None = None
-
-
-class _AtWork(msgspec.Struct):
-    workers: list[_WorkerOut] = []
-    lateness: dict[str, Lateness] = {}
-    partly: bool = False
-
-
-class _Tick(msgspec.Struct):
-    now: int
-
-
-class _Problem(msgspec.Struct):
-    detail: str
 
 
 class EventPoller(Poller):
@@ -133,9 +128,10 @@ class EventPoller(Poller):
         self._events = EventStream(address, query, max(timeout, interval + SILENCE))
         self._began = False
         self._queues: dict[str, Counts] = {}
-        self._at_work = _AtWork()
+        self._at_work: dict[str, Any] = {}
+        store.callback(self._events.drop)
 
-    def _taken(self) -> Sample:
+    def _sample(self) -> tuple[Sample, int]:
         try:
             return self._until_tick()
         except BideError:
@@ -143,49 +139,40 @@ class EventPoller(Poller):
             self._began = False
             raise
 
-    def _until_tick(self) -> Sample:
-        if not self._began:  # the stream begins with all there is
-            self._queues, self._at_work = {}, _AtWork()
+    def _until_tick(self) -> tuple[Sample, int]:
+        if not self._began:  # a new stream begins with everything
+            self._queues, self._at_work = {}, {}
             self._began = True
         while True:
             kind, data = self._events.next()
-            match kind:
-                case "counts":
-                    told = msgspec.json.decode(data, type=_CountsOf)
-                    if is_listed(told.queue, self.prefix):
-                        self._queues[told.queue] = told.counts
-                case "workers":
-                    self._at_work = msgspec.json.decode(data, type=_AtWork)
-                case "problem":
-                    problem = msgspec.json.decode(data, type=_Problem)
-                    raise StoreError(f"{self.store.shown}: {problem.detail}")
-                case "tick":
-                    self.now = msgspec.json.decode(data, type=_Tick).now
-                    return self._sample(self.now / 1000)
+            told = msgspec.json.decode(data)
+            if kind == "counts" and is_listed(told["queue"], self.prefix):
+                self._queues[told["queue"]] = msgspec.convert(told["counts"], Counts)
+            elif kind == "workers":
+                self._at_work = told
+            elif kind == "problem":
+                raise StoreError(f"{self.store.shown}: {told['detail']}")
+            elif kind == "tick":
+                return self._told(told["now"] / 1000), told["now"]
 
-    def _sample(self, moment: float) -> Sample:
+    def _told(self, moment: float) -> Sample:
         workers = {
-            one.holder: Worker(
-                one.holder, dict(one.holds), one.until, one.silent,
-                moment - (one.silent or 0) / 1000,
+            one["holder"]: Worker(
+                one["holder"], one["holds"], one.get("until"), one.get("silent"),
+                moment - one.get("silent", 0) / 1000,
             )
-            for one in self._at_work.workers
+            for one in self._at_work.get("workers", [])
         }  # fmt: skip
-        at_work = self._at_work
-        return Sample(moment, dict(self._queues), workers, at_work.lateness, at_work.partly)
+        lateness = msgspec.convert(self._at_work.get("lateness", {}), dict[str, Lateness])
+        partly = self._at_work.get("partly", False)
+        return Sample(moment, dict(self._queues), workers, lateness, partly)
 
     def _pause(self) -> None:
         """Wait only if the server is down: otherwise the events set the pace."""
         if self.trouble is not None:
             time.sleep(min(AGAIN, self.interval))
 
-    def close(self) -> None:
-        """Hang up."""
-        self._events.drop()
-
 
 def poller_of(store: Store, prefix: str, interval: float) -> Poller:
     """Return the poller for a store: of a server, its event stream."""
-    kind: Any = EventPoller if urlsplit(store.url).scheme in ("http", "https") else StorePoller
-    found: Poller = kind(store, prefix, interval)
-    return found
+    return (EventPoller if store.remote else StorePoller)(store, prefix, interval)

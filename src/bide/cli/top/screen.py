@@ -1,21 +1,19 @@
 """What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bide.cli.counts import FLOW, SIZES, facts_of, size_cells
 from bide.cli.output import STYLES, Output
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import rounded
-from bide.cli.top.rates import Rates, rates
-from bide.observing.sample import Lateness, Sample, Worker
+from bide.cli.top.polling import View
+from bide.observing.sample import Lateness, Sample
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
-
-__all__ = ["as_facts", "picture", "print_rows"]
 
 QUANTILES = ("p50", "p99")
 QUEUES = (
@@ -33,19 +31,35 @@ WORKERS = (
 ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
 
 
-def as_facts(
-    sample: Sample, before: Sample | None, workers: list[Worker], now: int
-) -> dict[str, Any]:
-    """Return a sample for programs. Moments are Unix milliseconds, rates a second."""
+class Rates(NamedTuple):
+    """What happened in a queue between two samples, per second."""
+
+    put: float
+    done: float
+    failed: float
+    """Attempts that failed: retried, lapsed, or dead at once."""
+
+
+def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
+    """Return what happened in a queue between two samples; `None` if that is unknown."""
+    if before is None or queue not in before.queues or after.moment <= before.moment:
+        return None
+    seconds = after.moment - before.moment
+    old, new = before.queues[queue].flow, after.queues[queue].flow
+    if new.put < old.put:  # the store was deleted and made again
+        return None
+    failed = (new.retried + new.died + new.lapsed) - (old.retried + old.died + old.lapsed)
+    return Rates((new.put - old.put) / seconds, (new.acked - old.acked) / seconds, failed / seconds)
+
+
+def as_facts(view: View) -> dict[str, Any]:
+    """Return a view for programs. Moments are Unix milliseconds, rates are per second."""
+    sample, before, workers, now = view
     queues = []
     for name, found in sample.queues.items():
-        rate = rates(before, sample, name)
         facts = {"queue": name, **facts_of(found), "late": _late(found.oldest, now)}
-        if rate is not None:
-            facts["rates"] = {
-                "put": round(rate.put, 3), "done": round(rate.done, 3),
-                "failed": round(rate.failed, 3),
-            }  # fmt: skip
+        if (rate := rates(before, sample, name)) is not None:
+            facts["rates"] = {name: round(value, 3) for name, value in rate._asdict().items()}
         if name in sample.lateness:
             facts["lateness"] = sample.lateness[name]
         queues.append(facts)
@@ -58,51 +72,42 @@ def as_facts(
     return {"now": now, "queues": queues, "workers": listed}
 
 
-def print_rows(out: Output, sample: Sample, workers: list[Worker], now: int) -> None:
-    """Print a sample as lines with tabs: queues first, then workers."""
-    for name, found in sample.queues.items():
+def print_rows(out: Output, view: View) -> None:
+    """Print a view as lines with tabs: queues first, then workers."""
+    for name, found in view.sample.queues.items():
         sizes = (getattr(found.sizes, size) for size in SIZES)
         flow = (getattr(found.flow, size) for size in FLOW)
-        late = sample.lateness.get(name)
+        late = view.sample.lateness.get(name)
         shares = ("", "") if late is None else (_seconds(late.p50), _seconds(late.p99))
-        out.row("queue", name, *sizes, _late(found.oldest, now), *flow, *shares)
-    for worker in workers:
+        out.row("queue", name, *sizes, _late(found.oldest, view.now), *flow, *shares)
+    for worker in view.workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", worker.holder, worker.holds, held)
 
 
 def picture(
-    store: str,
-    sample: Sample,
-    before: Sample | None,
-    workers: list[Worker],
-    now: int,
-    lines: int | None = None,
-    width: int | None = None,
-    prefix: str = "",
+    view: View, store: str, lines: int | None = None, width: int | None = None, prefix: str = ""
 ) -> "RenderableType":
     """Return what is on the screen.
 
     Args:
-        store: its URL, fit to be shown.
-        sample: what is there now.
-        before: what was there then, for the rates.
-        workers: who was seen lately.
-        now: Unix milliseconds.
-        lines: how many lines the terminal has; `None`: as many as it takes.
+        view: what to show.
+        store: its URL without a password.
+        lines: how many lines the terminal has; `None`: no limit.
         width: how many columns it has.
-        prefix: how the names of the queues begin that are looked at.
+        prefix: the beginning of the names of the queues that are shown.
     """
     from rich.console import Group
 
+    sample, _, workers, _ = view
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
     room, places = (None, None) if lines is None else _divided(lines, len(workers))
-    queues, gone = _queues(sample, before, now, room, width)
+    queues, gone = _queues(view, room, width)
     parts: list[RenderableType] = [_headline(store, sample), "", queues]
     if workers:
-        parts.append(_workers(sample, workers, now, places, width))
+        parts.append(_workers(view, places, width))
     else:
         parts.append(text_of(("no worker is active", "dim")))
     if sample.lateness and not gone.issuperset(QUANTILES):
@@ -111,7 +116,7 @@ def picture(
 
 
 def _divided(lines: int, workers: int) -> tuple[int, int]:
-    """Return how many lines queues and workers get: beside them 12 are taken by all the rest."""
+    """Return how many lines queues and workers get: everything else takes 12."""
     places = max(1, lines // 4)
     return max(2, lines - 12 - min(workers, places + 1)), places
 
@@ -126,23 +131,22 @@ def _headline(store: str, sample: Sample) -> "Text":
     return line.append(f"at {store}", "bold")
 
 
-def _queues(
-    sample: Sample, before: Sample | None, now: int, room: int | None, width: int | None
-) -> "tuple[Table, set[str]]":
-    """Return the table of queues, and which columns have no place in it."""
+def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, set[str]]":
+    """Return the table of queues, and which columns were left out."""
+    sample, before, _, now = view
+    pace = {name: rates(before, sample, name) for name in sample.queues}
     names = sorted(sample.queues)
     if room is not None and len(names) > room:  # what is late or busy first
 
         def weight(name: str) -> tuple[float, float]:
-            rate = rates(before, sample, name) or Rates(0, 0, 0)
+            rate = pace[name] or Rates(0, 0, 0)
             return -(_late(sample.queues[name].oldest, now)), -(rate.put + rate.done)
 
         names = sorted(sorted(names, key=weight)[: room - 1])
     rows = []
     for name in names:
-        found = sample.queues[name]
+        found, rate = sample.queues[name], pace[name]
         late = _late(found.oldest, now)
-        rate = rates(before, sample, name)
         rows.append([
             (name, "bold"), *size_cells(found),
             (rounded(late * 1000) if late else "", "red" if late >= 60 else ""),
@@ -156,9 +160,8 @@ def _queues(
     return table, set(gone)
 
 
-def _workers(
-    sample: Sample, workers: list[Worker], now: int, places: int | None, width: int | None
-) -> "Table":
+def _workers(view: View, places: int | None, width: int | None) -> "Table":
+    sample, _, workers, now = view
     rows: list[list[Cell]] = []
     for worker in workers[:places]:
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"
@@ -184,7 +187,7 @@ def _more(count: int, columns: Sequence[Column]) -> list[Cell]:
 
 
 def _late(oldest: int | None, now: int) -> float:
-    """Return for how many seconds the oldest message that is due has waited."""
+    """Return for how many seconds the oldest due message has waited."""
     return 0.0 if oldest is None else max(0, now - oldest) / 1000
 
 
@@ -212,6 +215,6 @@ def _seconds(value: float | None) -> str:
 
 
 def _pace(value: float, style: str = "") -> Cell:
-    """Return a rate, rounded to what people need."""
+    """Return a rate, rounded for people."""
     text = f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"
     return text, style if value else "dim"

@@ -1,8 +1,10 @@
 """The HTTP engine: a store behind another bide's server (`bide serve`)."""
 
+import logging
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
+from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote
 
 from bide.engines.http.connection import Address
@@ -12,11 +14,18 @@ from bide.model.errors import InvalidArgument
 
 __all__ = ["HttpEngine", "address_of", "from_url"]
 
+FILES = ("ca", "cert", "cert_key")
+"""Options that name files, in the order of `Address`: the certificates to trust instead of the
+system's, this client's certificate, and its key."""
+
+_log = logging.getLogger("bide.http")
+
 
 def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:
     """Return what opens `http://host:8642` or `https://:TOKEN@host/path`.
 
-    The token is the URL's password, or else the environment's `BIDE_TOKEN`. Options: `timeout=30s`.
+    The token is the URL's password, or else the environment's `BIDE_TOKEN`. Options:
+    `timeout=30s`, and for https the files `ca`, `cert` and `cert_key`.
 
     Raises:
         InvalidArgument: when the URL is of another form.
@@ -31,7 +40,7 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
     Raises:
         InvalidArgument: when the URL is of another form.
     """
-    chosen = options(parts, "timeout")
+    chosen = options(parts, "timeout", *FILES)
     timeout = seconds(chosen.get("timeout", "30s"), "timeout")
     try:
         port = parts.port
@@ -39,10 +48,33 @@ def address_of(parts: SplitResult) -> tuple[Address, float]:
         raise InvalidArgument(f"{parts.scheme}:// has no good port: {error}") from None
     if not parts.hostname:
         raise InvalidArgument(f"{parts.scheme}:// needs a host: {parts.scheme}://127.0.0.1:8642")
+    for name in FILES:
+        if name in chosen and parts.scheme != "https":
+            raise InvalidArgument(f"?{name} is for TLS: write https://")
+    if "cert_key" in chosen and "cert" not in chosen:
+        raise InvalidArgument("?cert_key needs ?cert, the certificate that it belongs to")
     if not timeout >= 0.001:
         raise InvalidArgument(f"?timeout={timeout:g} must be longer than 0")
     token = unquote(parts.password or parts.username or "") or os.environ.get("BIDE_TOKEN", "")
     if not token.isascii() or not token.isprintable():
         raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
-    address = Address(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), token)
+    address = Address(
+        parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), token,
+        *map(chosen.get, FILES),
+    )  # fmt: skip
+    if token and not address.tls and not _is_local(address.host):
+        _warn_of_clear_text(address.shown)
     return address, timeout
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=100)
+def _warn_of_clear_text(shown: str) -> None:
+    """Log that a token can be read on the way, once for each server."""
+    _log.warning("%s: the token crosses the network in clear text; use https://", shown)

@@ -12,7 +12,7 @@ from http.client import (
 )
 from typing import NamedTuple
 
-from bide.model.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.limits import MAX_BYTES
 
 __all__ = ["Address", "Connection"]
@@ -38,6 +38,12 @@ class Address(NamedTuple):
     path: str
     """What stands before /v1, behind a proxy."""
     token: str
+    ca: str | None = None
+    """A file with the certificates to trust, instead of the system's."""
+    cert: str | None = None
+    """A file with this client's certificate."""
+    cert_key: str | None = None
+    """A file with its key; `None`: it is in the same file."""
 
     def __repr__(self) -> str:  # the token is nobody's business
         return f"<{self.shown}>"
@@ -60,11 +66,15 @@ class Connection:
     """
 
     def __init__(self, address: Address, timeout: float, *, known: bool = False) -> None:
-        kind = HTTPSConnection if address.tls else HTTPConnection
-        self._http = kind(address.host, address.port, timeout=timeout)
+        host, port = address.host, address.port
+        self._http = (
+            HTTPSConnection(host, port, timeout=timeout, context=_context(address))
+            if address.tls
+            else HTTPConnection(host, port, timeout=timeout)
+        )
         self._address = address
         self._timeout = timeout
-        self._known = known or address.tls
+        self._known = known
 
     def ask(self, method: str, path: str, data: bytes | None, kind: str) -> tuple[int, bytes]:
         """Send a request; return the status and the body of the answer.
@@ -86,8 +96,12 @@ class Connection:
             if not isinstance(error, TimeoutError):
                 self._refuse_tls()
             why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
+            hint = ""
+            if self._address.tls and not self._known:
+                hint = "; if it wants a client certificate, add ?cert=FILE&cert_key=FILE to the URL"
             raise OutcomeUnknown(
                 f"{self._address.shown} did not answer ({why}); it may have done what was asked"
+                f"{hint}"
             ) from error
 
     def body(self, answer: HTTPResponse) -> bytes:
@@ -140,7 +154,9 @@ class Connection:
 
     def _refuse_tls(self) -> None:
         """Look whether an answer that is none was TLS, where nobody has answered before."""
-        if not self._known and _speaks_tls(self._address, min(self._timeout, PATIENCE)):
+        if not (self._address.tls or self._known) and _speaks_tls(
+            self._address, min(self._timeout, PATIENCE)
+        ):
             self.close()
             mend = self._address._replace(tls=True).shown
             raise StoreUnavailable(f"{self._address.shown} speaks TLS: use {mend}")
@@ -165,6 +181,8 @@ class Connection:
             mend = "is bide serve running there?"
             if getattr(error, "reason", None) in NO_TLS:
                 mend = "what answers there speaks no TLS; write http://"
+            elif isinstance(error, ssl.SSLCertVerificationError):
+                mend = "name the certificate of its authority with ?ca=FILE"
             raise StoreUnavailable(
                 f"{self._address.shown} cannot be reached: {_words(error)}; {mend}"
             ) from error
@@ -184,6 +202,25 @@ def _speaks_tls(address: Address, timeout: float) -> bool:
         return "ALERT" in (error.reason or "")  # it refuses us in the words of TLS
     except (OSError, ValueError):
         return False
+
+
+def _context(address: Address) -> ssl.SSLContext:
+    """Return what a connection trusts and shows.
+
+    Raises:
+        InvalidArgument: a file of the URL cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=address.ca)
+        if address.cert is not None:
+            context.load_cert_chain(address.cert, address.cert_key, password=lambda: "")
+    except OSError as error:
+        files = ", ".join(filter(None, (address.ca, address.cert, address.cert_key)))
+        raise InvalidArgument(
+            f"{address.shown}: ?ca, ?cert or ?cert_key cannot be used ({files}): {_words(error)}; "
+            "name files of certificates, and of a key without a passphrase, as PEM"
+        ) from None
+    return context
 
 
 def _has_ended(descriptor: int) -> bool:

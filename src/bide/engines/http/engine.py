@@ -117,9 +117,6 @@ class HttpEngine:
             self._notifier = HttpNotifier(self._address, self._timeout)
         return self._notifier
 
-    def ring(self, queue: str, wake: int) -> None:
-        """Do nothing: the server tells the others."""
-
     def close(self) -> None:
         """Close the connection."""
         if self._notifier is not None:

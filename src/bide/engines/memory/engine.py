@@ -8,7 +8,7 @@ of records and a few ordered sets; every command moves records between them.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 from bide.engines.cursor import Budget, position
 from bide.engines.memory.queue_state import QueueState, Record
@@ -20,6 +20,7 @@ from bide.model.replies import (
     Affected,
     Claimed,
     Counts,
+    Deleted,
     Forecasted,
     Found,
     Names,
@@ -28,6 +29,7 @@ from bide.model.replies import (
     Page,
     Reply,
     Settings,
+    Sizes,
 )
 
 __all__ = ["MemoryEngine"]
@@ -42,23 +44,7 @@ class MemoryEngine:
         self._states: dict[str, QueueState] = {}
         self._exactly = 0.0  # the moment of the batch, to fractions of a millisecond
         self._verbs: dict[type, Callable[[Any, int], Reply]] = {
-            cmd.Put: self._put,
-            cmd.Cancel: self._cancel,
-            cmd.Reschedule: self._reschedule,
-            cmd.Claim: self._claim,
-            cmd.Extend: self._extend,
-            cmd.Ack: self._ack,
-            cmd.Retry: self._retry,
-            cmd.Bury: self._bury,
-            cmd.Release: self._release,
-            cmd.Revive: self._revive,
-            cmd.Find: self._find,
-            cmd.Scan: self._scan,
-            cmd.Count: self._count,
-            cmd.Forecast: self._forecast,
-            cmd.Configure: self._configure,
-            cmd.Purge: self._purge,
-            cmd.Queues: self._queues,
+            kind: getattr(self, f"_{kind.__name__.lower()}") for kind in get_args(cmd.Command)
         }
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
@@ -77,9 +63,6 @@ class MemoryEngine:
     def notifier(self) -> Notifier | None:
         """Return `None`: no other process can have anything to tell."""
         return None
-
-    def ring(self, queue: str, wake: int) -> None:
-        """Do nothing: no other process is there to hear it."""
 
     def close(self) -> None:
         """Forget everything."""
@@ -203,14 +186,15 @@ class MemoryEngine:
         if queue.paused:
             return Claimed([], 0, now)
         reach = max(PROMOTE, command.count)
-        queue.collect_lapsed(now, reach)
+        died = queue.collect_lapsed(now, reach)
         taken = queue.take(command.count, now, reach, Budget(command.max_bytes))
         if not taken:
-            return Claimed([], 0, now, queue.next_claim(self._exactly))
+            return Claimed([], 0, now, queue.next_claim(self._exactly), died)
         queue.token += 1
         for record in taken:
             queue.lease(record, queue.token, command.holder, now + command.lease)
-        return Claimed([record.message(queue.name, now) for record in taken], queue.token, now)
+        messages = [record.message(queue.name, now) for record in taken]
+        return Claimed(messages, queue.token, now, died=died)
 
     def _held(
         self,
@@ -261,9 +245,11 @@ class MemoryEngine:
                 queue.ready(record)
             elif command.release or queue.failed(record, command.reason, now, now):
                 queue.tally["retried"] += not command.release
+                planned = record.due if record.planned is None else record.planned
                 if record.expires is not None:
                     record.expires -= now + command.delay - record.due
                 queue.delay(record, now + command.delay)
+                record.planned = planned
             return record.outcome(True, now)
 
         return self._held(command, now, retry)
@@ -326,6 +312,15 @@ class MemoryEngine:
         if command.keep is not None:
             queue.keep = command.keep
         return Settings(queue.paused, queue.keep, now if resumed else None)
+
+    def _delete(self, command: cmd.Delete, now: int) -> Deleted:
+        if command.queue not in self._states:
+            return Deleted(False)
+        counts = self._queue(command.queue, now).counts(now, recount=False)
+        if counts.sizes != Sizes() or counts.kept:
+            return Deleted(False, counts.sizes, counts.kept)
+        del self._states[command.queue]
+        return Deleted(True)
 
     def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
         queue = self._queue(command.queue, now)

@@ -21,7 +21,7 @@ from bide.model.message import (
     size_of,
 )
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
-from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.model.replies import Counts, Died, Flow, Outcome, Sizes
 
 __all__ = ["QueueState", "Record"]
 
@@ -52,6 +52,7 @@ class Record(msgspec.Struct, gc=False):
     holder: str | None = None
     until: int | None = None
     ended: int | None = None
+    planned: int | None = None
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int) -> "Record":
@@ -84,7 +85,7 @@ class Record(msgspec.Struct, gc=False):
         return Message(
             self.id, queue, self.data, self.json, self.due, self.priority,
             self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
-            self.failures, self.holder, self.until, self.ended,
+            self.failures, self.holder, self.until, self.ended, self.planned,
         )  # fmt: skip
 
 
@@ -143,7 +144,7 @@ class QueueState:
     def delay(self, record: Record, due: int) -> None:
         """Let the record wait until `due`."""
         record.due = due
-        record.ended = None
+        record.ended = record.planned = None
         self._move(record, "delayed", delayed_rank(due, record.priority))
 
     def ready(self, record: Record) -> None:
@@ -215,10 +216,15 @@ class QueueState:
             if self.failed(record, LAPSED, record.until, now):
                 self.ready(record)
 
-    def collect_lapsed(self, now: int, limit: int) -> None:
-        """Take back up to `limit` records whose lease is over."""
+    def collect_lapsed(self, now: int, limit: int) -> list[Died]:
+        """Take back up to `limit` records whose lease is over; return those that are dead now."""
+        died = []
         for record in list(islice(self._upto("leased", now), limit)):
+            holder = record.holder or ""
             self.settle_lapsed(record, now)
+            if record.state == "dead":
+                died.append(Died(record.id, record.attempt, holder))
+        return died
 
     def take(self, count: int, now: int, reach: int, budget: Budget) -> list[Record]:
         """Return up to `count` due records in the order of delivery, and expire those too late.

@@ -1,15 +1,19 @@
 """What commands become: calls of scripts, and how to read what they return."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
 from bide.model.errors import OutcomeUnknown, StoreError
-from bide.model.replies import Reply
+from bide.model.replies import Outcomes, Reply
 
-__all__ = ["SLICE", "Call", "Job", "Outcome", "Plan", "Send", "answered", "decode", "slices"]
+__all__ = [
+    "SLICE", "Call", "Outcome", "Round", "Step", "decode", "everywhere", "raised",
+    "share_out", "spread",
+]  # fmt: skip
 
 SLICE = 500
 """How many messages one call is about at most, so that no script holds the server for long."""
@@ -33,66 +37,109 @@ class Call(NamedTuple):
 
 Outcome = Reply | StoreError
 
-Send = Callable[[Sequence[Call]], list[Any]]
-"""Sends calls in one round, and returns what each answered, errors as values."""
+Round = Generator[Sequence[Call], list[Any], Any]
+"""Yields calls, is sent what each answered (errors as values), and so on for as many rounds."""
 
-
-class Plan(NamedTuple):
-    """Commands that take one round, beside others."""
-
-    calls: Sequence[Call]
-    read: Callable[[list[Any], Send], list[Outcome]]
-    """From what the calls answered to a reply, or an error, for each command."""
-
-
-Job = Callable[[Send], Outcome]
-"""A command that takes several rounds, and nothing else meanwhile."""
+Step = Generator[Sequence[Call], list[Any], list[Outcome]]
+"""Executes a command, or several at once, in rounds; returns an outcome for each."""
 
 decode = msgspec.json.Decoder().decode
 
-T = TypeVar("T")
+
+def raised(answers: list[Any]) -> list[Any]:
+    """Return answers.
+
+    Raises:
+        StoreError: the first of those that are one.
+    """
+    for answer in answers:
+        if isinstance(answer, StoreError):
+            raise answer
+    return answers
 
 
-def slices(ids: Sequence[str], sizes: Sequence[int] = ()) -> list[Sequence[int]]:
-    """Split messages so that no slice is too large or names one twice.
+def everywhere(script: str, queue: str, args: Sequence[Arg], shards: int) -> Round:
+    """Ask all shards the same; return what each answered, decoded.
+
+    Raises:
+        StoreError: one of them did not answer.
+    """
+    answers = yield [Call(script, queue, args, shard, shards) for shard in range(shards)]
+    return [decode(answer) for answer in raised(answers)]
+
+
+def spread(
+    ids: Sequence[str], shards: int, sizes: Sequence[int] = ()
+) -> list[tuple[int, Sequence[int]]]:
+    """Divide messages among calls, so that no call is too large or names one twice.
 
     Args:
         ids: of the messages.
+        shards: of how many the queue is made.
         sizes: bytes that each adds to its call.
 
     Returns:
-        The indexes of each slice; one empty slice if there are no ids.
+        The shard and the indexes of the messages of each call; one without any if there are no ids.
     """
-    count = len(ids)
-    if count <= SLICE and len(set(ids)) == count and sum(sizes) <= BYTES:
-        return [range(count)]
-    found: list[Sequence[int]] = []
-    part: list[int] = []
-    seen: set[str] = set()
-    total = 0
-    for index, id in enumerate(ids):
-        size = sizes[index] if sizes else 0
-        if part and (len(part) == SLICE or id in seen or total + size > BYTES):
-            found.append(part)
-            part, seen, total = [], set(), 0
-        part.append(index)
-        seen.add(id)
-        total += size
-    return [*found, part]
+    lots: list[Sequence[int]] = [range(len(ids))]
+    if len(ids) > SLICE or len(set(ids)) < len(ids) or sum(sizes) > BYTES:
+        lots = []
+        part: list[int] = []
+        seen: set[str] = set()
+        total = 0
+        for index, id in enumerate(ids):
+            size = sizes[index] if sizes else 0
+            if part and (len(part) == SLICE or id in seen or total + size > BYTES):
+                lots.append(part)
+                part, seen, total = [], set(), 0
+            part.append(index)
+            seen.add(id)
+            total += size
+        lots.append(part)
+    if shards == 1 or not ids:
+        return [(0, lot) for lot in lots]
+    calls: list[tuple[int, Sequence[int]]] = []
+    for lot in lots:
+        found: dict[int, list[int]] = {}
+        for index in lot:
+            found.setdefault(shard_of(ids[index], shards), []).append(index)
+        calls += found.items()
+    return calls
 
 
-def answered(outcomes: Sequence[Any], shards: int) -> StoreError | None:
-    """Return the error of a command, if one of its messages has one."""
-    errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
-    if not errors:
-        return None
-    first: StoreError = errors[0]
-    if len(errors) == len(outcomes):
-        return first
-    if shards > 1:
-        text = f"{first}; what the command named in other shards was carried out"
-        error = type(first)(text)
+def share_out(sizes: Sequence[int], outcomes: Sequence[Any], parts: int) -> list[Outcome]:
+    """Return the reply, or the error, of each of the commands that were executed together.
+
+    Args:
+        sizes: how many messages each command names.
+        outcomes: those of all messages, errors as values.
+        parts: among how many calls or shards a command was divided.
+    """
+    replies: list[Outcome] = []
+    first = 0
+    for size in sizes:
+        mine = outcomes[first : first + size]
+        first += size
+        errors = [outcome for outcome in mine if isinstance(outcome, StoreError)]
+        if not errors:
+            wake = min([o.due for o in mine if o.done and o.state in _PENDING], default=None)
+            replies.append(Outcomes(mine, wake))  # type: ignore[arg-type]
+        elif len(errors) == size:
+            replies.append(errors[0])
+        else:
+            replies.append(_partly(errors[0], parts))
+    return replies
+
+
+_PENDING = ("delayed", "ready")
+
+
+def _partly(error: StoreError, parts: int) -> StoreError:
+    """Return the error of a command of which some messages were changed."""
+    if parts > 1:
+        text = f"{error}; what the command named in other shards was carried out"
+        partly = type(error)(text)
     else:
-        error = OutcomeUnknown(f"{first}; other messages of the command were changed")
-    error.__cause__ = first.__cause__
-    return error
+        partly = OutcomeUnknown(f"{error}; other messages of the command were changed")
+    partly.__cause__ = error.__cause__
+    return partly

@@ -1,56 +1,40 @@
-"""Commands that name messages by id or by lease: cancel, reschedule, revive, settle, release."""
+"""Commands that name messages by id or by lease, and the settings of a queue."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from bide.engines.redis.calls import Call, Outcome, Plan, Send, answered, decode, slices
-from bide.engines.redis.records import Arg, when
-from bide.engines.redis.shards import ShardedQueue, shard_of
+from bide.engines.redis.calls import Call, Step, decode, everywhere, share_out, spread
+from bide.engines.redis.records import Arg
+from bide.engines.redis.shards import ShardedQueue
 from bide.model import commands as cmd
-from bide.model import replies
 from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH
+from bide.model.replies import Deleted, Outcome, Settings, Sizes
 
-__all__ = ["change"]
-
-
-class _Script(NamedTuple):
-    """How a command is carried out."""
-
-    name: str
-    head: tuple[Arg, ...] = ()
-    tokens: bool = False
-    """A token follows each id."""
+__all__ = ["change", "configure", "delete"]
 
 
-def _script(command: Any) -> _Script:
+def _change(command: Any) -> tuple[str, tuple[Arg, ...]]:
+    """Return the script of a command, and the arguments before the ids; see change.lua."""
+    verb, when, still, reason = type(command).__name__.lower(), "", "", ""
     match command:
-        case cmd.Cancel():
-            return _Script("cancel", (_still(command),))
-        case cmd.Reschedule():
-            return _Script("reschedule", (when(command.at, command.delay), _still(command)))
-        case cmd.Revive():
-            return _Script("revive", (command.delay,))
-        case cmd.Purge():
-            return _Script("discard")
         case cmd.Ack():
-            return _Script("ack", tokens=True)
+            return "ack", ()
+        case cmd.Cancel() | cmd.Reschedule():
+            due = "" if command.if_due is None else command.if_due
+            still = f"{due}v{command.if_version}" if command.if_version is not None else f"{due}"
+            if isinstance(command, cmd.Reschedule):
+                when = f"+{command.delay}" if command.at is None else f"{command.at}"
+        case cmd.Revive():
+            when = f"+{command.delay}"
         case cmd.Extend():
-            return _Script("extend", (command.lease,), tokens=True)
+            when = f"+{command.lease}"
         case cmd.Retry():
+            verb = "untouched" if command.release else verb
+            when, reason = f"+{command.delay}", command.reason[:REASON_LENGTH]
+        case cmd.Bury() | cmd.Release():
             reason = command.reason[:REASON_LENGTH]
-            return _Script("retry", (command.delay, int(command.release), reason), tokens=True)
-        case cmd.Release():
-            return _Script("release", (command.reason[:REASON_LENGTH],))
-        case cmd.Bury():
-            return _Script("bury", (command.reason[:REASON_LENGTH],), tokens=True)
-    raise TypeError(f"no script for {type(command).__name__}")
-
-
-def _still(command: cmd.Cancel | cmd.Reschedule) -> str:
-    """Return what the caller saw, as scripts read it."""
-    due = "" if command.if_due is None else str(command.if_due)
-    return due if command.if_version is None else f"{due}v{command.if_version}"
+    return "change", (verb, when, still, reason)
 
 
 def _named(command: Any) -> list[tuple[str, Arg]]:
@@ -59,52 +43,57 @@ def _named(command: Any) -> list[tuple[str, Arg]]:
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 
-def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Plan:
+def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
     """Change messages of consecutive commands on one queue that say the same."""
-    script = _script(run[0])
+    script, head = _change(run[0])
     queue, shards = run[0].queue, 1 if sharded is None else sharded.count
     named = [_named(command) for command in run]
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
-    calls: list[Call] = []
-    lots: list[Sequence[int]] = []
-    for lot in slices([id for id, _ in rows]):
-        by_shard: dict[int, Sequence[int]] = {0: lot}
-        if shards > 1:
-            found: dict[int, list[int]] = {}
+    lots = spread([id for id, _ in rows], shards)
+    calls = []
+    for shard, lot in lots:
+        args = list(head)
+        for index in lot:
+            args += rows[index]
+        calls.append(Call(script, queue, args, shard, shards))
+    answers = yield calls
+
+    outcomes: list[Any] = [None] * len(rows)
+    for (_, lot), answer in zip(lots, answers, strict=True):
+        if isinstance(answer, StoreError):
+            if not rows:
+                return [answer] * len(run)
             for index in lot:
-                found.setdefault(shard_of(rows[index][0], shards), []).append(index)
-            by_shard = dict(found) or by_shard
-        for shard, mine in by_shard.items():
-            args = list(script.head)
-            for index in mine:
-                args += rows[index] if script.tokens else rows[index][:1]
-            calls.append(Call(script.name, queue, args, shard, shards))
-            lots.append(mine)
+                outcomes[index] = answer
+            continue
+        told = decode(answer)[2]
+        for place, index in enumerate(lot):
+            outcomes[index] = Outcome(rows[index][0], *(told[place] if told else (True,)))
+    return share_out([len(mine) for mine in named], outcomes, shards)
 
-    def read(answers: list[Any], _: Send) -> list[Outcome]:
-        outcomes: list[Any] = [None] * len(rows)
-        for lot, answer in zip(lots, answers, strict=True):
-            if isinstance(answer, StoreError):
-                if not rows:
-                    return [answer] * len(run)
-                for index in lot:
-                    outcomes[index] = answer
-                continue
-            _now, told = decode(answer)
-            for place, index in enumerate(lot):
-                outcomes[index] = replies.Outcome(
-                    rows[index][0], *(told[place] if told else (True,))
-                )
-        replied: list[Outcome] = []
-        first = 0
-        for each in named:
-            mine = outcomes[first : first + len(each)]
-            first += len(mine)
-            error = answered(mine, shards)
-            dues = [] if error else [
-                o.due for o in mine if o.done and o.state in ("delayed", "ready")
-            ]  # fmt: skip
-            replied.append(error or replies.Outcomes(mine, min(dues, default=None)))
-        return replied
 
-    return Plan(calls, read)
+def configure(command: cmd.Configure, shards: int) -> Step:
+    """Set what is given."""
+    paused = "" if command.paused is None else int(command.paused)
+    keep = "" if command.keep is None else command.keep
+    told = yield from everywhere("configure", command.queue, (paused, keep), shards)
+    return [
+        Settings(
+            any(part[2] for part in told),
+            max(part[3] for part in told),
+            min((part[0] for part in told if part[4]), default=None),
+        )
+    ]
+
+
+def delete(command: cmd.Delete, shards: int) -> Step:
+    """Delete a queue if it is empty: first look at all shards, then delete them."""
+    existed = False
+    for really in (0, 1) if shards > 1 else (1,):
+        told = yield from everywhere("delete", command.queue, (really,), shards)
+        sizes = Sizes(*(sum(part[field] for part in told) for field in range(3, 7)))
+        kept = sum(part[7] for part in told)
+        existed = existed or any(part[2] for part in told)
+        if sizes != Sizes() or kept:
+            return [Deleted(False, sizes, kept)]
+    return [Deleted(existed)]

@@ -1,119 +1,223 @@
-"""Claim: lease the next due messages of a queue of one shard; of many, slice by slice."""
+"""Claim: lease the next due messages of a queue; of several shards, what is first among all.
 
-from collections.abc import Sequence
+Over several shards, messages come in the order of rank, unless another worker claims in between:
+then the shard hands out what follows there. A shard that does not answer is left out.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bide.engines.redis.calls import Call, Job, Outcome, Plan, Send, decode
-from bide.engines.redis.records import Arg, as_message, claim_rank
+from bide.engines.redis.calls import SLICE, Call, Round, Step, decode
+from bide.engines.redis.records import as_message, claim_rank
+from bide.engines.redis.shards import ShardedQueue, ShardMismatch
 from bide.model.commands import Claim
-from bide.model.errors import StoreError
+from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Message
 from bide.model.rank import PROMOTE
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Died
 
-__all__ = ["claim", "claim_args", "claim_many", "take_in"]
+__all__ = ["claim", "claim_shards"]
 
-
-def claim_args(
-    command: Claim,
-    count: int,
-    token: int = 0,
-    *,
-    budgets: Sequence[int] = (0, 0, 0),
-    room: int,
-    source: str = "",
-    floor: int = 0,
-) -> list[Arg]:
-    """Return the arguments of the script `claim`, which describes them."""
-    head: list[Arg] = [count, command.lease, command.holder, token or ""]
-    return [*head, *budgets, room, source, floor]
-
-
-def take_in(
-    command: Claim, answer: Sequence[Any]
-) -> tuple[list[Any], dict[str, tuple[Any, Message]]]:
-    """Return the head of what the script answered, and by id the records and messages."""
-    head, ids, records = answer
-    told = decode(head)
-    now, _, until, *_ = told
-    found = {}
-    for id_, record in zip(ids, records, strict=True):
-        id = id_.decode()
-        message = as_message(command.queue, id, record, now, holder=command.holder, until=until)
-        found[id] = record, message
-    return told, found
+LAPSES = 200
+"""How many messages one call takes back at most."""
 
 
 class _Claiming:
-    """One claim on its way."""
+    """What a claim has got so far."""
 
     def __init__(self, command: Claim) -> None:
-        reach = max(PROMOTE, command.count)
-        self._command = command
-        self._budgets = [reach, reach, reach]
-        self._room = command.max_bytes
-        self._token = 0
-        self._found: dict[str, tuple[Any, Message]] = {}
-        self._weighted = False
-        self._now = 0
-        self._next: float | None = None
+        self.command = command
+        self.reach = max(PROMOTE, command.count)
+        self.room = command.max_bytes
+        self.token = self.now = 0
+        self.weighted = False
+        self.died: list[Died] = []
+        self._found: dict[str, tuple[bytes, Message]] = {}
 
-    def call(self) -> Call:
-        command = self._command
-        wanted = command.count - len(self._found)
-        args = claim_args(command, wanted, self._token, budgets=self._budgets, room=self._room)
+    @property
+    def wanted(self) -> int:
+        """How many messages are still wanted; none if there is no room for more."""
+        full = self._found and self.room <= 0
+        return 0 if full else self.command.count - len(self._found)
+
+    def call(
+        self,
+        count: int,
+        budgets: Sequence[int] = (0, 0, 0),
+        *,
+        shared: bool = False,
+        floor: int = 0,
+    ) -> Call:
+        """Return a call of the script, which describes its arguments."""
+        command = self.command
+        lease = (command.lease, command.holder, self.token or "")
+        args = (count, *lease, *budgets, self.room, "1" if shared else "", floor)
         return Call("claim", command.queue, args)
 
-    def takes(self, answer: Any) -> bool:
-        """Take in what a call answered; return whether another one is to follow.
+    def take(self, answer: Sequence[Any]) -> Sequence[Any]:
+        """Take in what the script answered; return the rest of its head."""
+        head, ids, records = answer
+        self.now, _change, token, until, *rest, died = decode(head)
+        self.died += [Died(*each) for each in died]
+        self.token = token or self.token
+        command = self.command
+        for id_, record in zip(ids, records, strict=True):
+            id = id_.decode()
+            self.room -= len(record) + len(id_)
+            self._found[id] = (
+                record,
+                as_message(command.queue, id, record, self.now, holder=command.holder, until=until),
+            )
+        return tuple(rest)
 
-        Raises:
-            StoreError: the first call failed.
-        """
-        if isinstance(answer, StoreError):
-            if self._found:  # else no worker would know of the messages that are leased
-                return False
-            raise answer
-        head, found = take_in(self._command, answer)
-        self._now, token, _, self._next, weighted, *spent, more = head
-        self._token = token or self._token
-        self._weighted = self._weighted or weighted
-        self._budgets = [left - used for left, used in zip(self._budgets, spent, strict=True)]
-        self._room -= sum(len(record) + len(id) for id, record in zip(*answer[1:], strict=True))
-        self._found |= found
-        return bool(more) and len(self._found) < self._command.count and self._room > 0
-
-    def reply(self) -> Claimed:
-        """Return the reply."""
-        found = list(self._found.values())
-        held = [pair for pair in found if self._command.lease <= 0 or pair[1].until > self._now]  # type: ignore[operator]
-        if not held:  # nothing came, or its slices took longer than the lease
-            return Claimed([], 0, self._now, 0 if found else self._next)
-        if self._weighted:
+    def reply(self, following: float | None) -> Claimed:
+        """Return the reply, of the messages whose lease has not ended meanwhile."""
+        held = found = list(self._found.values())
+        if self.command.lease > 0:
+            held = [pair for pair in found if (pair[1].until or 0) > self.now]
+        if not held:
+            return Claimed([], 0, self.now, 0 if found else following, self.died)
+        if self.weighted:
             held.sort(key=lambda pair: claim_rank(pair[1], pair[0]))
-        return Claimed([message for _, message in held], self._token, self._now)
+        messages = [message for _, message in held]
+        return Claimed(messages, self.token, self.now, died=self.died)
 
 
-def claim(run: Sequence[Claim]) -> Plan:
-    """Lease up to `SLICE` messages, mostly in one call."""
-    claiming = _Claiming(run[0])
+def claim(command: Claim) -> Step:
+    """Lease messages, mostly in one call; many of them slice by slice."""
+    claiming = _Claiming(command)
+    budgets = [claiming.reach] * 3
+    following: float | None = None
+    more = True
+    while more:
+        (answer,) = yield [claiming.call(claiming.wanted, budgets)]
+        if isinstance(answer, StoreError):
+            if claiming.token:  # without a reply, no worker would know of the messages
+                break
+            raise answer
+        following, weighted, *spent, more = claiming.take(answer)
+        claiming.weighted = claiming.weighted or weighted
+        budgets = [left - used for left, used in zip(budgets, spent, strict=True)]
+        more = more and claiming.wanted > 0
+    return [claiming.reply(following)]
 
-    def read(answers: list[Any], send: Send) -> list[Outcome]:
-        try:
-            while claiming.takes(answers[0]):
-                answers = send([claiming.call()])
-        except StoreError as error:
-            return [error]
-        return [claiming.reply()]
 
-    return Plan([claiming.call()], read)
+def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
+    """Lease messages of all shards: peek what each has, then lease what is first among all."""
+    claiming = _Claiming(command)
+    claiming.weighted = True
+    shards = _Shards(command.queue, sharded)
+    examined = 0
+    more = True
+    while more:
+        wanted = claiming.wanted
+        most = min(wanted, SLICE, wanted // sharded.count * 5 // 4 + 8)
+        views = yield from shards.peek(most, claiming.reach)
+        if not views and shards.error is not None:
+            if claiming.token and wanted == command.count:
+                raise OutcomeUnknown(
+                    f"{shards.error}; messages were leased, and come again when the lease ends"
+                ) from shards.error
+            if not claiming.token:
+                raise shards.error
+        shares = _shares(views, wanted)
+        examined += sum(shares.values())
+        while shares:
+            # One shard gives the token, the others take it over.
+            chosen = list(shares) if claiming.token else list(shares)[:1]
+            floor = sharded.highest_token([claiming.token])
+            calls = {s: claiming.call(shares.pop(s), shared=True, floor=floor) for s in chosen}
+            if sharded.enrolled:
+                sharded.enrolled = False
+                idle = [s for s in shards.alive if s not in shares and s not in calls]
+                calls |= {s: Call("decline", command.queue) for s in idle}
+            answers = yield from shards.ask(calls)
+            for s in chosen:
+                if s in answers:
+                    claiming.take(answers[s])
+        more = any(ready >= most for ready, _ in views.values())
+        more = more and claiming.wanted > 0 and examined < claiming.reach
+    reply = claiming.reply(None)
+    if reply.messages:
+        sharded.highest_token([claiming.token])
+        reply.died.extend(shards.died)
+        return [reply]
+    answers = yield from shards.ask(dict.fromkeys(shards.alive, _Claiming(command).call(0)))
+    sharded.enrolled = True  # each shard knows now that this lane waits
+    heads = [decode(answer[0]) for answer in answers.values()]
+    now = max([claiming.now, *(head[0] for head in heads)])
+    following = min([head[4] for head in heads if head[4] is not None], default=None)
+    return [Claimed([], 0, now, following, [*claiming.died, *shards.died])]
 
 
-def claim_many(command: Claim) -> Job:
-    """Lease many messages, slice by slice."""
+_View = tuple[int, list[int]]
+"""How many messages of a shard are ready, and rank, order and expiry of the first ones."""
 
-    def run(send: Send) -> Outcome:
-        plan = claim([command])
-        return plan.read(send(plan.calls), send)[0]
 
-    return run
+class _Shards:
+    """The shards that a claim asks."""
+
+    def __init__(self, queue: str, sharded: ShardedQueue) -> None:
+        self.queue = queue
+        self.sharded = sharded
+        self.alive = list(range(sharded.count))
+        self.error: StoreError | None = None
+        """Why one of them is left out."""
+        self.died: list[Died] = []
+        self._taken_back = dict.fromkeys(self.alive, 0)
+
+    def ask(self, calls: Mapping[int, Call]) -> Round:
+        """Call shards; return what those answered that are there, and leave out the others."""
+        count, there = self.sharded.count, {}
+        answers = yield [call._replace(shard=s, shards=count) for s, call in calls.items()]
+        for shard, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, ShardMismatch):
+                raise answer
+            if isinstance(answer, StoreError):
+                self.error = self.error or answer
+                self.sharded.leave_out(shard, answer)
+                if shard in self.alive:
+                    self.alive.remove(shard)
+            else:
+                self.sharded.take_in(shard)
+                there[shard] = answer
+        return there
+
+    def peek(self, most: int, reach: int) -> Round:
+        """Look into all shards, until no more leases are to be taken back there."""
+        views: dict[int, _View] = {}
+        left = list(self.alive)
+        while left:
+            calls = {s: Call("peek", self.queue, (most, reach - self._taken_back[s])) for s in left}
+            left = []
+            answers = yield from self.ask(calls)
+            for s, text in answers.items():
+                _now, _change, token, lapsed, ready, listed, died = decode(text)
+                self.died += [Died(*each) for each in died]
+                views[s] = ready, listed
+                self.sharded.highest_token([token])
+                self._taken_back[s] += lapsed
+                if lapsed == LAPSES and self._taken_back[s] < reach:
+                    left.append(s)
+        return {s: view for s, view in views.items() if s in self.alive}
+
+
+def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
+    """Return how many to lease of each shard, the one with the very first message first."""
+    if sum(ready for ready, _ in views.values()) <= wanted:
+        return {s: min(ready, SLICE) for s, (ready, _) in views.items() if ready}
+    entries: list[tuple[int, int, int, int]] = []
+    reach: tuple[int, int, int] | None = None  # nothing is known of what stands behind it
+    for s, (ready, listed) in views.items():
+        mine = [(listed[i], listed[i + 1], s, listed[i + 2]) for i in range(0, len(listed), 3)]
+        entries += mine
+        if mine and len(mine) < ready:
+            reach = mine[-1][:3] if reach is None else min(reach, mine[-1][:3])
+    entries.sort()
+    shares: dict[int, int] = {}
+    for rank, number, s, late in entries:
+        if wanted <= 0 or (reach is not None and (rank, number, s) > reach):
+            break
+        shares[s] = shares.get(s, 0) + 1
+        wanted -= not late
+    return shares

@@ -172,6 +172,10 @@ class Connection:
         self.post(b"".join(pack("SCRIPT", "LOAD", script.text) for script in scripts))
         self.receive(len(scripts))
 
+    def settle(self, seconds: float) -> None:
+        """From now on wait so long for answers, however long the server had."""
+        self._socket.settimeout(seconds)
+
     def close(self) -> None:
         """Close the connection."""
         self.open = False
@@ -259,6 +263,15 @@ class Connection:
                 "%s: maxmemory-policy is %s, so that the server deletes messages when its memory "
                 "is full; set it to noeviction", shown, policy,
             )  # fmt: skip
+        if self._settings.sentinels is not None and self._settings.wait_replicas:
+            least = self.ask("CONFIG", "GET", "min-replicas-to-write")
+            if isinstance(least, list) and least[1:] == [b"0"]:
+                _log.warning(
+                    "%s: min-replicas-to-write is 0, so that a master which is cut off from its "
+                    "replicas goes on changing messages (callers get OutcomeUnknown) and loses "
+                    "that when it is back; set min-replicas-to-write 1 and min-replicas-max-lag 3 "
+                    "on all servers", shown,
+                )  # fmt: skip
         if facts.get("aof_enabled") == "0":
             save = self.ask("CONFIG", "GET", "save")
             if isinstance(save, list) and save[1:] == [b""]:

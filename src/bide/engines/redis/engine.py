@@ -1,25 +1,26 @@
 """The Redis engine: one queue for many machines, on a Redis or Valkey server."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis import look
-from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Plan
-from bide.engines.redis.change import change
-from bide.engines.redis.claim import claim, claim_many
-from bide.engines.redis.claim_shards import claim_shards
+from bide.engines.redis.calls import SLICE, Call, Outcome, Step
+from bide.engines.redis.change import change, configure, delete
+from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.put import put
 from bide.engines.redis.queue_names import QueueNames
+from bide.engines.redis.reads import count, find, forecast
 from bide.engines.redis.rules import sweep
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
-from bide.engines.redis.shards import ShardedQueue, ShardMap, ShardMismatch
+from bide.engines.redis.shards import ShardMap, ShardMismatch
 from bide.model import commands as cmd
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Names, Reply
@@ -37,12 +38,16 @@ _TOGETHER: dict[type, Callable[[Any], object]] = {
     cmd.Bury: attrgetter("queue", "reason"),
     cmd.Release: attrgetter("queue", "reason"),
 }
-"""Consecutive commands that agree in this are carried out as one."""
+"""Consecutive commands that agree in this are executed as one."""
 
 
 def _alike(command: cmd.Command) -> object:
     key = _TOGETHER.get(type(command))
     return object() if key is None else (type(command), key(command))
+
+
+def _lists(command: cmd.Command) -> bool:
+    return isinstance(command, cmd.Queues)
 
 
 class RedisEngine:
@@ -65,22 +70,25 @@ class RedisEngine:
         self._notifier: RedisNotifier | None = None
         self._closed = False
         self._sender = Sender(settings, self._lane)
+        self._sender.on_lost = self._lose
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands in order."""
+        """Execute the commands in order."""
         if self._closed:
             raise Closed("this engine was closed")
         for command in commands:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
         outcomes: list[Outcome] = []
-        for lists, group in groupby(commands, lambda command: isinstance(command, cmd.Queues)):
-            run = list(group)
-            outcomes += map(self._list, run) if lists else self._run(run, now)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
-        if not errors:
+        for _, run in groupby(commands, _lists):  # lists do not name what later commands create
+            outcomes += self._execute(list(run), now)
+        for outcome in outcomes:
+            if isinstance(outcome, StoreError):
+                break
+        else:
             return outcomes  # type: ignore[return-value]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)
@@ -96,9 +104,6 @@ class RedisEngine:
             self._sender.listen(self._notifier.doubt)
         return self._notifier
 
-    def ring(self, queue: str, wake: int) -> None:
-        """Do nothing: the script that changed the queue has woken a lane."""
-
     def close(self) -> None:
         """Close the connections."""
         self._closed = True
@@ -107,39 +112,39 @@ class RedisEngine:
             self._notifier = None
         self._sender.close()
 
-    # Carrying out.
+    # Executing.
 
-    def _run(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
-        """Carry out commands; return what came of each."""
-
-        def send(calls: Sequence[Call]) -> list[Any]:
-            return self._sender.send(calls, now)
-
-        self._meet(commands, send)
+    def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
+        """Execute commands; return what came of each."""
+        if not _lists(commands[0]):
+            self._meet(commands, now)
         outcomes: list[Outcome] = []
-        gathered: list[Plan] = []
-        for step in self._steps(commands):
-            if isinstance(step, Plan):
-                gathered.append(step)
-                continue
-            outcomes += self._carry_out(gathered, send)
-            gathered = []
-            outcomes.append(step(send))
-        outcomes += self._carry_out(gathered, send)
-        mismatched = [i for i, o in enumerate(outcomes) if isinstance(o, ShardMismatch)]
-        if (
-            mismatched
-        ):  # nothing was done for these, and now it is known of how many shards they are
-            for i in mismatched:
-                self._shards.learn(commands[i].queue, outcomes[i].shards, send)  # type: ignore[union-attr]
-            told = self._run([commands[i] for i in mismatched], now)
-            for i, outcome in zip(mismatched, told, strict=True):
-                outcomes[i] = outcome
+        together: list[Step] = []
+        runs = [commands]
+        if len(commands) > 1:
+            runs = [list(run) for _, run in groupby(commands, _alike)]
+        for run in runs:
+            step, alone = self._step(run)
+            if alone and together:
+                outcomes += self._advance(together, now)
+                together = []
+            together.append(step)
+            if alone:
+                outcomes += self._advance(together, now)
+                together = []
+        if together:
+            outcomes += self._advance(together, now)
+        for i, outcome in enumerate(outcomes):
+            if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
+                send = partial(self._sender.send, now=now)
+                self._shards.learn(commands[i].queue, outcome.shards, send)
+                (outcomes[i],) = self._execute([commands[i]], now)
         return outcomes
 
-    def _meet(self, commands: Sequence[cmd.Command], send: Callable[..., list[Any]]) -> None:
-        """Find out how the queues of commands are made, and name those that are made now."""
-        self._shards.meet(commands, send)
+    def _meet(self, commands: Sequence[cmd.Command], now: int | None) -> None:
+        """Name the queues that commands create, and note those whose hints count."""
+        if self._settings.shards > 1:
+            self._shards.meet(commands, partial(self._sender.send, now=now))
         fresh = set()
         for command in commands:
             if isinstance(command, (cmd.Put, cmd.Configure)) and command.queue not in self._named:
@@ -150,70 +155,77 @@ class RedisEngine:
             self._names.add(fresh)
             self._named |= fresh
 
-    def _carry_out(self, plans: Sequence[Plan], send: Callable[..., list[Any]]) -> list[Outcome]:
-        """Carry out plans in one pipeline."""
-        if not plans:
-            return []
-        calls = [call for plan in plans for call in plan.calls]
-        answers = send(calls)
-        outcomes: list[Outcome] = []
-        first = 0
-        for plan in plans:
-            mine = answers[first : first + len(plan.calls)]
-            first += len(mine)
-            outcomes += plan.read(mine, send)
-        wiped = {
-            call.queue: call
-            for call, answer in zip(calls, answers, strict=True)
-            if call.script in ("put", "configure")
-            and type(answer) is bytes and answer.split(b",", 2)[1] == b"1"
-        }  # fmt: skip
-        for queue, call in wiped.items():  # they were known: the store may have been wiped
-            self._names.add([queue])
-            if isinstance(call.shards, int) and call.shards > 1:
-                self._shards.make(queue, call.shards, send)
-        return outcomes
-
-    def _steps(self, commands: Sequence[cmd.Command]) -> Iterator[Plan | Job]:
-        """Return what commands become, in their order."""
-        if len(commands) == 1:
-            yield self._step(commands)
-            return
-        for _, run in groupby(commands, _alike):
-            yield self._step(list(run))
-
-    def _step(self, run: Sequence[Any]) -> Plan | Job:
+    def _step(self, run: Sequence[Any]) -> tuple[Step, bool]:
+        """Return what commands become, and whether nothing else may be executed meanwhile."""
         command = run[0]
-        sharded: ShardedQueue | None = self._shards.of(command.queue)
+        sharded = self._shards.sharded.get(command.queue)
         shards = 1 if sharded is None else sharded.count
         match command:
             case cmd.Put():
-                return put(run, sharded)
+                return put(run, sharded), False
             case cmd.Claim():
                 if sharded is not None:
-                    return claim_shards(command, sharded)
-                return claim(run) if command.count <= SLICE else claim_many(command)
+                    return claim_shards(command, sharded), True
+                return claim(command), command.count > SLICE
             case cmd.Cancel(where=where) if where is not None:
-                return sweep(command, shards)
+                return sweep(command, shards), True
             case cmd.Purge(ids=None):
-                return sweep(command, shards)
+                return sweep(command, shards), True
             case cmd.Find():
-                return look.find(run, sharded)
+                return find(command, shards), False
             case cmd.Scan():
-                return scan(command, shards)
+                return scan(command, shards), True
             case cmd.Count():
-                return (
-                    look.recount(command, shards) if command.recount else look.count(run, sharded)
-                )
+                return count(command, shards), command.recount
             case cmd.Forecast():
-                return look.forecast(command, shards)
+                return forecast(command, shards), True
+            case cmd.Delete():
+                return delete(command, shards), True
             case cmd.Configure():
-                return look.configure(run, sharded)
+                return configure(command, shards), False
+            case cmd.Queues():
+                return self._list(command), True
             case _:
-                return change(run, sharded)
+                return change(run, sharded), False
 
-    def _list(self, command: cmd.Command) -> Outcome:
-        try:
-            return Names(self._names.names(command.queue))
-        except StoreError as error:
-            return error
+    def _list(self, command: cmd.Queues) -> Step:
+        yield from ()
+        return [Names(self._names.names(command.queue))]
+
+    def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
+        """Execute steps, the first round of all of them in one pipeline."""
+        calls: list[Call] = []
+        pending: list[tuple[Step, int, list[Outcome]]] = []
+        for step in steps:
+            first: Sequence[Call] = ()
+            done: list[Outcome] = []
+            try:
+                first = next(step)
+            except StopIteration as end:
+                done = end.value
+            except StoreError as error:
+                done = [error]
+            pending.append((step, len(first), done))
+            calls += first
+        answers = self._sender.send(calls, now) if calls else []
+        outcomes: list[Outcome] = []
+        at = 0
+        for step, size, done in pending:
+            mine = answers[at : at + size]
+            at += size
+            while not done:
+                try:
+                    mine = self._sender.send(step.send(mine), now)
+                except StopIteration as end:
+                    done = end.value
+                except StoreError as error:
+                    done = [error]
+            outcomes += done
+        return outcomes
+
+    def _lose(self, queue: str, shards: int, count: int) -> None:
+        """Report lost changes; the queue may be gone with them, so name it again."""
+        losses.report(self._settings.shown, queue, count)
+        self._names.add([queue])
+        if shards > 1:
+            self._shards.make(queue, shards, partial(self._sender.send, now=None))

@@ -2,12 +2,13 @@
 
 from functools import cache
 from typing import Final
+from zlib import crc32
 
 from redis.crc import key_slot
 
 __all__ = [
     "CHANNEL", "LAYOUT", "QUEUES", "SHARDS", "SLOTS", "VERSION", "copies", "meta_key", "probe_key",
-    "script_keys", "slot_of",
+    "script_keys", "shard_of", "slot_of",
 ]  # fmt: skip
 
 VERSION: Final = b"bide:version"
@@ -40,6 +41,16 @@ def _prefix(queue: str, shard: int) -> str:
     return f"bide:{{{queue}#{shard}}}:"
 
 
+def shard_of(id: str, shards: int) -> int:
+    """Return in which shard a message is.
+
+    Example:
+        >>> shard_of("order-42", 8)
+        6
+    """
+    return crc32(id.encode()) % shards if shards > 1 else 0
+
+
 def meta_key(queue: str, shard: int = 0) -> bytes:
     """Return the key of the hash with a shard's counters and settings: it exists with the shard."""
     return f"{_prefix(queue, shard)}meta".encode()
@@ -51,14 +62,16 @@ def probe_key(queue: str, shard: int = 0) -> bytes:
 
 
 def script_keys(queue: str, lane: str, shard: int = 0) -> list[bytes]:
-    """Return the KEYS of a script; the last one holds the replies that a lane may ask for again.
+    """Return the KEYS of a script, but for what the last one ends with: the place in a pipeline.
+
+    The last key holds a reply that a lane may ask for again.
 
     Example:
         >>> script_keys("orders", "4f")[-1]
-        b'bide:{orders#0}:try:4f'
+        b'bide:{orders#0}:try:4f:'
     """
     prefix = _prefix(queue, shard)
-    return [f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}")]
+    return [f"{prefix}{part}".encode() for part in (*_PARTS, f"try:{lane}:")]
 
 
 def slot_of(key: bytes) -> int:

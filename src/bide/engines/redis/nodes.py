@@ -1,8 +1,9 @@
 """Connections to the servers of a store, one to each, and those servers that are away."""
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from bide.engines.redis.connection import Connection, Lost, is_away
 from bide.engines.redis.faults import Refusal, translate
@@ -22,51 +23,6 @@ PAUSE = 0.1
 """Seconds within which the map is asked for once."""
 
 
-class _Seeker:
-    """Waits for a silent node in a thread of its own, so that no caller has to."""
-
-    def __init__(self, connect: Callable[[], Connection], error: StoreError) -> None:
-        self.error = error
-        self._connect = connect
-        self._found: Connection | None = None
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        threading.Thread(target=self._seek, name="bide-seeker", daemon=True).start()
-
-    def take(self) -> Connection:
-        """Return the connection, if it has come about.
-
-        Raises:
-            StoreError: it has not.
-        """
-        with self._lock:
-            if self._found is None:
-                raise self.error
-            found, self._found = self._found, None
-            return found
-
-    def end(self) -> None:
-        """Look no further."""
-        self._ended.set()
-        with self._lock:
-            if self._found is not None:
-                self._found.close()
-                self._found = None
-
-    def _seek(self) -> None:
-        while not self._ended.wait(REST):
-            try:
-                found = self._connect()
-            except StoreError as error:
-                self.error = error
-                continue
-            with self._lock:
-                self._found = found
-            if self._ended.is_set():
-                self.end()
-            return
-
-
 class Nodes:
     """Connections to the servers of a store, made when they are needed.
 
@@ -80,7 +36,9 @@ class Nodes:
         self._open: dict[Address, Connection] = {}
         self._lost: dict[Address, Connection] = {}
         self._away: dict[Address, tuple[StoreError, float]] = {}
-        self._sought: dict[Address, _Seeker] = {}
+        self._found: dict[Address, Connection] = {}
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
         self._asked = 0.0
         self.direct: Connection | None = None
         """The connection for every slot, where there is one server and all is well."""
@@ -88,11 +46,11 @@ class Nodes:
 
     def close(self) -> None:
         """Close all connections."""
+        self._closed.set()
         self.topology.close()
         self.direct = None
-        for seeker in self._sought.values():
-            seeker.end()
-        self._sought.clear()
+        for address in (*self._away, *self._found):
+            self._forget(address)
         for connection in self._open.values():
             connection.close()
         self._open.clear()
@@ -106,12 +64,7 @@ class Nodes:
         """
         found = self._open.get(address)
         if found is None or not found.open:
-            seeker = self._sought.get(address)
-            if seeker is not None:
-                found = seeker.take()
-                del self._sought[address]
-            else:
-                found = self._connect(address)
+            found = self._found.pop(address, None) or self._connect(address)
             self._away.pop(address, None)
             self._lost.pop(address, None)
             self._open[address] = found
@@ -138,12 +91,35 @@ class Nodes:
             now = time.monotonic()
             self._away[address] = error, now + REST
             if is_away(error) and now - begin > REST / 10:  # each try would cost callers their time
-                self._sought[address] = _Seeker(lambda: Connection(settings, address, lost), error)
+                away = self._away[address] = error, math.inf
+                args = address, away, lost
+                seek = threading.Thread(target=self._seek, args=args, daemon=True)
+                seek.name = "bide-seeker"
+                seek.start()
             raise
-        if doubtful:  # it answers: from now on it may take its time
-            found.close()
-            found = Connection(settings, address)
+        found.settle(settings.arguments["socket_timeout"])  # it answers: now it may take its time
         return found
+
+    def _seek(
+        self, address: Address, away: tuple[StoreError, float], lost: Connection | None
+    ) -> None:
+        """Wait for a silent node, in a thread of its own, so that no caller has to."""
+        while not self._closed.wait(REST) and self._away.get(address) is away:
+            with suppress(StoreError):
+                found = Connection(self._settings, address, lost)
+                with self._lock:
+                    if self._away.get(address) is away:
+                        self._found[address] = found
+                        return
+                found.close()  # nobody waits for it any more
+
+    def _forget(self, address: Address) -> None:
+        """Wait no longer for a node that was away."""
+        with self._lock:
+            self._away.pop(address, None)
+            found = self._found.pop(address, None)
+        if found is not None:
+            found.close()
 
     def lose(self, address: Address) -> None:
         """Note that a connection broke; whether the server is away shows at the next one."""
@@ -163,7 +139,9 @@ class Nodes:
         if now < self._asked + PAUSE:
             return False
         self._asked = now
-        changed = self.topology.refresh(self._ask, self._sorted)
+        # Those are asked first to which there is a connection, and last those that are away.
+        open_ = {address for address, found in self._open.items() if found.open}
+        changed = self.topology.refresh(self._ask, lambda a: (a in self._away, a not in open_))
         if changed:
             self.direct = None
             masters = self.topology.masters
@@ -171,8 +149,8 @@ class Nodes:
                 self.lose(address)
             for address in set(self._lost) - masters:
                 del self._lost[address]
-            for address in set(self._sought) - masters:
-                self._sought.pop(address).end()
+            for address in set(self._away) - masters:
+                self._forget(address)
         return changed
 
     def _ask(self, address: Address) -> object:
@@ -186,11 +164,6 @@ class Nodes:
         if isinstance(answer, Refusal):
             raise translate(answer, shown)
         return answer
-
-    def _sorted(self, addresses: Iterable[Address]) -> list[Address]:
-        """Return addresses, those first to which there is a connection, and last what is away."""
-        open_ = {address for address, found in self._open.items() if found.open}
-        return sorted(addresses, key=lambda address: (address in self._away, address not in open_))
 
     def _leave(self) -> None:
         """Have the next call look for the master; called by the thread that asks the sentinels."""

@@ -112,7 +112,7 @@ class RedisNotifier:
         for shard, shards in self._told.pop(queue, {(0, 1)}):
             keys = script_keys(queue, self._lane, shard)
             command: tuple[Arg, ...] = (
-                "EVALSHA", script.sha, len(keys), *keys, "", "", 0, 0, self._lane, queue, shards,
+                "EVALSHA", script.sha, len(keys), *keys, "", "", 0, self._lane, queue, shards,
                 shard,
             )  # fmt: skip
             with self._lock, suppress(StoreError, Lost):  # time makes up for it

@@ -3,111 +3,94 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bide.engines.redis.calls import Call, Outcome, Plan, Send, answered, decode, slices
+from bide.engines.redis.calls import Call, Step, decode, share_out, spread
 from bide.engines.redis.records import Arg, record_of
-from bide.engines.redis.shards import ShardedQueue, shard_of
-from bide.model import replies
+from bide.engines.redis.shards import ShardedQueue
 from bide.model.commands import Put
 from bide.model.errors import StoreError
 from bide.model.message import Item, State
+from bide.model.replies import Outcome, Outcomes
 
 __all__ = ["put"]
 
 
-def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Plan:
+def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
-    queue, conflict, version = run[0].queue, run[0].on_conflict, run[0].if_version or ""
-    items = run[0].items if len(run) == 1 else [item for command in run for item in command.items]
-    records = [record_of(item) for item in items]
-    ids = [item.id for item in items]
-    calls: list[Call] = []
-    lots: list[Sequence[int]] = []
-    for lot in slices(ids, [len(record) for record in records]):
-        if sharded is None or not lot:
-            calls.append(Call("put", queue, _args(conflict, version, "", lot, items, records),
-                              shards=1 if sharded is None else sharded.count))  # fmt: skip
-            lots.append(lot)
+    command = run[0]
+    items = command.items if len(run) == 1 else [item for each in run for item in each.items]
+    whens, marks, flags = _common(items)
+    records = list(map(record_of, items))
+    shards = 1 if sharded is None else sharded.count
+    lots: list[tuple[int, Sequence[int]]] = [(0, range(len(items)))]
+    if len(items) > 1 or shards > 1:
+        lots = spread([item.id for item in items], shards, list(map(len, records)))
+    first = 0 if sharded is None else sharded.take_numbers(len(items))
+    alike = len(items) > 0 and len(set(whens)) == 1 and len(set(marks)) == 1
+    calls = []
+    for shard, lot in lots:
+        places = "" if sharded is None else " ".join([str(first + index) for index in lot])
+        args: list[Arg] = [command.on_conflict, command.if_version or "", flags, places]
+        if alike:  # what all messages have in common is sent once
+            args += (whens[0], marks[0])
+            for index in lot:
+                args += (items[index].id, records[index])
+        else:
+            args += ("", "")
+            for index in lot:
+                args += (items[index].id, records[index], whens[index], marks[index])
+        calls.append(Call("put", command.queue, args, shard, shards))
+    answers = yield calls
+
+    outcomes: list[Any] = [None] * len(items)
+    wake: int | None = None
+    failed = new = False
+    for (_, lot), answer in zip(lots, answers, strict=True):
+        if isinstance(answer, StoreError):
+            if not items:
+                return [answer] * len(run)
+            failed = True
+            for index in lot:
+                outcomes[index] = answer
             continue
-        numbers = sharded.take_numbers(len(lot))
-        shards = [shard_of(ids[index], sharded.count) for index in lot]
-        for shard in dict.fromkeys(shards):
-            mine = [index for index, of in zip(lot, shards, strict=True) if of == shard]
-            places = " ".join(
-                str(number) for number, of in zip(numbers, shards, strict=True) if of == shard
-            )
-            args = _args(conflict, version, places, mine, items, records)
-            calls.append(Call("put", queue, args, shard, sharded.count))
-            lots.append(mine)
-
-    def read(answers: list[Any], _: Send) -> list[Outcome]:
-        outcomes: list[Any] = [None] * len(items)
-        for lot, answer in zip(lots, answers, strict=True):
-            if isinstance(answer, StoreError):
-                if not items:
-                    return [answer] * len(run)
-                for index in lot:
-                    outcomes[index] = answer
-                continue
-            now, _made, following, told = decode(answer)
-            if sharded is not None:
-                sharded.see_number(following)
-            known = {place: outcome for place, *outcome in told}
-            for place, index in enumerate(lot):
-                item = items[index]
-                if place in known:
-                    outcomes[index] = replies.Outcome(item.id, *known[place])
-                    continue
+        now, _change, following, told, made = decode(answer)
+        new = new or made
+        if sharded is not None:
+            sharded.see_number(following)
+        known = {place: outcome for place, *outcome in told} if told else {}
+        for place, index in enumerate(lot):
+            item = items[index]
+            if place in known:
+                found = outcomes[index] = Outcome(item.id, *known[place])
+            else:
                 due = now + item.delay if item.at is None else item.at
-                state: State = "dead" if item.died is not None else (
-                    "ready" if due <= now else "delayed"
-                )  # fmt: skip
-                outcomes[index] = replies.Outcome(item.id, True, state, due, item.died)
-        found: list[Outcome] = []
-        first = 0
-        for command in run:
-            mine = outcomes[first : first + len(command.items)]
-            first += len(mine)
-            error = answered(mine, len(calls))
-            dues = [] if error else [o.due for o in mine if o.done and o.state != "dead"]
-            found.append(error or replies.Outcomes(mine, min(dues, default=None)))
-        return found
-
-    return Plan(calls, read)
+                state: State = "ready" if due <= now else "delayed"
+                if item.died is not None:
+                    state = "dead"
+                found = outcomes[index] = Outcome(item.id, True, state, due, item.died)
+            if found.done and found.state != "dead" and (wake is None or found.due < wake):  # type: ignore[operator]
+                wake = found.due
+    if new and shards > 1:  # the queue was deleted, or is new to this engine: make all shards
+        yield [Call("shards", command.queue, (shards,), shard, "") for shard in range(shards)]
+    if len(run) > 1 or failed:
+        return share_out([len(each.items) for each in run], outcomes, len(calls))
+    return [Outcomes(outcomes, wake)]
 
 
-def _args(
-    conflict: str,
-    version: str,
-    numbers: str,
-    lot: Sequence[int],
-    items: Sequence[Item],
-    records: Sequence[bytes],
-) -> list[Arg]:
-    """Return the arguments of the script; what all messages have in common is sent once."""
-    flags = 0
+def _common(items: Sequence[Item]) -> tuple[list[Arg], list[Arg], str]:
+    """Return what the script takes for each message: when, mark; and the flags of all of them."""
+    flags = ""
     whens: list[Arg] = []
     marks: list[Arg] = []
-    for index in lot:
-        item = items[index]
+    for item in items:
         whens.append(item.at if item.at is not None else f"+{item.delay}")
         mark: Arg = item.priority
-        if item.priority:
-            flags |= 1
+        if item.priority and "w" not in flags:
+            flags += "w"
         if item.group is not None or item.died is not None:
-            flags |= 2 if item.group is not None else 0
-            died = "-" if item.died is None else item.died
-            mark = f"{item.priority} {died} {item.group or ''}"
-        if item.expires is not None:
-            flags |= 4
+            if item.group is not None and "g" not in flags:
+                flags += "g"
+            mark = f"{item.priority} {'-' if item.died is None else item.died} {item.group or ''}"
+        if item.expires is not None and "e" not in flags:
+            flags += "e"
         marks.append(mark)
-    letters = "".join(letter for bit, letter in ((1, "w"), (2, "g"), (4, "e")) if flags & bit)
-    args: list[Arg] = [conflict, version, letters, numbers]
-    if whens and whens.count(whens[0]) == len(whens) and marks.count(marks[0]) == len(marks):
-        args += (whens[0], marks[0])
-        for index in lot:
-            args += (items[index].id, records[index])
-        return args
-    args += ("", "")
-    for place, index in enumerate(lot):
-        args += (items[index].id, records[index], whens[place], marks[place])
-    return args
+    return whens, marks, flags

@@ -74,7 +74,7 @@ class QueueNames:
     def _exists(self, name: str) -> bool:
         """Tell whether a queue is there; if its node is away, it is believed to be."""
         try:
-            return bool(self._ways[0]("EXISTS", meta_key(name)))
+            return bool(self._ways[0]("HEXISTS", meta_key(name), "token"))
         except StoreError:
             if len(self._keys) == 1:
                 raise

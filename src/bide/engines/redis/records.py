@@ -2,7 +2,8 @@
 
 A record is a line that `redis-cli` shows, and behind it group, headers, failures and body:
 
-    order due kind priority attempt attempts expires state ended |group| |headers| |failures|
+    order due kind priority attempt attempts expires state ended planned
+        |group| |headers| |failures|
 
 A put sends the line from `kind` on; the script adds the order of putting and the due moment.
 """
@@ -15,7 +16,7 @@ import msgspec
 from bide.model.message import Failure, Item, Message, State
 from bide.model.rank import ready_rank
 
-__all__ = ["ORDER", "Arg", "as_message", "claim_rank", "record_of", "when"]
+__all__ = ["ORDER", "Arg", "as_message", "claim_rank", "record_of"]
 
 ORDER = 12
 """Digits of the order of putting, in front of each record and each member of a sorted set."""
@@ -40,6 +41,7 @@ class _Fields(NamedTuple):
     expires: int | None
     state: State | None
     ended: int | None
+    planned: int | None
     group: int
     headers: int
     failures: int
@@ -59,12 +61,7 @@ def _read_line(line: bytes) -> _Fields:
 
 @lru_cache(256)
 def _plain_line(json: bool, priority: int, attempts: int) -> bytes:
-    return b"%b %d 0 %d - - - 0 0 0\n" % (b"j" if json else b"b", priority, attempts)
-
-
-def when(at: int | None, delay: int) -> Arg:
-    """Return a due moment as scripts read it: as it is, or + and milliseconds from now."""
-    return f"+{delay}" if at is None else at
+    return b"%b %d 0 %d - - - - 0 0 0\n" % (b"j" if json else b"b", priority, attempts)
 
 
 def record_of(item: Item) -> bytes:
@@ -84,7 +81,7 @@ def record_of(item: Item) -> bytes:
     line = (
         f"{'j' if item.json else 'b'} {item.priority} {item.attempt} {item.attempts} "
         f"{'-' if item.expires is None else item.expires} "
-        f"{'- -' if item.died is None else f'dead {item.died}'} "
+        f"{'- -' if item.died is None else f'dead {item.died}'} - "
         f"{len(group)} {len(headers)} {len(failures)}\n"
     )
     return b"".join((line.encode(), group, headers, failures, item.data))
@@ -97,6 +94,7 @@ def as_message(
     now: int,
     *,
     ready: bool = False,
+    lease: bytes | None = None,
     holder: str | None = None,
     until: int | None = None,
 ) -> Message:
@@ -108,9 +106,13 @@ def as_message(
         record: as Redis stores it.
         now: Unix milliseconds, to tell ready messages from delayed ones.
         ready: it stands among the ready ones, whatever its due moment.
+        lease: the lease as Redis stores it, which says the next two.
         holder: who holds it, `None` if nobody does.
         until: when its lease lapses.
     """
+    if lease is not None:
+        _order, _size, _token, expiry, name = lease.split(b" ", 4)
+        holder, until = name.decode(), int(expiry)
     end = record.index(b"\n", _KIND)
     fields = _read_line(record[_KIND:end])
     due = int(record[_DUE])
@@ -135,7 +137,7 @@ def as_message(
     return Message(
         id, queue, record[at:], fields.json, due, fields.priority,
         fields.attempt + (holder is not None), fields.attempts, state, fields.expires, group,
-        headers, failures, holder, until, fields.ended,
+        headers, failures, holder, until, fields.ended, fields.planned,
     )  # fmt: skip
 
 

@@ -1,92 +1,49 @@
 """Cancel and purge by a rule: in slices, over all shards."""
 
-from typing import NamedTuple
-
-from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Send, decode
-from bide.engines.redis.records import Arg
+from bide.engines.redis.calls import SLICE, Call, Step, decode, raised
 from bide.model.commands import BULK, Cancel, Purge, Where
-from bide.model.errors import StoreError
 from bide.model.replies import Affected
 
 __all__ = ["sweep"]
 
 
-class _Rule(NamedTuple):
-    """Which messages a command names, and what it does with them."""
-
-    which: str
-    where: Where
-    counted: str
-    """What the deleted ones are counted as; empty: not at all."""
-    deletes: bool
-
-
-def _rule(command: Cancel | Purge) -> _Rule:
+def sweep(command: Cancel | Purge, shards: int) -> Step:
+    """Delete, or count, the messages that a rule names."""
     which: str
     if isinstance(command, Purge):
         which = "due" if command.state == "ready" else command.state
-        counted = "" if command.state in ("acked", "expired") else "purged"
-        return _Rule(which, Where(before=command.before), counted, deletes=True)
-    where = command.where or Where()
-    which = "pending" if where.group is None else "group"
-    return _Rule(which, where, "cancelled", deletes=not command.dry_run)
-
-
-def sweep(command: Cancel | Purge, shards: int) -> Job:
-    """Delete, or count, what a rule names."""
-    rule = _rule(command)
-    where = rule.where
-    bounds: list[Arg] = ["" if moment is None else moment for moment in (where.after, where.before)]
-
-    def run(send: Send) -> Outcome:
-        if rule.which == "leased":  # a worker holds those
-            return Affected(0)
-        total = 0
-        more = False
-        cursors = dict.fromkeys(range(shards), "")
-        while cursors:
-            room = BULK - total if rule.deletes else SLICE
-            chosen = list(cursors)[: max(room, 1)]
-            deletes = rule.deletes and room > 0
-            share = min(SLICE, max(1, room // len(chosen)))
-            calls = [
-                _call(command.queue, rule, bounds, share, cursors[s], s, shards, deletes)
-                for s in chosen
-            ]
-            for shard, answer in zip(chosen, send(calls), strict=True):
-                if isinstance(answer, StoreError):
-                    return answer
-                found, cursor = decode(answer)
-                if rule.deletes and not deletes:  # the limit was reached: is anything left?
-                    more = more or found > 0
-                    found = 0
-                total += found
-                goes_on = cursor is not None or (
-                    deletes and rule.which != "group" and found == share
-                )
-                if goes_on and not more:
-                    cursors[shard] = cursor or ""
-                else:
-                    del cursors[shard]
-            if more:
-                break
-        return Affected(total, more=more)
-
-    return run
-
-
-def _call(
-    queue: str, rule: _Rule, bounds: list[Arg], share: int, cursor: str, shard: int, shards: int,
-    deletes: bool,
-) -> Call:  # fmt: skip
-    group = rule.where.group or ""
-    args = (
-        rule.which,
-        *bounds,
-        group,
-        share,
-        cursor,
-        rule.counted if deletes else "",
-        int(deletes),
-    )
-    return Call("sweep", queue, args, shard, shards, reads=not deletes)
+        where, deletes = Where(before=command.before), True
+        counted = "" if which in ("acked", "expired") else "purged"
+    else:
+        where, deletes, counted = command.where or Where(), not command.dry_run, "cancelled"
+        which = "pending" if where.group is None else "group"
+    bounds = ["" if moment is None else moment for moment in (where.after, where.before)]
+    total = 0
+    cursors: dict[int, str] = dict.fromkeys(range(shards), "")
+    while cursors and which != "leased":  # a worker holds those
+        room = BULK - total if deletes else SLICE
+        chosen = list(cursors)[: max(room, 1)]
+        now_deletes = deletes and room > 0  # else: is anything left?
+        share = min(SLICE, max(1, room // len(chosen)))
+        answers = yield [
+            Call(
+                "sweep",
+                command.queue,
+                (which, *bounds, where.group or "", share, cursors[shard],
+                 counted if now_deletes else "", int(now_deletes)),
+                shard,
+                shards,
+                reads=not now_deletes,
+            )
+            for shard in chosen
+        ]  # fmt: skip
+        for shard, answer in zip(chosen, raised(answers), strict=True):
+            _now, _change, found, cursor = decode(answer)
+            if deletes and not now_deletes and found > 0:
+                return [Affected(total, more=True)]
+            total += found
+            if cursor is not None or (now_deletes and which != "group" and found == share):
+                cursors[shard] = cursor or ""
+            else:
+                del cursors[shard]
+    return [Affected(total)]

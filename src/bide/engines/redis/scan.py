@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN
-from bide.engines.redis.calls import SLICE, Call, Job, Outcome, Send
-from bide.engines.redis.look import held_by
+from bide.engines.redis.calls import SLICE, Call, Round, Step, decode, raised
 from bide.engines.redis.records import ORDER, as_message
 from bide.model.commands import Scan, Where
-from bide.model.errors import InvalidArgument, StoreError
+from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.model.rank import delayed_rank, ready_rank
 from bide.model.replies import Page
 
 __all__ = ["check_cursor", "scan"]
@@ -90,30 +88,29 @@ def _is_hex(text: str) -> bool:
     return set(text) <= set("0123456789abcdef")
 
 
-def scan(command: Scan, shards: int) -> Job:
+def scan(command: Scan, shards: int) -> Step:
     """Look at a page of messages."""
     phases = _phases(command)
-    start = check_cursor(command)
+    place = check_cursor(command)
+    page = _Page(command, shards)
+    while place.phase < len(phases):
+        phase = phases[place.phase]
+        ordered = shards > 1 and phase.which not in ("all", "group")
+        behind = yield from (page.walk_ranks if ordered else page.walk_shards)(phase, place)
+        place = behind or _Place(place.phase + 1)
+        if place.phase < len(phases) and (behind is not None or page.full):
+            return [Page(page.messages, ".".join(map(str, place)))]
+    return [Page(page.messages, None)]
 
-    def run(send: Send) -> Outcome:
-        page = _Page(command, shards, send)
-        place = start
-        try:
-            while place.phase < len(phases):
-                phase = phases[place.phase]
-                ordered = shards > 1 and phase.which not in ("all", "group")
-                walk = page.walk_ranks if ordered else page.walk_shards
-                behind = walk(phase, place)
-                if behind is not None:
-                    return Page(page.messages, ".".join(map(str, behind)))
-                place = _Place(place.phase + 1)
-                if page.full and place.phase < len(phases):
-                    return Page(page.messages, ".".join(map(str, place)))
-        except StoreError as error:
-            return error
-        return Page(page.messages, None)
 
-    return run
+class _Entry(NamedTuple):
+    """A message that a shard told of."""
+
+    key: tuple[int, int, int]
+    """Its place in the order of all shards: rank, order of putting, shard."""
+    behind: _Place
+    message: Message
+    size: int
 
 
 class _Stream:
@@ -126,18 +123,17 @@ class _Stream:
             # In the shards behind that of the place, its very order is still to come.
             number = max(int(after.order, 16) - (shard > after.shard), 0)
             self.order = f"{number:0{ORDER}x}"
-        self.ahead: list[tuple[tuple[int, int, int], _Place, Message, int]] = []
+        self.ahead: list[_Entry] = []
         self.ended = False
 
 
 class _Page:
     """A page that fills up."""
 
-    def __init__(self, command: Scan, shards: int, send: Send) -> None:
+    def __init__(self, command: Scan, shards: int) -> None:
         self.messages: list[Message] = []
         self._command = command
         self._shards = shards
-        self._send = send
         self._room = command.max_bytes
         self._out_of_room = False
 
@@ -150,7 +146,11 @@ class _Page:
             or (self._room <= 0 and bool(self.messages))
         )
 
-    def walk_shards(self, phase: _Phase, place: _Place) -> _Place | None:
+    def _add(self, entry: _Entry) -> None:
+        self.messages.append(entry.message)
+        self._room -= entry.size
+
+    def walk_shards(self, phase: _Phase, place: _Place) -> Round:
         """Add what one shard after the other has; return the place where there is no more room."""
         for shard in range(place.shard, self._shards):
             stream = _Stream(shard, place if shard == place.shard else _Place())
@@ -158,101 +158,76 @@ class _Page:
                 if self.full:
                     return _Place(place.phase, stream.rank, stream.order, shard)
                 left = self._command.limit - len(self.messages)
-                (told,) = self._ask([stream], phase, left, may_be_empty=bool(self.messages))
-                for message, _, size in told:
-                    self.messages.append(message)
-                    self._room -= size
+                begun = bool(self.messages)
+                yield from self._ask([stream], phase, place.phase, left, may_be_empty=begun)
+                for entry in stream.ahead:
+                    self._add(entry)
+                stream.ahead = []
             if self.full and shard + 1 < self._shards:
                 return _Place(place.phase, shard=shard + 1)
         return None
 
-    def walk_ranks(self, phase: _Phase, place: _Place) -> _Place | None:
+    def walk_ranks(self, phase: _Phase, place: _Place) -> Round:
         """Add what all shards have, in rank order; return the place where there is no more room."""
         streams = [_Stream(shard, place) for shard in range(self._shards)]
         after = place
         while True:
-            self._fill(phase, streams, place.phase)
-            for _, behind, message, size in _next(streams):
-                if self.full or (self.messages and size > self._room):
+            share = (self._command.limit - len(self.messages)) // self._shards * 5 // 4 + 4
+            while dry := [stream for stream in streams if not (stream.ahead or stream.ended)]:
+                yield from self._ask(dry, phase, place.phase, share)
+            for entry in _next(streams):
+                if self.full or (self.messages and entry.size > self._room):
                     return after
-                self.messages.append(message)
-                self._room -= size
-                after = behind
-                streams[behind.shard].ahead.pop(0)
+                self._add(entry)
+                after = entry.behind
+                streams[after.shard].ahead.pop(0)
             if all(stream.ended and not stream.ahead for stream in streams):
                 return None
             if self.full:
                 return after
 
-    def _fill(self, phase: _Phase, streams: list[_Stream], number: int) -> None:
-        """Ask all shards of which nothing is known to come, until each has told of something."""
-        left = self._command.limit - len(self.messages)
-        share = left if self._shards == 1 else left // self._shards * 5 // 4 + 4
-        while dry := [stream for stream in streams if not (stream.ahead or stream.ended)]:
-            for stream, told in zip(dry, self._ask(dry, phase, share), strict=True):
-                for message, order, size in told:
-                    behind = _Place(number, str(_rank(phase, message)), order, stream.shard)
-                    stream.ahead.append((behind.key, behind, message, size))
-
     def _ask(
         self,
         streams: Sequence[_Stream],
         phase: _Phase,
+        number: int,
         limit: int,
         *,
         may_be_empty: bool = False,
-    ) -> Iterator[list[tuple[Message, str, int]]]:
-        """Yield what each shard tells next: messages, their orders and sizes."""
+    ) -> Round:
+        """Ask shards what comes next."""
         command, where = self._command, self._command.where or Where()
         bounds = ["" if moment is None else moment for moment in (where.after, where.before)]
         room = f"{'-' if may_be_empty else ''}{max(self._room, 1)}"
-        calls = [
-            Call(
-                "scan", command.queue,
-                (phase.which, phase.due, *bounds, where.group or "", max(1, min(limit, SLICE)),
-                 room, stream.rank, stream.order),
-                stream.shard, self._shards,
-            )
-            for stream in streams
-        ]  # fmt: skip
-        for stream, answer in zip(streams, self._send(calls), strict=True):
-            if isinstance(answer, StoreError):
-                raise answer
-            now, place, full, *listed = answer
+        head = (phase.which, phase.due, *bounds, where.group or "", max(1, min(limit, SLICE)), room)
+        answers = yield [
+            Call("scan", command.queue, (*head, each.rank, each.order), each.shard, self._shards)
+            for each in streams
+        ]
+        for stream, (first, place, full, *listed) in zip(streams, raised(answers), strict=True):
+            now = decode(first)[0]
             self._out_of_room = may_be_empty and full == b"1"
             stream.ended = not place
             if place:
                 stream.rank, stream.order = (text.decode() for text in place)
-            told = []
-            for id, record, lease in zip(*listed, strict=True):
-                holder, until = held_by(lease)
+            for id, record, rank, lease in zip(*listed, strict=True):
                 message = as_message(
-                    command.queue, id.decode(), record, int(now),
-                    ready=phase.which == "ready", holder=holder, until=until,
-                )  # fmt: skip
-                told.append((message, record[:ORDER].decode(), len(record) + len(id)))
-            yield told
+                    command.queue,
+                    id.decode(),
+                    record,
+                    now,
+                    ready=phase.which == "ready",
+                    lease=lease,
+                )
+                behind = _Place(number, rank.decode(), record[:ORDER].decode(), stream.shard)
+                size = len(record) + len(id)
+                stream.ahead.append(_Entry(behind.key, behind, message, size))
 
 
-def _rank(phase: _Phase, message: Message) -> int:
-    match phase.which:
-        case "delayed":
-            return delayed_rank(message.due, message.priority)
-        case "ready":
-            return ready_rank(message.due, message.priority)
-        case "leased":
-            return message.until or 0
-        case "expired":
-            return (message.ended or 0) + (1 << 42)
-        case _:
-            return message.ended or 0
-
-
-def _next(streams: list[_Stream]) -> Iterator[tuple[tuple[int, int, int], _Place, Message, int]]:
+def _next(streams: list[_Stream]) -> Iterator[_Entry]:
     """Yield what comes next as far as that is sure."""
-    reach = min((stream.ahead[-1][0] for stream in streams if not stream.ended), default=None)
-    found = sorted((entry for stream in streams for entry in stream.ahead), key=lambda e: e[0])
-    for entry in found:
-        if reach is not None and entry[0] > reach:
+    reach = min((stream.ahead[-1].key for stream in streams if not stream.ended), default=None)
+    for entry in sorted(entry for stream in streams for entry in stream.ahead):
+        if reach is not None and entry.key > reach:
             return
         yield entry

@@ -41,6 +41,10 @@ _HURRIED = ("peek", "claim", "decline", "shards")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
 
 
+_CHANGES = ("put", "configure")
+"""Scripts that always make a change: they create the queue if it is not there."""
+
+
 class Sender:
     """Sends calls to a store, whatever becomes of connections, servers and slots.
 
@@ -59,6 +63,9 @@ class Sender:
         self._lifetime = int(settings.reconnect) + SPARE
         self._shards: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         self._next = 0
+        self._changes: dict[tuple[str, int], int] = {}
+        self.on_lost: Callable[[str, int, int], None] | None = None
+        """Called with a queue, its shards and how many changes the store has lost, at least."""
         self.nodes = Nodes(settings)
         self._carrier = Carrier(settings, self.nodes)
         try:
@@ -118,28 +125,46 @@ class Sender:
                 answers = error.answers
             if lost is None and Refusal not in set(map(type, answers)):
                 self._carrier.wrote = True
-                return answers
+                return self._see(calls, answers)
         sent = [self._prepare(call, first + place, place, now) for place, call in enumerate(calls)]
         if direct is not None and lost is not None:
             self._carrier.hear(direct, sent, lost.answers, lost)
         elif direct is not None and direct.open and not self._settings.wait_replicas:
             self._carrier.hear(direct, sent, answers, None)
         self._carrier.carry(sent)
-        return [each.answer for each in sent]
+        return self._see(calls, [each.answer for each in sent])
+
+    def _see(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
+        """See by the numbers of changes, with which replies begin, whether the store lost some."""
+        told: dict[tuple[str, int], tuple[int, int, Any]] = {}
+        for call, answer in zip(calls, answers, strict=True):
+            head = answer[0] if type(answer) is list else answer
+            if type(head) is bytes:
+                shard = call.queue, call.shard
+                highest, made, _ = told.get(shard, (0, 0, 1))
+                change = int(head.split(b",", 2)[1].rstrip(b"]"))
+                made += call.script in _CHANGES
+                told[shard] = max(change, highest), made, call.shards or 1
+        for shard, (change, made, shards) in told.items():
+            known, self._changes[shard] = self._changes.get(shard, 0), change
+            if known and change < known + made and self.on_lost is not None:
+                self.on_lost(shard[0], shards, known + made - change)
+        return answers
 
     def _packed(
         self, call: Call, number: int, place: int, now: int | None
     ) -> Callable[[bool], bytes]:
         """Return what packs a call, as it is sent for the first time or again."""
         script = self._scripts[call.script]
-        keys = self._keys(call)[1]
+        *keys, last = self._keys(call)[1]
+        keys.append(last + b"%d" % place)
         lane = self._lane if self._carrier.on_loss else ""
 
         def packed(again: bool) -> bytes:
             mark = f"?{number}" if again else number
             return pack(
                 "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now,
-                mark if script.writes and not call.reads else "", place, self._lifetime, lane,
+                mark if script.writes and not call.reads else "", self._lifetime, lane,
                 call.queue, call.shards, call.shard, *call.args,
             )  # fmt: skip
 

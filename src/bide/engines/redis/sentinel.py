@@ -23,6 +23,9 @@ PORT = 26379
 PATIENCE = 1.0
 """For how many seconds one sentinel may be silent; then the next one is asked."""
 
+FAILOVER_MS = 20_000
+"""A shorter failover-timeout of the group has lost confirmed changes; 20 s did not."""
+
 SILENT = 10
 """After so many rounds in which no sentinel answers it is said once."""
 
@@ -57,6 +60,7 @@ class Sentinels:
         self._arguments = arguments
         self._epoch = 0
         self._silent = 0
+        self._warned = False
         self.watch = Watch(self._look)
         """Tells in which place the master is, again and again."""
 
@@ -95,6 +99,7 @@ class Sentinels:
                 troubles.append(f"{shown}: it has not heard of the last fail-over")
                 continue
             self._epoch = _epoch(facts)
+            self._warn(facts)
             self._addresses = (address, *(each for each in self._addresses if each != address))
             return facts["ip"], int(facts["port"])
         if len(behind) == len(self._addresses):  # they were set up anew
@@ -108,6 +113,31 @@ class Sentinels:
             f"{self._shown}: no sentinel names a master ({told}); do the sentinels run, are their "
             "addresses right, is a fail-over under way, are enough of them left to agree on one?"
         ) from raised.ConnectionError(told)
+
+    def _warn(self, facts: Mapping[str, str]) -> None:
+        """Log once what makes a failover of this group lose confirmed changes."""
+        if self._warned:
+            return
+        self._warned = True
+        timeout = int(facts.get("failover-timeout", FAILOVER_MS))
+        if timeout < FAILOVER_MS:
+            _log.warning(
+                "%s: failover-timeout is %d ms: two sentinels may fail over one after the other "
+                "and promote a replica that lacks confirmed changes; set it to 20 s or more, on "
+                "each sentinel: redis-cli -p 26379 sentinel set %s failover-timeout 180000",
+                self._shown, timeout, self._name,
+            )  # fmt: skip
+        quorum, sentinels = (
+            int(facts.get("quorum", 2)),
+            int(facts.get("num-other-sentinels", 2)) + 1,
+        )
+        if quorum < 2 or quorum <= sentinels // 2:
+            _log.warning(
+                "%s: %d of %d sentinels are enough to call the master dead (quorum): one that is "
+                "cut off may do so alone; set the quorum to a majority, on each sentinel: "
+                "redis-cli -p 26379 sentinel set %s quorum %d",
+                self._shown, quorum, sentinels, self._name, sentinels // 2 + 1,
+            )  # fmt: skip
 
     def doubt(self) -> None:
         """Ask another one first the next time: what was said last was of no use."""

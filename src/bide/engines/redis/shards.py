@@ -1,26 +1,19 @@
 """Shards: in which one a message is, and of how many each queue is made."""
 
 import logging
-from collections.abc import Iterable
-from zlib import crc32
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from bide.engines.redis.calls import Call, Send, decode
+from bide.engines.redis.calls import Call, decode
 from bide.model.commands import Command, Configure, Put
 from bide.model.errors import StoreError
 
-__all__ = ["ShardMap", "ShardMismatch", "ShardedQueue", "shard_of"]
+__all__ = ["ShardMap", "ShardMismatch", "ShardedQueue"]
+
+Send = Callable[[Sequence[Call]], list[Any]]
+"""Sends calls in one round, and returns what each answered, errors as values."""
 
 _log = logging.getLogger("bide.redis")
-
-
-def shard_of(id: str, shards: int) -> int:
-    """Return in which shard a message is.
-
-    Example:
-        >>> shard_of("order-42", 8)
-        6
-    """
-    return crc32(id.encode()) % shards if shards > 1 else 0
 
 
 class ShardMismatch(StoreError):
@@ -48,11 +41,10 @@ class ShardedQueue:
         self._token = 0
         self._out: set[int] = set()
 
-    def take_numbers(self, count: int) -> range:
-        """Return the places of messages that are put now, among those of all shards."""
-        numbers = range(self._next, self._next + count)
+    def take_numbers(self, count: int) -> int:
+        """Return the place of the first of messages that are put now, among those of all shards."""
         self._next += count
-        return numbers
+        return self._next - count
 
     def see_number(self, following: int) -> None:
         """Note that the next message of a shard gets this number or a higher one."""
@@ -90,11 +82,8 @@ class ShardMap:
         self._wanted = wanted
         self._single: set[str] = set()
         self._absent: set[str] = set()
-        self._sharded: dict[str, ShardedQueue] = {}
-
-    def of(self, queue: str) -> ShardedQueue | None:
-        """Return what is known of a queue of several shards; `None` for one of a single shard."""
-        return self._sharded.get(queue)
+        self.sharded: dict[str, ShardedQueue] = {}
+        """What is known of the queues of several shards."""
 
     def meet(self, commands: Iterable[Command], send: Send) -> None:
         """Find out about the queues of commands, and make those that the commands make."""
@@ -104,7 +93,7 @@ class ShardMap:
             queue = command.queue
             makes = isinstance(command, (Put, Configure))
             if queue in self._single or (
-                queue in self._sharded and not (makes and queue in self._absent)
+                queue in self.sharded and not (makes and queue in self._absent)
             ):
                 continue
             found = max((shards for shards, _ in _ask(queue, self._wanted, "", send)), default=0)
@@ -119,12 +108,12 @@ class ShardMap:
         """Note of how many shards a queue is made."""
         self._single.discard(queue)
         if shards == 1:
-            self._sharded.pop(queue, None)
+            self.sharded.pop(queue, None)
             self._single.add(queue)
             return
-        known = self._sharded.get(queue)
+        known = self.sharded.get(queue)
         if known is None or known.count != shards:
-            sharded = self._sharded[queue] = ShardedQueue(queue, shards)
+            sharded = self.sharded[queue] = ShardedQueue(queue, shards)
             for _, following in _ask(queue, shards, "", send):
                 sharded.see_number(following)
 
@@ -140,4 +129,4 @@ def _ask(queue: str, shards: int, wanted: int | str, send: Send) -> list[tuple[i
     """
     calls = [Call("shards", queue, (wanted,), shard, "") for shard in range(shards)]
     told = [decode(answer) for answer in send(calls) if not isinstance(answer, StoreError)]
-    return [(found, following) for _, _, found, following in told]
+    return [(found, following) for _now, _change, found, following in told]

@@ -14,26 +14,33 @@ from bide.engines.sqlite.connection import (
     OWNER_ONLY,
     Durability,
     connect,
+    is_busy,
     patiently,
     translate,
 )
-from bide.engines.sqlite.disk_room import RESERVE, growth, room
-from bide.engines.sqlite.lone import LonePuts
-from bide.engines.sqlite.notifier import SocketNotifier, ring_all
+from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
+from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs import VERBS
-from bide.model.commands import Command
+from bide.model.commands import Bury, Command, Put, Retry
 from bide.model.errors import Closed, StoreFull
-from bide.model.replies import Reply
+from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
 __all__ = ["SqliteEngine"]
 
-LOOK_EVERY = 0.02
-"""How often, in seconds, the file system is asked at most, on the path of every command: whether
-the file is still the same, and whether anybody listens when nobody did before."""
+CHECK_EVERY = 0.02
+"""How often, in seconds, the engine checks at most whether the file is still the same, whether the
+disk has room, and whether another process listens: checks on the path of every command."""
 
-UNLOOKED = 1024 * 1024
-"""How many bytes may be added until the disk is looked at again, within that time."""
+UNCHECKED = 1024 * 1024
+"""How many bytes may be added before the next check of the disk."""
+
+RESERVE = 32 * 1024 * 1024
+"""How many bytes of the disk are kept free for commands that delete and settle; at most a quarter
+of the disk. SQLite writes to its log before it frees anything."""
+
+PER_MESSAGE = 1_000
+"""About how many bytes a message takes beside its content."""
 
 _log = logging.getLogger("bide.sqlite")
 
@@ -70,46 +77,52 @@ class SqliteEngine:
         self._read_only = read_only
         self._mode = mode
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
-        self._allowed = 0
+        self._room = 0  # bytes that may be added before the next check of the disk
         self._notifier: SocketNotifier | None = None
-        self._quiet_until = 0.0
+        self._listeners = folder_of(self._path)
+        self._next_hint = 0.0
         self._closed = False
         self._connection: sqlite3.Connection | None = None
-        self._lone: LonePuts | None = None
         self._file: tuple[int, int] | None = None
         self._open()
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands in one transaction, and answer when the disk has it."""
+        """Execute the commands in one transaction, and reply when the disk has it."""
         connection = self._connection
-        if connection is None or time.monotonic() - self._checked > LOOK_EVERY:
+        if connection is None or time.monotonic() - self._checked > CHECK_EVERY:
             connection = self._current()
-            self._allowed = 0
-        grows = growth(commands)
+            self._room = 0
+        replies: list[Reply] | None = None
+        adds = 0
         try:
-            if not self._read_only:
-                self._keep_room(connection, grows)
-            return self._transact(connection, commands, now)
+            if self._read_only:
+                return self._transact(connection, commands, now)
+            adds = _bytes_added(commands)
+            if adds >= self._room:
+                self._room = UNCHECKED if self._has_room(connection, adds) else 0
+            self._room -= adds
+            if len(commands) == 1 and type(commands[0]) is Put:
+                replies = self._put_one(connection, commands[0], now)
+            replies = replies or self._transact(connection, commands, now)
         except sqlite3.Error as error:
             told = translate(error, self._path, self._timeout)
-            if grows or not isinstance(told, StoreFull):
+            if adds or not isinstance(told, StoreFull):
                 raise told from error
-        # The log may not grow. Once it is written back into the file its space is used again.
-        try:
-            connection.execute("PRAGMA wal_checkpoint(RESTART)")
-            return self._transact(connection, commands, now)
-        except sqlite3.Error as error:
-            raise translate(error, self._path, self._timeout) from error
+        if replies is None:
+            # The log may not grow. A checkpoint makes its space free again.
+            try:
+                connection.execute("PRAGMA wal_checkpoint(RESTART)")
+                replies = self._transact(connection, commands, now)
+            except sqlite3.Error as error:
+                raise translate(error, self._path, self._timeout) from error
+        if time.monotonic() >= self._next_hint:
+            self._send_hints(commands, replies)
+        return replies
 
     def _transact(
         self, connection: sqlite3.Connection, commands: Sequence[Command], now: int | None
     ) -> list[Reply]:
-        """Carry out the commands in one transaction."""
-        if self._lone is not None and len(commands) == 1:
-            moment = time.time_ns() // 1_000_000 if now is None else now
-            stored = self._lone.put(commands[0], moment)
-            if stored is not None:
-                return [stored]
+        """Execute the commands in one transaction."""
         patiently(connection.execute, self._timeout, self._begin)
         try:
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
@@ -126,40 +139,70 @@ class SqliteEngine:
             raise
         return replies
 
-    def _keep_room(self, connection: sqlite3.Connection, grows: int) -> None:
-        """See that the disk has room for a batch, and for deleting messages after it.
+    def _put_one(
+        self, connection: sqlite3.Connection, command: Put, now: int | None
+    ) -> list[Reply] | None:
+        """Put one simple message with one statement: half the time of a transaction of several.
+
+        Returns:
+            `None`, with nothing done, if it is not that simple: it has headers or a history, its id
+            exists, its queue is new or remembers messages, or another process has the store.
+        """
+        if len(command.items) != 1 or command.on_conflict == "revive" or command.if_version:
+            return None
+        item = command.items[0]
+        if item.headers is not None or item.attempt or item.failures or item.died is not None:
+            return None
+        now = time.time_ns() // 1_000_000 if now is None else now
+        due = now + item.delay if item.at is None else item.at
+        data = item.data.decode() if item.json else item.data
+        insert, row = SQL.put_one, (command.queue, item.id, due, item.priority, item.attempts, data)
+        if item.expires is not None or item.group is not None:
+            insert, row = SQL.put_one_grouped, (*row, item.expires, item.group)  # type: ignore[assignment]
+        try:
+            connection.execute(insert, row)
+        except sqlite3.IntegrityError:  # the id exists, or the trigger found it not simple
+            return None
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return None  # the transaction waits
+        state = "ready" if due <= now else "delayed"
+        return [Outcomes([Outcome(item.id, True, state, due)], due)]  # type: ignore[arg-type]
+
+    def _has_room(self, connection: sqlite3.Connection, adds: int) -> bool:
+        """Check that the disk has room for a batch, and for deleting messages after it.
 
         Args:
             connection: to the file.
-            grows: how many bytes the batch adds. One that adds none is never refused here.
+            adds: how many bytes the batch adds. A batch that adds none is never refused.
+
+        Returns:
+            Whether there is room for `UNCHECKED` bytes more.
 
         Raises:
-            StoreFull: there is too little room to add something.
+            StoreFull: there is too little room for the batch.
         """
-        if grows < self._allowed:
-            self._allowed -= grows
-            return
-        left = room(self._path)
-        if left is None or left >= grows:
-            self._allowed = UNLOOKED if left is None or left > grows + UNLOOKED else 0
-            return
-        with suppress(sqlite3.OperationalError):  # busy or full: the next look decides
+        left = _free_room(self._path)
+        if left is None or left >= adds:
+            return left is None or left > adds + UNCHECKED
+        with suppress(sqlite3.OperationalError):  # busy or full: the next check decides
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if not grows:
-            return
-        left, on_disk = room(self._path), room(self._path, 0.5)
+        if not adds:
+            return False
+        left, on_disk = _free_room(self._path), _free_room(self._path, 0.5)
         ((pages,), (size,)) = (
             connection.execute(f"PRAGMA {name}").fetchone()
             for name in ("freelist_count", "page_size")
         )
         # What was deleted leaves pages in the file that are used again.
-        if left is None or on_disk is None or (left + pages * size >= grows and on_disk >= grows):
-            return
+        if left is None or on_disk is None or (left + pages * size >= adds and on_disk >= adds):
+            return False
         raise StoreFull(
-            f"the disk that holds {self._path} is full but for the room that deleting and settling "
-            f"messages needs ({RESERVE >> 20} MiB, or a quarter of a small disk); what was asked "
-            "was not done, what was confirmed before is safe. Free some space, or cancel or purge "
-            "messages, and try again"
+            f"the disk that holds {self._path} is full except for the room that deleting and "
+            f"settling messages needs ({RESERVE >> 20} MiB, or a quarter of a small disk); the "
+            "command was not executed, what was confirmed before is safe. Free some space, or "
+            "cancel or purge messages, and try again"
         )
 
     def reader(self) -> "SqliteEngine":
@@ -180,11 +223,20 @@ class SqliteEngine:
             self._notifier = SocketNotifier.open(self._path)
         return self._notifier
 
-    def ring(self, queue: str, wake: int) -> None:
-        """Tell the other processes on this file that listen."""
-        now = time.monotonic()
-        if now >= self._quiet_until and not ring_all(self._path, queue, wake, self._notifier):
-            self._quiet_until = now + LOOK_EVERY
+    def _send_hints(self, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
+        """Tell other processes that listen from when on messages can be claimed."""
+        if not os.path.exists(self._listeners):  # noqa: PTH110  (twice as fast)
+            self._next_hint = time.monotonic() + CHECK_EVERY
+            return
+        wakes: dict[str, int] = {}
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
+                wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
+        try:
+            for queue, wake in wakes.items():
+                ring_all(self._path, queue, wake, self._notifier)
+        except OSError:  # the messages are stored, and whoever waits looks again by itself
+            _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 
     def close(self) -> None:
         """Close the file."""
@@ -199,11 +251,9 @@ class SqliteEngine:
         connection = connect(
             self._path, self._durability, self._timeout, read_only=self._read_only, mode=self._mode
         )
-        try:
-            lone = None if self._read_only else LonePuts(connection)
-        except sqlite3.Error as error:
-            connection.close()
-            raise translate(error, self._path, self._timeout) from error
+        if not self._read_only:
+            connection.execute(SQL.put_one_view)
+            connection.execute(SQL.put_one_trigger)
         if self._file not in (None, before) and not self._read_only:  # the one who writes tells
             _log.warning(
                 "%s was deleted, moved away or replaced while it was in use; from now on the file "
@@ -213,13 +263,13 @@ class SqliteEngine:
             )
         # A file that was put in its place meanwhile is noticed at the next look.
         self._file = before or _identity(self._path)
-        self._connection, self._lone = connection, lone
+        self._connection = connection
         self._checked = time.monotonic()
         return connection
 
     def _leave(self) -> None:
         """Close the connection, and let nobody find it closed."""
-        connection, self._connection, self._lone = self._connection, None, None
+        connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
@@ -249,3 +299,35 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:  # gone, or out of reach: opening it says which
         return None
     return found.st_dev, found.st_ino
+
+
+def _bytes_added(commands: Sequence[Command]) -> int:
+    """Return about how many bytes commands add to a store; 0 if they read, move or delete."""
+    added = 0
+    for command in commands:
+        if isinstance(command, Put):
+            for item in command.items:
+                added += PER_MESSAGE + 2 * len(item.data)
+                if item.headers is not None or item.failures:
+                    headers = sum(len(k) + len(v) for k, v in (item.headers or {}).items())
+                    added += 2 * (headers + sum(len(failure.reason) for failure in item.failures))
+        elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
+            added += (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
+    return added
+
+
+def _free_room(path: Path, reserve: float = 1.0) -> int | None:
+    """Return how many bytes a store may grow by, `None` if the file system does not tell.
+
+    Args:
+        path: the store's file.
+        reserve: which part of the room for deleting is to be left.
+    """
+    try:
+        disk = os.statvfs(path)
+        log = os.stat(f"{path}-wal").st_size  # noqa: PTH116
+    except OSError:  # gone, or out of reach: the command tells which
+        return None
+    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    # The log may hold new pages alone: the file grows by so much at a checkpoint.
+    return free - log - int(reserve * min(RESERVE, size // 4)) if size else None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["SocketNotifier", "ring_all"]
+__all__ = ["SocketNotifier", "folder_of", "ring_all"]
 
 _LONGEST = 100  # what an address of a Unix socket can hold, on all systems
 _log = logging.getLogger("bide.sqlite")
@@ -26,7 +26,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
 
 
-def _folder(path: Path) -> str:
+def folder_of(path: Path) -> str:
+    """Return the folder of the sockets beside a file; it is there while a process listens."""
     return f"{path}-bell"
 
 
@@ -141,7 +142,7 @@ def _bind(path: Path) -> tuple[socket.socket, str] | None:
     """Return a new socket beside the file, and its address."""
     if not hasattr(socket, "AF_UNIX"):
         return None
-    folder = _folder(path)
+    folder = folder_of(path)
     # By chance, not by process: in two containers both may be process 1.
     name = secrets.token_hex(4)
     address = f"{folder}/{name}"
@@ -179,7 +180,7 @@ def ring_all(path: Path, queue: str, wake: int, own: SocketNotifier | None) -> b
 
     Our own process is told by other means.
     """
-    folder = _folder(path)
+    folder = folder_of(path)
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:

@@ -3,139 +3,43 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from bide.engines.sqlite.rows import (
+    ACKED,
+    DEAD,
+    DELAYED,
+    EXPIRED,
+    READY,
+    MessageRow,
+    Place,
+    QueueRow,
+    as_failures,
+)  # fmt: skip
 from bide.engines.sqlite.statements import SQL
 from bide.model.message import (
     EXPIRED_KEEP,
     FORGET,
     LAPSED,
     REASON_LENGTH,
-    STATES,
     Failure,
-    Message,
-    State,
     remember,
 )
-from bide.model.rank import delayed_rank, ready_rank
-from bide.model.replies import Flow, Outcome
+from bide.model.rank import delayed_rank, delayed_reach, ready_rank
+from bide.model.replies import Died
 
-__all__ = [
-    "ACKED",
-    "DEAD",
-    "DELAYED",
-    "EXPIRED",
-    "HOUR",
-    "LEASED",
-    "READY",
-    "Place",
-    "QueueRow",
-    "Session",
-    "as_failures",
-    "as_headers",
-    "as_message",
-    "json_text",
-    "size_of_row",
-]
-
-DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
+__all__ = ["HOUR", "Session", "json_text"]
 
 HOUR = 3_600_000
 
 _encode = msgspec.json.Encoder().encode
-as_headers = msgspec.json.Decoder(dict[str, str]).decode
-as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 def json_text(value: Any) -> str:
     """Return a value as JSON text, as SQLite's own functions read it."""
     return _encode(value).decode()
-
-
-class QueueRow(msgspec.Struct, gc=False):
-    """A row of the table `queue`, changed here and written back at the end of the transaction."""
-
-    id: int
-    name: str
-    paused: int
-    keep: int
-    weighted: int
-    token: int
-    delayed: int
-    ready: int
-    leased: int
-    dead: int
-    kept: int
-    put: int
-    acked: int
-    cancelled: int
-    expired: int
-    purged: int
-    died: int
-    revived: int
-    retried: int
-    lapsed: int
-
-    def values(self) -> tuple[Any, ...]:
-        """Return the columns from `paused` on."""
-        return msgspec.structs.astuple(self)[2:]
-
-    def flow(self) -> Flow:
-        """Return the counters of what has happened."""
-        return Flow(*msgspec.structs.astuple(self)[11:])
-
-
-class Place(NamedTuple):
-    """Where a message stands: a row of the statement `locate`."""
-
-    id: str
-    seq: int
-    due: int
-    priority: int
-    attempt: int
-    attempts: int
-    expires: int | None
-    token: int | None
-    until: int | None
-    holder: str | None
-    aside: int | None
-    ended: int | None
-
-    def state(self, now: int) -> State:
-        """Return the state as users see it."""
-        if self.aside is not None:
-            return STATES[self.aside]
-        if self.token is not None:
-            return "leased"
-        return "ready" if self.due <= now else "delayed"
-
-    def outcome(self, done: bool, now: int) -> Outcome:
-        """Tell where the message stands."""
-        until = self.until if self.token is not None else self.ended
-        return Outcome(self.id, done, self.state(now), self.due, until, self.holder)
-
-
-def as_message(queue: str, row: Sequence[Any], now: int) -> Message:
-    """Return a row of `find` or of a scan as the message that it tells of."""
-    (id, data, due, priority, attempt, attempts, expires, group, headers, failures,
-     code, holder, until, ended) = row[:14]  # fmt: skip
-    if code == DELAYED and due <= now:
-        code = READY
-    is_json = isinstance(data, str)
-    return Message(
-        id, queue, data.encode() if is_json else data, is_json, due, priority,
-        attempt + (code == LEASED), attempts, STATES[code], expires, group,
-        as_headers(headers) if headers else None, as_failures(failures) if failures else (),
-        holder, until, ended,
-    )  # fmt: skip
-
-
-def size_of_row(id: str, data: str | bytes, headers: str | None, failures: str | None) -> int:
-    """Return how many bytes a message takes in a reply."""
-    size = len(id) + (len(data.encode()) if isinstance(data, str) else len(data))
-    return size + len(headers or "") + len(failures or "")
 
 
 class Session:
@@ -162,8 +66,8 @@ class Session:
                 return None
             queue = QueueRow(*row)
             known = self._queues[name] = queue, queue.values()
-            lone = self._lone_puts()
-            count = sum(count for (id, _), count in lone.items() if id == queue.id) if lone else 0
+            single = self._single_puts()
+            count = sum([count for (id, _), count in single.items() if id == queue.id])
             queue.put += count
             queue.delayed += count
         return known[0]
@@ -184,22 +88,39 @@ class Session:
             assert queue is not None
         return queue
 
+    def forget_queue(self, queue: QueueRow) -> None:
+        """Delete the row of a queue that is empty."""
+        self.run(SQL.drop_queue, (queue.id,))
+        self.run(SQL.drop_hours, (queue.id,))
+        del self._queues[queue.name]
+        # A queue that is made next may get the same id.
+        for counted in (self._hours, self._single_puts()):
+            for key in [key for key in counted if key[0] == queue.id]:
+                del counted[key]
+
+    def count_due(self, queue: QueueRow) -> int:
+        """Count the delayed messages that are due."""
+        if not queue.delayed:
+            return 0
+        (count,) = self.run(SQL.count_due, (queue.id, delayed_reach(self.now))).fetchone()
+        return int(count)
+
     def save(self) -> None:
-        """Write back what has changed in the rows of queues, with what lone puts have added."""
+        """Write back what has changed in the rows of queues, with what single puts have added."""
         if not self._queues:
             return
-        lone = self._lone_puts()
+        single = self._single_puts()
         looked = set()
         for queue, before in self._queues.values():
             looked.add(queue.id)
             values = queue.values()
             if values != before:
                 self.run(SQL.save_queue, (*values, queue.id))
-        for (id, _), count in lone.items():
+        for (id, _), count in single.items():
             if id not in looked:
                 self.run(SQL.count_puts, {"queue": id, "count": count})
         changed = self._hours
-        changed.update(lone)
+        changed.update(single)
         rows = [(queue, hour, count) for (queue, hour), count in changed.items() if count]
         if rows:
             self.run_many(SQL.count_hour, rows)
@@ -208,16 +129,19 @@ class Session:
                 self.run_many(SQL.drop_hour, fewer)
         self.run(SQL.balance)
 
-    def _lone_puts(self) -> Counter[tuple[int, int]]:
+    def _single_puts(self) -> Counter[tuple[int, int]]:
         """Return, by queue and hour, how many messages the counters do not know of yet."""
         if self._uncounted is None:
             rows = self.run(SQL.uncounted)
             self._uncounted = Counter({(queue, hour): count for queue, hour, count in rows})
         return self._uncounted
 
-    def count_hours(self, queue: QueueRow, dues: Iterable[int], *, gone: bool = False) -> None:
+    def count_hours(self, queue: QueueRow, dues: Sequence[int], *, gone: bool = False) -> None:
         """Count delayed and ready messages that came, or have `gone`, in the hours they are due."""
-        counts = Counter([-(-due // HOUR) for due in dues])
+        if not dues:
+            return
+        first, last = -(-min(dues) // HOUR), -(-max(dues) // HOUR)
+        counts = {first: len(dues)} if first == last else Counter([-(-due // HOUR) for due in dues])
         sign = -1 if gone else 1
         for hour, count in counts.items():
             self._hours[queue.id, hour] += sign * count
@@ -225,7 +149,7 @@ class Session:
     def hours(self, queue: QueueRow) -> Counter[int]:
         """Return how many delayed and ready messages are due in each hour, rounded up."""
         found = Counter(dict(self.run(SQL.hours, (queue.id,))))
-        for changes in (self._lone_puts(), self._hours):
+        for changes in (self._single_puts(), self._hours):
             for (id, hour), count in changes.items():
                 if id == queue.id:
                     found[hour] += count
@@ -260,7 +184,7 @@ class Session:
         if version is None:
             return True
         row = self.run(SQL.find, {"queue": queue.id, "ids": json_text([place.id])}).fetchone()
-        return as_message("", row, self.now).version == version
+        return MessageRow(*row).message("", self.now).version == version
 
     def delay(self, queue: QueueRow, due: int, priority: int, seq: int) -> None:
         """Let a message that stands nowhere wait for its due moment."""
@@ -332,14 +256,19 @@ class Session:
             rows.append((place.attempt, json_text(failures), place.seq))
         self.run_many(SQL.record_failure, rows)
 
-    def take_back(self, queue: QueueRow, places: Sequence[Place]) -> None:
-        """Take back messages whose lease is over: ready again, or dead."""
+    def take_back(self, queue: QueueRow, places: Sequence[Place]) -> list[Died]:
+        """Take back messages whose lease is over: ready again, or dead; return the dead ones."""
         self.leave_lease(queue, [place.seq for place in places])
         queue.lapsed += len(places)
-        self.ready(
-            queue,
-            [p for p in places if p.until is not None and self.failed(queue, p, LAPSED, p.until)],
-        )
+        alive, died = [], []
+        for place in places:
+            assert place.until is not None
+            if self.failed(queue, place, LAPSED, place.until):
+                alive.append(place)
+            else:
+                died.append(Died(place.id, place.attempt + 1, place.holder or ""))
+        self.ready(queue, alive)
+        return died
 
     def _forget(self, queue: QueueRow) -> None:
         ends = (ACKED, self.now - queue.keep), (EXPIRED, self.now - max(queue.keep, EXPIRED_KEEP))

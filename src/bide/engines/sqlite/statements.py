@@ -3,18 +3,22 @@
 import re
 from importlib import resources
 
+from bide.engines.sqlite.rows import columns
+
 __all__ = ["SQL", "migrations"]
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_BRACES = re.compile(r"\{(\w+)\}")
 
 
 class _Statements:
     """Statements as attributes: `SQL.pick`."""
 
     def __init__(self, text: str) -> None:
-        parts = _NAME.split(text)
+        parts, named = _NAME.split(text), columns()
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
-            setattr(self, name, " ".join(re.sub(r"--.*", "", body).split()).rstrip("; "))
+            text = " ".join(re.sub(r"--.*", "", body).split()).rstrip("; ")
+            setattr(self, name, _BRACES.sub(lambda found: named[found[1]], text))
 
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f"statements.sql has no statement of the name {name!r}")

@@ -1,24 +1,25 @@
 -- Every statement of the SQLite engine, by name. See migrations/001.sql for the tables.
 -- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
--- text. What stands in `json_each` is a JSON array: of ids, or of sequence numbers.
+-- text. What stands in `json_each` is a JSON array: of ids, or of sequence numbers. Names in braces are
+-- the columns of a row in rows.py.
 
 -- name: load_queue
-SELECT id, name, paused, keep, weighted, token, delayed, ready, leased, dead, kept,
-       put, acked, cancelled, expired, purged, died, revived, retried, lapsed
-FROM queue WHERE name = ?;
+SELECT {queue} FROM queue WHERE name = ?;
 
 -- name: create_queue
 INSERT INTO queue (name, token) VALUES (?, ?);
 
+-- name: drop_queue
+DELETE FROM queue WHERE id = ?;
+
+-- name: drop_hours
+DELETE FROM due_hour WHERE queue = ?;
+
 -- name: save_queue
-UPDATE queue SET
-  paused = ?, keep = ?, weighted = ?, token = ?, delayed = ?, ready = ?, leased = ?, dead = ?,
-  kept = ?, put = ?, acked = ?, cancelled = ?, expired = ?, purged = ?, died = ?, revived = ?,
-  retried = ?, lapsed = ?
-WHERE id = ?;
+UPDATE queue SET {set_queue} WHERE id = ?;
 
 -- name: uncounted
--- What lone puts have added since the counters of the queues were written.
+-- What single puts have added since the counters of the queues were written.
 SELECT queue, (due + 3599999) / 3600000, count(*) FROM message NOT INDEXED
 WHERE seq > (SELECT counted FROM store) GROUP BY 1, 2;
 
@@ -33,9 +34,9 @@ ON CONFLICT (queue, hour) DO UPDATE SET count = count + excluded.count;
 DELETE FROM due_hour WHERE queue = ? AND hour = ? AND count = 0;
 
 -- name: recount_hours
-SELECT (CASE state WHEN 0 THEN rank >> 8 ELSE rank & 4398046511103 END + 3599999) / 3600000,
-       count(*)
-FROM pending WHERE queue = ? GROUP BY 1;
+-- Counted by the caller: to group millions of rows SQLite would sort them, in memory.
+SELECT (CASE state WHEN 0 THEN rank >> 8 ELSE rank & 4398046511103 END + 3599999) / 3600000
+FROM pending WHERE queue = ?;
 
 -- name: count_due_between
 SELECT count(*) FROM pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ?;
@@ -68,32 +69,30 @@ INSERT INTO message (seq, queue, id, due, priority, attempt, attempts, data)
 VALUES (?, ?, ?, ?, ?, 0, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
--- name: lone_view
--- A name to insert into; see `lone_trigger`.
-CREATE TEMP VIEW lone (queue, id, due, priority, attempts, expires, "group", data) AS
+-- name: put_one_view
+-- A name to insert into; see `put_one_trigger`.
+CREATE TEMP VIEW put_one (queue, id, due, priority, attempts, expires, "group", data) AS
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 
--- name: lone_trigger
--- All that a put of one message does. The common way is for queues that remember messages and have
--- some to forget first, for the first message with a weight, and to count now and then.
-CREATE TEMP TRIGGER lone_put INSTEAD OF INSERT ON lone BEGIN
+-- name: put_one_trigger
+-- Puts one message. It fails for a queue that is new or has to forget messages first, for the first
+-- message with a priority, and after 1,000 messages that no counter includes.
+CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
   INSERT INTO message (queue, id, due, priority, attempt, attempts, expires, "group", data)
-  VALUES (NEW.queue, NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group",
-          NEW.data);
-  SELECT RAISE(ABORT, 'not simple') WHERE NOT EXISTS (
-    SELECT 1 FROM queue, store
-    WHERE queue.id = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)
-      AND last_insert_rowid() <= counted + 1000
-  );
+  VALUES ((SELECT id FROM queue
+           WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
+          NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group", NEW.data);
+  SELECT RAISE(ABORT, 'not simple') FROM store WHERE last_insert_rowid() > counted + 1000;
   INSERT INTO pending (queue, state, rank, seq)
-  VALUES (NEW.queue, 0, NEW.due * 256 + 255 - NEW.priority, last_insert_rowid());
+  VALUES ((SELECT id FROM queue WHERE name = NEW.queue), 0,
+          NEW.due * 256 + 255 - NEW.priority, last_insert_rowid());
 END;
 
--- name: lone_put
-INSERT INTO lone (queue, id, due, priority, attempts, data) VALUES (?, ?, ?, ?, ?, ?);
+-- name: put_one
+INSERT INTO put_one (queue, id, due, priority, attempts, data) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: lone_put_grouped
-INSERT INTO lone (queue, id, due, priority, attempts, data, expires, "group")
+-- name: put_one_grouped
+INSERT INTO put_one (queue, id, due, priority, attempts, data, expires, "group")
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
@@ -109,6 +108,10 @@ WHERE seq > ? AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq);
 -- name: insert_pending
 INSERT INTO pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
 
+-- name: insert_dead
+INSERT INTO aside (seq, queue, state, ended)
+SELECT seq, queue, 3, ? FROM message WHERE queue = ? AND id = ?;
+
 -- name: insert_aside
 INSERT INTO aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 
@@ -116,36 +119,32 @@ INSERT INTO aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 
 -- name: locate
 -- Where messages stand: everything but their content.
-SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       l.token, l.until, l.holder, a.state, a.ended
+SELECT {place}, l.token, l.until, l.holder, a.state, a.ended
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
 -- name: locate_one
-SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       l.token, l.until, l.holder, a.state, a.ended
+SELECT {place}, l.token, l.until, l.holder, a.state, a.ended
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id = ?;
 
 -- name: find
 -- In the order of the ids; without those that are not there.
-SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
-       m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended,
+       0, m.seq
 FROM json_each(:ids) j CROSS JOIN message m ON m.queue = :queue AND m.id = j.value
   LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq;
 
 -- Claiming.
 
 -- name: lapsed
-SELECT m.id, m.seq, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       l.token, l.until, l.holder, NULL, NULL
+SELECT {place}, l.token, l.until, l.holder, NULL, NULL
 FROM lease l CROSS JOIN message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: pick
 -- The next pending messages of a state, whole.
-SELECT p.seq, p.rank, m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       m."group", m.headers, m.failures
+SELECT {message}, 2, NULL, NULL, NULL, p.rank, p.seq
 FROM pending p CROSS JOIN message m ON m.seq = p.seq
 WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;
@@ -217,11 +216,15 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND failures IS NOT NULL;
 -- name: record_failure
 UPDATE message SET attempt = ?, failures = ? WHERE seq = ?;
 
+-- name: reschedule
+UPDATE message SET due = ?, planned = NULL WHERE seq = ?;
+
 -- name: move_due
-UPDATE message SET due = ?, expires = ? WHERE seq = ?;
+-- For a retry: `planned` keeps the due time that was asked for.
+UPDATE message SET planned = coalesce(planned, due), due = ?, expires = ? WHERE seq = ?;
 
 -- name: revive
-UPDATE message SET due = ?, attempt = 0 WHERE seq = ?;
+UPDATE message SET due = ?, attempt = 0, planned = NULL WHERE seq = ?;
 
 -- name: forgettable
 SELECT seq FROM aside WHERE queue = ? AND state = ? AND ended <= ?
@@ -254,39 +257,34 @@ ORDER BY ended, seq LIMIT ?;
 
 -- name: scan_all
 -- By id: an order that no change of a message changes.
-SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
-       m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
-WHERE m.queue = :queue AND m.id > :id AND m.due >= :after AND m.due < :before
-ORDER BY m.id LIMIT :limit;
+WHERE m.queue = :queue AND m.id > :id ORDER BY m.id LIMIT :limit;
 
 -- name: scan_group
-SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
-       m.failures, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
+SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
 FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
 WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
   AND m.due >= :after AND m.due < :before
 ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_pending
-SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
-       m.failures, p.state, NULL, NULL, NULL, p.rank, p.seq
+SELECT {message}, p.state, NULL, NULL, NULL, p.rank, p.seq
 FROM pending p CROSS JOIN message m ON m.seq = p.seq
 WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
-  AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
+  AND CASE p.state WHEN 0 THEN p.rank >> 8 ELSE p.rank & 4398046511103 END BETWEEN :after AND :before - 1
+  AND (:group IS NULL OR m."group" = :group)
 ORDER BY p.rank, p.seq LIMIT :limit;
 
 -- name: scan_leased
-SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
-       m.failures, 2, l.holder, l.until, NULL, l.until, l.seq
+SELECT {message}, 2, l.holder, l.until, NULL, l.until, l.seq
 FROM lease l CROSS JOIN message m ON m.seq = l.seq
 WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY l.until, l.seq LIMIT :limit;
 
 -- name: scan_aside
-SELECT m.id, m.data, m.due, m.priority, m.attempt, m.attempts, m.expires, m."group", m.headers,
-       m.failures, a.state, NULL, NULL, a.ended, a.ended, a.seq
+SELECT {message}, a.state, NULL, NULL, a.ended, a.ended, a.seq
 FROM aside a CROSS JOIN message m ON m.seq = a.seq
 WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)

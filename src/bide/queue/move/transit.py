@@ -5,16 +5,9 @@ import msgspec
 from bide.model.message import KEPT_FAILURES, Failure, Item, Message, remember
 
 __all__ = [
-    "as_copy",
-    "as_item",
-    "as_letter",
-    "as_taken",
-    "in_transit",
-    "is_marked",
-    "is_taken",
-    "mark",
+    "as_copy", "as_item", "as_letter", "as_taken", "in_transit", "is_marked", "is_taken", "mark",
     "same_letter",
-]
+]  # fmt: skip
 
 _TRANSIT = "in transit by bide move "
 

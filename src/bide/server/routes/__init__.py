@@ -6,13 +6,13 @@ from bide.server.routes.dead import DEAD
 from bide.server.routes.deliveries import DELIVERIES
 from bide.server.routes.events import EVENTS
 from bide.server.routes.messages import MESSAGES
+from bide.server.routes.monitoring import MONITORING
 from bide.server.routes.queues import QUEUES
-from bide.server.routes.service import SERVICE
 from bide.server.routes.subscriptions import SUBSCRIPTIONS
 
 __all__ = ["OPERATIONS"]
 
 OPERATIONS: tuple[Operation, ...] = (
-    *MESSAGES, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS, *BATCH, *EVENTS, *SERVICE,
+    *MESSAGES, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS, *BATCH, *EVENTS, *MONITORING,
 )  # fmt: skip
 """All of them, in the order in which they are described."""

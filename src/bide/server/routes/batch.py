@@ -1,5 +1,6 @@
 """The batch endpoint: the commands themselves on the wire, for bide's own `http://` engine."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,12 +9,14 @@ from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_COMMANDS
-from bide.model.message import Item
+from bide.model.message import WITHHELD, Item, Message
 from bide.model.replies import Claimed, Found, Names, Page, Reply
+from bide.observing.heartbeat import is_register
 from bide.server import validate
-from bide.server.access import Caller
+from bide.server.action_log import Act, count_of
 from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
+from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
 
 __all__ = ["BATCH"]
@@ -55,8 +58,10 @@ class About(msgspec.Struct):
     """What the store can do."""
     namespace: str | None
     """Whose queues the token is for."""
-    scopes: list[str]
+    rights: list[Right]
     """What the token allows."""
+    queues: list[str]
+    """Patterns of the queues that it allows this for."""
 
 
 _from_msgpack = msgspec.msgpack.Decoder(Batch).decode
@@ -72,7 +77,8 @@ async def batch(call: Call) -> Answer:
         given = await call.read(Batch)
     if len(given.commands) > MAX_COMMANDS:
         raise InvalidArgument(f"commands are {len(given.commands):,}; {MAX_COMMANDS:,} is the most")
-    commands = [_own(call, command) for command in given.commands]
+    call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
+    commands = [await _own(call, command) for command in given.commands]
     named = sum(command.weight for command in commands)
     if named > MOST_MESSAGES:
         raise InvalidArgument(
@@ -95,7 +101,18 @@ async def batch(call: Call) -> Answer:
             if isinstance(command, cmd.Reschedule):
                 moved = [Item(id, b"", at=command.at, delay=command.delay) for id in command.ids]
                 service.quotas.bound(call.caller, moved, service.clock.now())
-    replies = [_told(call.caller, reply) for reply in await service.batch(commands)]
+    answers = await service.batch(commands)
+    if service.admission.asks:
+        answers = [
+            await service.lease_secrets.signed(command.queue, reply)
+            if isinstance(reply, Claimed) else reply
+            for command, reply in zip(commands, answers, strict=True)
+        ]  # fmt: skip
+    replies = [_told(call, reply) for reply in answers]
+    for act, told in zip(call.acts, replies, strict=True):
+        act.messages = count_of(told)
+        if isinstance(told, Failed):
+            act.result = told.error
     content = Replies(replies, service.clock.now())
     if binary:
         return Answer(200, _to_msgpack(content), kind=MSGPACK)
@@ -104,43 +121,56 @@ async def batch(call: Call) -> Answer:
 
 async def _unpacked(call: Call) -> Batch:
     try:
-        return _from_msgpack(await call.bytes())
+        data = await call.bytes()
+        await call.service.large_bodies.turn(len(data))
+        return _from_msgpack(data)
     except msgspec.DecodeError as error:
         raise of_validation(error, Batch) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise Problem("malformed", f"The body cannot be read: {error}") from None
 
 
-def _own(call: Call, command: cmd.Command) -> cmd.Command:
+async def _own(call: Call, command: cmd.Command) -> cmd.Command:
     """Return a command as it is for the store, if the caller may give it."""
-    scope = validate.needs(command)
-    if not call.caller.may(scope):
-        raise Problem("forbidden", f"the token has no scope {scope!r}, which this command needs")
-    validate.check(command, call.caller, call.service.settings.max_body)
-    return msgspec.structs.replace(command, queue=call.caller.full(command.queue))
+    validate.check(command, call.caller)
+    for item in command.items if isinstance(command, cmd.Put) else ():
+        await call.service.large_bodies.turn(len(item.data))
+        validate.check_item(item, call.service.settings.max_body)
+    queue = call.caller.prefix(command.queue)
+    if leases := getattr(command, "leases", None):
+        leases = await call.service.settled_by(call.caller, queue, leases)
+        return msgspec.structs.replace(command, queue=queue, leases=leases)
+    return msgspec.structs.replace(command, queue=queue)
 
 
-def _told(caller: Caller, reply: Reply | BaseException) -> Reply | Failed:
-    """Return a reply as the caller is to see it: with the names that their queues have."""
+def _told(call: Call, reply: Reply | BaseException) -> Reply | Failed:
+    """Return a reply as the caller may see it, with the names that their queues have."""
+    caller = call.caller
     if isinstance(reply, BideError):
-        return Failed(type(reply).__name__, str(reply))
+        return Failed(type(reply).__name__, call.service.client_text.of(reply))
     if isinstance(reply, BaseException):
         raise reply
     if isinstance(reply, Names):
         return Names(own_names(caller, reply.names))
-    if caller.namespace is None:
-        return reply
-    if isinstance(reply, (Claimed, Found, Page)):
-        found: Any = [_renamed(caller, message) for message in reply.messages]
-        return msgspec.structs.replace(reply, messages=found)
+    if isinstance(reply, Claimed) and caller.namespace is not None:
+        return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages, {}))
+    if isinstance(reply, (Found, Page)):
+        hidden = {} if caller.may("bodies") else WITHHELD
+        if hidden or caller.namespace is not None:
+            return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages, hidden))
     return reply
 
 
-def _renamed(caller: Caller, message: Any) -> Any:
-    if message is None:
-        return None
-    own = message.queue[len(caller.namespace or "") + 1 :]
-    return msgspec.structs.replace(message, queue=own)
+def _shown(caller: Caller, messages: Sequence[Message | None], hidden: dict[str, Any]) -> Any:
+    """Return messages under the names that their queues have for the caller."""
+    skip = 0 if caller.namespace is None else len(caller.namespace) + 1
+    return [
+        None if one is None
+        else msgspec.structs.replace(
+            one, queue=one.queue[skip:], **({} if is_register(one.queue) else hidden)
+        )
+        for one in messages
+    ]  # fmt: skip
 
 
 async def about(call: Call) -> Answer:
@@ -150,15 +180,17 @@ async def about(call: Call) -> Answer:
     can = call.service.lane.capabilities
     by_caller = call.service.test_clock is not None
     mine = msgspec.structs.replace(can, caller_time=by_caller, resends=False, overlaps=False)
-    scopes = sorted(call.caller.scopes)
-    return Answer(200, About(f"bide {version('bide')}", mine, call.caller.namespace, scopes))
+    caller = call.caller
+    rights = [right for right in RIGHTS if caller.may(right)]
+    about = About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))
+    return Answer(200, about)
 
 
 BATCH = (
     Operation(
         "batch", "POST", "/v1/batch", "Carry out commands", "", batch, {200: Replies},
         takes=Batch, problems=(429, 501, 507), tag="batch",
-        description="Each command needs the scope of its own route. Speaks application/msgpack as "
+        description="Each command needs the right of its own route. Speaks application/msgpack as "
         f"well as {JSON}. Up to {MAX_COMMANDS:,} commands. The "
         "replies have a budget of 8 MiB together: a scan may answer with a cursor before its "
         "limit, a find with fewer messages than ids, a claim with none and `next` 0; ask again for "

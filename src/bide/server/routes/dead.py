@@ -26,7 +26,7 @@ async def list_dead(call: Call) -> Answer:
     query = call.query(DeadQuery)
     scan = Scan(call.arguments.queue, "dead", cursor=query.cursor, limit=query.limit)
     page = await call.service.ask(Page, scan)
-    found = [wire.shown(message, call.queue) for message in page.messages]
+    found = [call.shown(message) for message in page.messages]
     return Answer(200, wire.Messages(found, page.cursor))
 
 
@@ -37,7 +37,7 @@ async def revive(call: Call) -> Answer:
     if ids is None:
         page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
         ids = [message.id for message in page.messages]
-    command = call.arguments.revive(ids, asked.delay, call.service.clock.now())
+    command = call.arguments.revive(ids, asked.delay)
     return Answer(200, wire.OutcomesOut((await call.service.ask(Outcomes, command)).outcomes))
 
 

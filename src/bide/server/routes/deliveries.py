@@ -31,6 +31,7 @@ async def claim(call: Call) -> Answer:
                     call.receive,
                     call.service.claim(command, wait),
                     lambda reply: _give_back(call, command, reply),
+                    call.service.admission.until_refused(call.token),
                 )
         except Closed:  # the server stops, and whoever waits is to ask another one
             empty = wire.ClaimedOut([], call.service.clock.now())
@@ -38,7 +39,12 @@ async def claim(call: Call) -> Answer:
         if reply.messages:
             await _still_admitted(call, command, reply)
     call.service.handed_out(command, reply)
-    messages = [wire.shown(message, call.queue, reply.token) for message in reply.messages]
+    if call.service.admission.asks:
+        reply = await call.service.lease_secrets.signed(command.queue, reply)
+    messages = [
+        wire.shown(message, call.queue, Lease(message.id, reply.token, message.secret).text)
+        for message in reply.messages
+    ]
     following = None if reply.next is None else ceil(reply.next)
     return Answer(200, wire.ClaimedOut(messages, reply.now, following))
 
@@ -62,40 +68,44 @@ def _holder(call: Call) -> str:
 
 async def _give_back(call: Call, command: Claim, reply: Claimed) -> None:
     if reply.messages:
-        leases = [Lease(message.id, reply.token) for message in reply.messages]
+        leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
         await call.service.ask(Outcomes, call.arguments.release(leases))
 
 
 async def ack(call: Call) -> Answer:
     """Say that messages are done."""
     said = await call.read(wire.AckRequest)
-    return await _settle(call, call.arguments.ack(_leases(said.leases)), "acked")
+    leases = await _leases(call, said.leases)
+    return await _settle(call, call.arguments.ack(leases), "acked")
 
 
 async def retry(call: Call) -> Answer:
     """Give messages back, to be tried again later."""
     said = await call.read(wire.RetryRequest)
-    now = call.service.clock.now()
-    command = call.arguments.retry(_leases(said.leases), said.delay, said.reason, now)
+    leases = await _leases(call, said.leases)
+    command = call.arguments.retry(leases, said.delay, said.reason)
     return await _settle(call, command, "retried")
 
 
 async def extend(call: Call) -> Answer:
     """Hold messages for longer."""
     said = await call.read(wire.ExtendRequest)
-    return await _settle(call, call.arguments.extend(_leases(said.leases), said.lease), "extended")
+    leases = await _leases(call, said.leases)
+    return await _settle(call, call.arguments.extend(leases, said.lease), "extended")
 
 
 async def bury(call: Call) -> Answer:
     """Set messages aside as dead letters."""
     said = await call.read(wire.BuryRequest)
-    return await _settle(call, call.arguments.bury(_leases(said.leases), said.reason), "buried")
+    leases = await _leases(call, said.leases)
+    return await _settle(call, call.arguments.bury(leases, said.reason), "buried")
 
 
 async def release(call: Call) -> Answer:
     """Hand messages back untouched."""
     said = await call.read(wire.ReleaseRequest)
-    return await _settle(call, call.arguments.release(_leases(said.leases)), "released")
+    leases = await _leases(call, said.leases)
+    return await _settle(call, call.arguments.release(leases), "released")
 
 
 async def end_lease(call: Call) -> Answer:
@@ -110,8 +120,18 @@ async def end_lease(call: Call) -> Answer:
     raise Problem("conflict", f"{outcome}; there was no lease to end", outcomes=[outcome])
 
 
-def _leases(leases: Sequence[wire.LeaseOf]) -> list[Lease]:
-    return [Lease(check_name(lease.id), lease.token) for lease in leases]
+async def _leases(call: Call, given: Sequence[wire.LeaseOf]) -> list[Lease]:
+    leases = []
+    for one in given:
+        try:
+            leases.append(Lease.of(check_name(one.id), str(one.token)))
+        except ValueError:
+            raise Problem(
+                "invalid-argument",
+                f"token={one.token!r} is not a token; give it whole, as the claim gave it",
+                field="leases",
+            ) from None
+    return await call.service.settled_by(call.caller, call.full, leases)
 
 
 async def _settle(call: Call, command: object, verb: str) -> Answer:

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.commands import Count, Queues
-from bide.model.errors import BideError, Closed, StoreError
+from bide.model.errors import Closed, StoreError
 from bide.model.moments import milliseconds
 from bide.model.replies import Counts, Names
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
-from bide.observing.sample import Lateness, Sample, look
+from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem, as_json, of_bide
@@ -101,13 +101,20 @@ async def events(call: Call) -> Answer | None:
     every = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not every:
         raise Problem("invalid-argument", "workers are told as often as counts", field="counts")
-    if every and not call.caller.may("read"):
-        raise Problem("forbidden", "the token has no scope 'read', which counts need; ask for 0")
+    if every:
+        call.caller.need("read")
     with call.counted(call.service.streams):
         await call.begin_stream(KIND)
         stream = _Stream(call, every, query)
         try:
-            await unless_gone(call.receive, stream.run(), _nothing)
+            await unless_gone(
+                call.receive,
+                stream.run(),
+                _nothing,
+                call.service.admission.until_refused(call.token),
+            )
+        except Problem as problem:
+            await stream.refuse(problem)
         except Gone:
             if not stream.ended:  # who has read all of it is gone as well
                 raise
@@ -134,19 +141,14 @@ class _Stream:
     async def run(self) -> None:
         """Tell it until the server stops."""
         service, clock = self._call.service, asyncio.get_running_loop().time
-        listener = await service.hub.enter()
+        listener = await service.events.enter()
         look = clock() if self._every else float("inf")
-        checked = clock()
         news = asyncio.ensure_future(listener.news.wait())
         ending = asyncio.ensure_future(service.stopping.wait())
         try:
             await self._send(": bide\n\n")
             while not service.stopping.is_set():
                 now = clock()
-                if now >= checked + ALIVE or now >= look:
-                    if not await self._admitted():
-                        break
-                    checked = now
                 if now >= look:
                     await self._look_or_tell()
                     look = clock() + self._every
@@ -166,18 +168,12 @@ class _Stream:
             for task in (news, ending):
                 task.cancel()
             await asyncio.gather(news, ending, return_exceptions=True)
-            service.hub.leave(listener)
+            service.events.leave(listener)
 
-    async def _admitted(self) -> bool:
-        """Tell whether the token still is good; say what is wrong with it if not."""
-        try:
-            await self._call.service.admission.caller(self._call.token)
-            return True
-        except BideError:
-            return True  # what is wrong with the store is told when it is looked at
-        except Problem as problem:
-            await self._tell(problem)
-            return False
+    async def refuse(self, problem: Problem) -> None:
+        """Tell the client that its token is no longer valid, and end the stream."""
+        await self._tell(problem)
+        await self._call.send({"type": "http.response.body", "body": b""})
 
     async def _look_or_tell(self) -> None:
         try:
@@ -185,7 +181,7 @@ class _Stream:
         except Closed:
             return  # the server stops, and with it this stream
         except StoreError as error:
-            await self._tell(of_bide(error))
+            await self._tell(of_bide(error, self._call.service.client_text.of(error)))
 
     async def _tell(self, problem: Problem) -> None:
         await self._send(f"event: problem\ndata: {as_json(problem)[1].decode()}\n\n")
@@ -245,7 +241,7 @@ class _Stream:
             if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
         ]  # fmt: skip
         present = service.claimers.listed()
-        steps = look(queues, registers, now / 1000, now, self._own, present)
+        steps = take_sample(queues, registers, now / 1000, now, self._own, present)
         reply: Any = None
         while True:
             try:
@@ -292,7 +288,7 @@ EVENTS = (
         "`wake_in` milliseconds); `counts` (`queue`, `counts`) and, if asked for, `workers` (who "
         "works on the queues, how many messages each holds, and the lateness of the last minute); "
         "`subscription` (what has become of one, whichever server pushes it: its `state`, as when "
-        "its circuit opens, and why), which need the scope `read`; `tick`, once all of these were "
+        "its circuit opens, and why), which need the right `read`; `tick`, once all of these were "
         "told that have changed; and `problem`, a problem document, when the store is away or the "
         "token is good no longer.",
     ),

@@ -13,10 +13,11 @@ from bide.model.limits import MAX_HTTP_PAGE
 from bide.model.message import Item, Message, Name, NewMessage, State, version_of
 from bide.model.options import options_of
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
-from bide.queue.answers import stored
+from bide.queue.results import must_be_new
 from bide.server import wire
 from bide.server.conditions import chosen, is_named, tag_of
-from bide.server.operation import JSON, Answer, Call, Operation
+from bide.server.large_bodies import ESCAPED, LARGE
+from bide.server.operation import JSON, Answer, Call, Operation, decode
 from bide.server.problem import Problem
 
 __all__ = ["MESSAGES"]
@@ -61,7 +62,7 @@ async def put_one(call: Call) -> Answer:
     """Store one message under an id that is made up, or the one that it names."""
     item, on_conflict = await _item(call, None)
     outcome = await _put(call, [item], on_conflict)
-    return _stored(call, stored(outcome[0], on_conflict), item)
+    return _stored(call, on_conflict, outcome[0], item)
 
 
 async def put_named(call: Call) -> Answer:
@@ -75,7 +76,7 @@ async def put_named(call: Call) -> Answer:
     (outcome,) = await _put(call, [item], on_conflict)
     if fresh and not outcome.done:
         raise Problem("precondition-failed", f"{outcome}; nothing was stored", outcomes=[outcome])
-    return _stored(call, stored(outcome, on_conflict), item)
+    return _stored(call, on_conflict, outcome, item)
 
 
 async def _edit(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
@@ -96,7 +97,7 @@ async def _edit(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
 async def put_many(call: Call) -> Answer:
     """Store several messages in one transaction."""
     many = await call.read(wire.PutMany)
-    items = [_to_item(call, given, f"messages[{n}]") for n, given in enumerate(many.messages)]
+    items = [await _to_item(call, one, f"messages[{n}]") for n, one in enumerate(many.messages)]
     return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
 
 
@@ -106,7 +107,7 @@ async def get(call: Call) -> Answer:
     tag = tag_of(message.version)
     if is_named(call.header("if-none-match"), tag):
         return Answer(304, b"", {"etag": tag})
-    return Answer(200, wire.shown(message, call.queue), {"etag": tag})
+    return Answer(200, call.shown(message), {"etag": tag})
 
 
 async def get_body(call: Call) -> Answer:
@@ -129,7 +130,7 @@ async def list_messages(call: Call) -> Answer:
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     scan = call.arguments.scan(query.state, query.group, after, before, query.limit)
     page = await call.service.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
-    found = [wire.shown(message, call.queue) for message in page.messages]
+    found = [call.shown(message) for message in page.messages]
     return Answer(200, wire.Messages(found, page.cursor))
 
 
@@ -137,7 +138,7 @@ async def reschedule(call: Call) -> Answer:
     """Move a message that nobody holds to another moment."""
     changed = await call.read(wire.Changed)
     id, at = check_name(call.part("id")), wire.moment(changed.at, "at")
-    command = call.arguments.reschedule([id], changed.delay, at, None, call.service.clock.now())
+    command = call.arguments.reschedule([id], changed.delay, at, None)
     seen, command = await _only_if(call, command)
     if call.service.quotas.any:  # a message may not be put far ahead by way of a second moment
         moved = Item(id, b"", at=command.at, delay=command.delay)
@@ -194,7 +195,7 @@ async def _item(call: Call, id: str | None) -> tuple[Item, str]:
         del options["on_conflict"]
         kind = {HEADER_TYPE: call.header("content-type") or ""}
         given = wire.Given(raw=data, id=id, headers=kind, **options)
-    return _to_item(call, given), query.on_conflict
+    return await _to_item(call, given), query.on_conflict
 
 
 _NOTHING_SAID = PutQuery()
@@ -216,10 +217,11 @@ def _add(given: wire.Given, query: PutQuery) -> None:
         setattr(given, name, value)
 
 
-def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
+async def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
     """Return a message of a request as the store takes it; errors tell its place."""
-    if (given.body is UNSET) == (given.raw is UNSET):
-        told = "both are" if given.body is not UNSET else "neither is"
+    text = bytes(given.body)
+    if (not text) == (given.raw is UNSET):
+        told = "both are" if text else "neither is"
         raise Problem(
             "invalid-argument",
             f"a message has a body (JSON) or bytes (base64), and {told} given",
@@ -227,22 +229,40 @@ def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
         )
     try:
         message = NewMessage(
-            given.raw if given.body is UNSET else given.body, delay=given.delay,
+            await _body(call, text) if text else given.raw, delay=given.delay,
             at=wire.moment(given.at, "at"), expires=given.expires, headers=given.headers,
             **options_of(given),
         )  # fmt: skip
         id = new_id() if given.id is None else check_name(given.id)
-        return call.arguments.item(message, id, call.service.clock.now(), decoded=True)
+        return call.arguments.item(message, id, decoded=True)
     except InvalidArgument as error:
         if not place:
             raise
         raise Problem("invalid-argument", f"{place}: {error}", field=place) from None
 
 
+async def _body(call: Call, text: bytes) -> Any:
+    """Decode the body of a message, not more of them at a time than memory and others can bear."""
+    most = call.service.settings.max_body
+    if len(text) > ESCAPED * most:
+        raise InvalidArgument(
+            f"body takes {len(text):,} bytes, the limit is {most:,}; store it elsewhere and put a "
+            "reference"
+        )
+    if len(text) <= LARGE:
+        return decode(text, Any)
+    await call.service.large_bodies.turn(len(text))
+    body = decode(text, Any)
+    await call.service.large_bodies.turn(len(text))  # encoding takes as long
+    return body
+
+
 async def _put(
     call: Call, items: list[Item], on_conflict: str, version: str | None = None
 ) -> list[Outcome]:
     service = call.service
+    if on_conflict == "replace":
+        call.caller.need("change")
     if service.quotas.any:
         await service.quotas.admit(call.caller, items, service.clock.now())
     policy: Any = "replace" if on_conflict == "replace" else "keep"
@@ -250,7 +270,9 @@ async def _put(
     return (await service.ask(Outcomes, command)).outcomes
 
 
-def _stored(call: Call, outcome: Outcome, item: Item) -> Answer:
+def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answer:
+    if on_conflict == "raise":
+        must_be_new(outcome)
     messages = f"/v1/queues/{call.named['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
     if outcome.done and outcome.due is not None:
@@ -302,7 +324,7 @@ _IF_MATCH = {
 
 MESSAGES = (
     Operation(
-        "putNamed", "PUT", _ONE, "Store a message under an id of your own", "produce", put_named,
+        "putNamed", "PUT", _ONE, "Store a message under an id of your own", "put", put_named,
         {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
         headers={
             "if-none-match": "*: only if there is no message of this id.",
@@ -315,12 +337,12 @@ MESSAGES = (
         "then stand in the query.",
     ),
     Operation(
-        "put", "POST", f"{_QUEUE}/messages", "Store a message", "produce", put_one,
+        "put", "POST", f"{_QUEUE}/messages", "Store a message", "put", put_one,
         {200: Outcome, 201: Outcome}, takes=wire.Given, takes_bytes=True, query=PutQuery,
         problems=(409, 415, 429, 507),
     ),
     Operation(
-        "putMany", "POST", f"{_QUEUE}/put", "Store many messages at once", "produce", put_many,
+        "putMany", "POST", f"{_QUEUE}/put", "Store many messages at once", "put", put_many,
         {200: wire.OutcomesOut}, takes=wire.PutMany, problems=(429, 507),
         description="All are stored in one transaction, or none.",
     ),
@@ -330,17 +352,17 @@ MESSAGES = (
         headers={"if-none-match": "The etag that you have."},
     ),
     Operation(
-        "reschedule", "PATCH", _ONE, "Move a message to another moment", "produce", reschedule,
+        "reschedule", "PATCH", _ONE, "Move a message to another moment", "change", reschedule,
         {200: Outcome}, takes=wire.Changed, headers=_IF_MATCH, problems=(404, 409, 412, 429, 507),
     ),
     Operation(
-        "cancel", "DELETE", _ONE, "Take a message back", "produce", cancel, {200: Outcome},
+        "cancel", "DELETE", _ONE, "Take a message back", "change", cancel, {200: Outcome},
         headers=_IF_MATCH, problems=(404, 409, 412),
         description="Final when it answers 200. 409 tells who holds the message, or that it is "
         "done already.",
     ),
     Operation(
-        "getBody", "GET", f"{_ONE}/body", "Look at a message's body alone", "read", get_body,
+        "getBody", "GET", f"{_ONE}/body", "Look at a message's body alone", "bodies", get_body,
         {200: bytes, 304: None}, problems=(404,), kind="*/*",
         headers={"if-none-match": "The etag that you have."},
     ),
@@ -350,7 +372,7 @@ MESSAGES = (
     ),
     Operation(
         "cancelWhere", "DELETE", f"{_QUEUE}/messages", "Take back a group or a range of time",
-        "produce", cancel_where, {200: wire.AffectedOut}, query=CancelQuery,
+        "change", cancel_where, {200: wire.AffectedOut}, query=CancelQuery,
         description="Up to 1,000 at a time; repeat while `more` is true.",
     ),
 )  # fmt: skip

@@ -5,12 +5,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bide.model.commands import Configure, Count
+from bide.model.commands import Configure, Count, Delete
 from bide.model.moments import milliseconds
-from bide.model.replies import Affected, Counts, Forecasted, Settings
-from bide.queue.answers import Audit
+from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
+from bide.queue.results import Audit, deleted
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
+from bide.server.problem import Problem
 
 __all__ = ["QUEUES"]
 
@@ -129,6 +130,14 @@ async def purge(call: Call) -> Answer:
     return Answer(200, wire.AffectedOut(found.count, found.more))
 
 
+async def delete(call: Call) -> Answer:
+    """Delete an empty queue."""
+    reply = await call.service.ask(Deleted, Delete(call.arguments.queue))
+    if not deleted(call.queue, reply):
+        raise Problem("not-found", f"there is no queue {call.queue!r}")
+    return Answer(204)
+
+
 _QUEUE = "/v1/queues/{queue}"
 
 QUEUES = (
@@ -159,6 +168,11 @@ QUEUES = (
         "purge", "POST", f"{_QUEUE}/purge", "Delete messages of a state", "admin", purge,
         {200: wire.AffectedOut}, takes=wire.PurgeRequest, tag="queues",
         description="Up to 1,000 at a time; repeat while `more` is true.",
+    ),
+    Operation(
+        "deleteQueue", "DELETE", _QUEUE, "Delete an empty queue", "admin", delete,
+        {204: None}, problems=(404, 409), tag="queues",
+        description="With its settings and counters. A later put makes it again.",
     ),
     Operation(
         "forecast", "GET", f"{_QUEUE}/forecast", "Tell how many messages fall due when", "read",

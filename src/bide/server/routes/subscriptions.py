@@ -40,13 +40,14 @@ async def list_subscriptions(call: Call) -> Answer:
         _told(call, one, circuits.get(one.key, Circuit()), deliveries=deliveries.get(one.key))
         for one in found
         if one.known_as(call.caller.namespace) is not None
+        and call.caller.own(one.source) is not None
     ]
     return Answer(200, Subscriptions(told))
 
 
 async def put(call: Call) -> Answer:
     """Make a subscription, or put this one in the place of the one of its name."""
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     given = await call.read(SubscriptionIn)
     fields = _checked(call, namespace, given.fields())
     new = Subscription(name=name, namespace=namespace, **fields)
@@ -66,7 +67,7 @@ async def get(call: Call) -> Answer:
 
 async def change(call: Call) -> Answer:
     """Change what is given about a subscription, and leave the rest."""
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     asked = await call.read(SubscriptionChange)
     fields = _checked(call, namespace, asked.fields())
     if "concurrency" in fields:
@@ -77,7 +78,7 @@ async def change(call: Call) -> Answer:
 
 async def delete(call: Call) -> Answer:
     """Delete a subscription. Its messages stay in the queue."""
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     work = call.service.pushing.records.delete(namespace, name, _tag(call))
     if not await _unless_overtaken(work):
         raise _unknown(name)
@@ -87,7 +88,7 @@ async def delete(call: Call) -> Answer:
 
 async def pause(call: Call) -> Answer:
     """Send nothing more; the messages wait."""
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     reason = (await call.read(PauseRequest)).reason
     work = call.service.pushing.records.pause(namespace, name, reason, _tag(call))
     return await _changed(call, work)
@@ -95,7 +96,7 @@ async def pause(call: Call) -> Answer:
 
 async def resume(call: Call) -> Answer:
     """Send again, at once, also if the receiver was left alone because it failed."""
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     await call.read(wire.Empty)
     work = call.service.pushing.records.resume(namespace, name, _tag(call))
     return await _changed(call, work)
@@ -103,7 +104,7 @@ async def resume(call: Call) -> Answer:
 
 async def rotate(call: Call) -> Answer:
     """Sign with a new secret."""
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     asked = await call.read(RotateRequest)
     overlap = milliseconds(wire.span(asked.overlap), "overlap")
     records = call.service.pushing.records
@@ -141,13 +142,14 @@ async def _nothing(result: Any) -> None:
     pass
 
 
-def _identity(call: Call) -> tuple[str | None, str]:
+async def _identity(call: Call) -> tuple[str | None, str]:
     """Return the namespace and the name of the subscription that a request is about.
 
-    Who has no namespace names those of all: shop/hooks.
+    A caller without a namespace names it with its own: shop/hooks.
 
     Raises:
         Problem: there can be none of this name.
+        AccessDenied: its queue is none of the caller's.
     """
     mine, given = call.caller.namespace, call.part("name")
     namespace, slash, name = given.rpartition("/") if mine is None else (mine, "", given)
@@ -162,6 +164,10 @@ def _identity(call: Call) -> tuple[str | None, str]:
             f"name={given!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first",
             field="name",
         ) from None
+    if not call.caller.of_all_queues:
+        known = await call.service.pushing.records.get(namespace or None, name)
+        if known is not None:
+            call.caller.full(known.source if mine is None else known.queue)
     return namespace or None, name
 
 
@@ -172,6 +178,8 @@ def _checked(call: Call, namespace: str | None, fields: dict[str, Any]) -> dict[
         Problem: the queue is of another namespace.
         InvalidArgument: the URL leads to where this server does not send.
     """
+    if "queue" in fields:
+        call.caller.full(fields["queue"])
     if call.caller.namespace is None and namespace is not None and "queue" in fields:
         its, _, queue = fields["queue"].rpartition("/")
         if its != namespace:
@@ -220,7 +228,7 @@ async def _unless_overtaken(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _known(call: Call) -> Subscription:
-    namespace, name = _identity(call)
+    namespace, name = await _identity(call)
     found = await call.service.pushing.records.get(namespace, name)
     if found is None:
         raise _unknown(name)
@@ -236,7 +244,7 @@ def _unknown(name: str) -> Problem:
 async def _changed(call: Call, work: Coroutine[Any, Any, Subscription | None]) -> Answer:
     kept = await _unless_overtaken(work)
     if kept is None:
-        raise _unknown(_identity(call)[1])
+        raise _unknown(call.part("name"))
     return await _answer(call, kept)
 
 

@@ -1,7 +1,7 @@
-"""Addresses: to which a subscription may connect. Looked at when the socket is made.
+"""The addresses that push may connect to, checked when the socket is made.
 
-A host's name may lead to a private address, today or at the next look-up (DNS rebinding). So not
-the name is judged but the address that is about to be connected to.
+The name of a host may resolve to a private address, now or at the next look-up (DNS rebinding). So
+the check is on the address of each connection, not on the name.
 """
 
 import ipaddress
@@ -33,36 +33,36 @@ _NOT_PUBLIC_6 = tuple(
 )  # fmt: skip
 
 
-SERVERS = "whoever runs the server may allow its network (--allow-network)"
-"""What mends it where a server sends."""
+SERVERS = "the operator of the server may allow its network (--allow-network)"
+"""The fix where a server sends."""
 
 
 class NotPublic(OSError):
-    """The address is not to be connected to.
+    """Push may not connect to the address.
 
     Args:
-        mend: what mends it.
+        fix: what the user can do.
     """
 
-    def __init__(self, mend: str = SERVERS) -> None:
-        # The same words for a name that is unknown: else a stranger could find out which names
-        # exist in the network of the server.
-        super().__init__(f"the host is unknown or its address is not public; {mend}")
+    def __init__(self, fix: str = SERVERS) -> None:
+        # The same text for an unknown name: else a stranger could find out which names exist in the
+        # network of the server.
+        super().__init__(f"the host is unknown or its address is not public; {fix}")
 
 
 def _refusal(url: str) -> InvalidArgument:
     return InvalidArgument(
         f"url names {urlsplit(url).hostname}, which is not public; name a public host, or have "
-        "whoever runs the server allow its network (--allow-network, push_networks)"
+        "the operator of the server allow its network (--allow-network, push_networks)"
     )
 
 
 class Gate:
-    """Lets connections through to public addresses, and to networks that are allowed.
+    """Allows connections to public addresses, and to allowed networks.
 
     Args:
-        allowed: networks that may be reached though they are not public, such as "10.1.0.0/16".
-        mend: what mends it that an address is not among them.
+        allowed: networks that are allowed though they are not public, such as "10.1.0.0/16".
+        fix: what the user can do about a refused address, for the error.
 
     Example:
         >>> gate = Gate(["10.1.0.0/16"])
@@ -70,22 +70,22 @@ class Gate:
         (True, False, False)
     """
 
-    def __init__(self, allowed: Iterable[str] = (), mend: str = SERVERS) -> None:
-        self._mend = mend
+    def __init__(self, allowed: Iterable[str] = (), fix: str = SERVERS) -> None:
+        self._fix = fix
         self._allowed: list[_Network] = [ipaddress.ip_network(network) for network in allowed]
 
     def lets(self, address: str) -> bool:
-        """Tell whether an address may be connected to."""
+        """Tell whether push may connect to an address."""
         found = _inner(ipaddress.ip_address(address.partition("%")[0]))
         return _is_public(found) or any(
             found.version == network.version and found in network for network in self._allowed
         )
 
     def check(self, url: str) -> None:
-        """Look at the host of a URL as far as that can be judged before anybody connects.
+        """Check the host of a URL as far as that is possible before a connection.
 
         Raises:
-            InvalidArgument: it is an address, or this machine, and not to be connected to.
+            InvalidArgument: it is an address, or this machine, that is not allowed.
         """
         host = urlsplit(url).hostname or ""
         if host == "localhost" or host.endswith(".localhost"):
@@ -95,7 +95,7 @@ class Gate:
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
-            return  # a name: what it leads to is judged at each connection
+            return  # a name: its addresses are checked at each connection
         if not self.lets(str(address)):
             raise _refusal(url)
 
@@ -103,19 +103,19 @@ class Gate:
         """Return a socket for connecting to an address.
 
         Raises:
-            NotPublic: the address may not be connected to.
+            NotPublic: the address is not allowed.
         """
         if not self.lets(address):
             raise self.refusal()
         return socket.socket(family, socket.SOCK_STREAM)
 
     def refusal(self) -> NotPublic:
-        """Return the error for an address that may not be connected to, or that is unknown."""
-        return NotPublic(self._mend)
+        """Return the error for an address that is not allowed, or a host that is unknown."""
+        return NotPublic(self._fix)
 
 
 def _inner(address: _Address) -> _Address:
-    """Return the IPv4 address that an IPv6 address leads to, if it does."""
+    """Return the IPv4 address inside an IPv6 address, if there is one."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -127,7 +127,7 @@ def _inner(address: _Address) -> _Address:
 
 
 def _is_public(address: _Address) -> bool:
-    # Told out here, and not by `is_global`, which knows more or less from version to version.
+    # Not by `is_global`, which differs between versions of Python.
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     return address in _UNICAST and not any(address in network for network in _NOT_PUBLIC_6)

@@ -1,4 +1,4 @@
-"""What a receiver answered, and what that means for the message. Nothing here waits or sends."""
+"""The answer of a receiver, and the outcome of the message. Nothing here waits or sends."""
 
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -11,45 +11,45 @@ from bide.model.message import Message
 __all__ = ["Answer", "Failed", "retry_after", "verdict"]
 
 LONGEST_RETRY_AFTER = 3_600_000
-"""How long a receiver may ask to be left alone, in milliseconds."""
+"""The longest Retry-After that is respected, in milliseconds."""
 
 AWAY = frozenset({429, 502, 503, 504})
-"""Statuses that say nothing about the message: the receiver is busy, or behind a proxy and away."""
+"""Statuses of a receiver that is busy or away; they say nothing about the message."""
 
 
 class Answer(NamedTuple):
-    """What came of one request."""
+    """The result of one request."""
 
     status: int | None
-    """`None`: nothing that could be read came back."""
+    """`None`: there was no valid answer."""
     text: str
-    """What happened, with the first part of the answer; never a secret."""
+    """The status and the first part of the answer, without secrets."""
     again: int | None = None
-    """For how many milliseconds the receiver asks to be left alone."""
+    """The milliseconds of Retry-After, if the receiver sent it."""
 
     @property
     def good(self) -> bool:
-        """Whether the receiver has taken the message."""
+        """Whether the receiver accepted the message."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver says that it wants nothing any more."""
+        """Whether the receiver wants no more messages (410)."""
         return self.status == HTTPStatus.GONE
 
     @property
     def away(self) -> bool:
-        """Whether it says nothing about the message: another one would have fared the same."""
+        """Whether the failure says nothing about the message: any message would have failed."""
         return self.status is None or self.status in AWAY
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure of the receiver; "too many requests" comes of its health."""
+        """Whether it counts as a failure of the receiver; 429 shows that it is alive."""
         return not self.good and self.status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 class Failed(Exception):
-    """A request has not brought its message home."""
+    """The receiver did not accept a message."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.text)
@@ -59,15 +59,15 @@ class Failed(Exception):
 def verdict(
     message: Message, answer: Answer, backoff: Backoff, chance: float, *, is_open: bool
 ) -> Verdict:
-    """Return what becomes of a message.
+    """Return how to settle a message.
 
     Args:
         message: as it was claimed; its attempt and attempts count.
-        answer: what came of sending it.
+        answer: the result of the request.
         backoff: of the subscription.
         chance: 0 to 1, for the jitter.
-        is_open: whether the circuit is open, by this failure or before. Then a message is not to
-            blame for a receiver that is away, and keeps its attempt.
+        is_open: whether the circuit is open, by this failure or before. Then a message that met a
+            receiver that is away keeps its attempt.
     """
     if answer.good:
         return ACK
@@ -80,11 +80,11 @@ def verdict(
 
 
 def retry_after(value: str | None, now: int) -> int | None:
-    """Return what the header Retry-After asks for, in milliseconds; `None` if it is none.
+    """Return the duration of a Retry-After header in milliseconds; `None` if it is not valid.
 
     Args:
-        value: seconds, or a date as HTTP writes it.
-        now: the moment, in Unix milliseconds.
+        value: seconds, or a date of HTTP.
+        now: the time in Unix milliseconds.
 
     Example:
         >>> retry_after("120", 0), retry_after("Thu, 01 Jan 1970 00:00:10 GMT", 4_000)

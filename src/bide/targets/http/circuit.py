@@ -1,6 +1,6 @@
-"""A circuit breaker: a receiver that is dead is left alone, and probed now and then.
+"""A circuit breaker: it stops sending to a failing receiver, and probes it now and then.
 
-Pure: whoever asks brings the time. (M. Nygard, "Release It!", 2007, chapter 5.)
+Pure: callers pass the time. (M. Nygard, "Release It!", 2007, chapter 5.)
 """
 
 from typing import Literal
@@ -12,11 +12,11 @@ __all__ = ["Circuit", "State"]
 State = Literal["closed", "open", "half-open"]
 
 CEILING = 600_000
-"""The longest pause between two probes, in milliseconds."""
+"""The longest time between two probes, in milliseconds."""
 
 
 class Circuit(msgspec.Struct, omit_defaults=True):
-    """How it stands with one receiver. Moments are Unix milliseconds.
+    """The state of one receiver. Times are Unix milliseconds.
 
     Example:
         >>> circuit = Circuit()
@@ -27,32 +27,32 @@ class Circuit(msgspec.Struct, omit_defaults=True):
     """
 
     failures: int = 0
-    """How many requests have failed in a row."""
+    """How many requests failed in a row."""
     since: int | None = None
-    """Since when it is open."""
+    """When it was opened; `None`: it is closed."""
     until: int = 0
-    """While it is open: when one message is sent to see whether the receiver is back."""
+    """While it is open: the time of the next probe, one message."""
     pause: int = 0
-    """How long it is left alone this time."""
+    """How long it stays open this time, in milliseconds."""
     error: str = ""
-    """What the last failure was."""
+    """The last failure."""
     changed: int = 0
-    """When it was opened, probed in vain, or closed."""
+    """When it was opened or closed, or a probe failed."""
     receiver: str = ""
-    """Whose it is, as `Subscription.receiver` tells; empty: of whichever there is."""
+    """The `Subscription.receiver` that it is about; empty: of any."""
 
     def at(self, receiver: str) -> "Circuit":
-        """Return it if it is of a receiver; one of another receiver says nothing: a new one."""
+        """Return it if it is about this receiver, else a new circuit."""
         return self if self.receiver in ("", receiver) else Circuit()
 
     def state(self, now: int) -> State:
-        """Tell whether everything, nothing, or one message at a time may be sent."""
+        """Return the state: closed sends all, open sends nothing, half-open sends one message."""
         if self.since is None:
             return "closed"
         return "open" if now < self.until else "half-open"
 
     def succeeded(self, now: int) -> bool:
-        """Note a success; return whether that closes it."""
+        """Count a success; return whether it closes the circuit."""
         self.failures = 0
         if self.since is None:
             return False
@@ -60,13 +60,13 @@ class Circuit(msgspec.Struct, omit_defaults=True):
         return True
 
     def failed(self, error: str, now: int, *, most: int, pause: int) -> bool:
-        """Note a failure; return whether it opens it, or was a probe in vain.
+        """Count a failure; return whether it opens the circuit, or was a failed probe.
 
         Args:
-            error: what it was.
-            now: the moment.
-            most: how many failures in a row are borne.
-            pause: how long the receiver is left alone the first time.
+            error: the failure.
+            now: the time.
+            most: how many failures in a row open the circuit.
+            pause: how long it stays open the first time.
         """
         self.failures += 1
         self.error = error

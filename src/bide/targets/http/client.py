@@ -1,4 +1,4 @@
-"""Send POST requests over kept connections, with a limit on everything that a receiver decides.
+"""Send POST requests over kept connections, with a limit on everything that a receiver controls.
 
 A receiver may be hostile: it may answer without end, in pieces of one byte, or not at all. So the
 client bounds the size of an answer's head, the number of interim answers, the part of the body
@@ -42,7 +42,7 @@ TRY = 3.0
 """Seconds for connecting to one address of a host that has others."""
 
 SHARE = 4
-"""Push takes one in so many of the file descriptors of its process at most."""
+"""Push uses at most a quarter of the file descriptors of its process."""
 
 MAX_CONNECTIONS = 4_096
 

@@ -1,4 +1,4 @@
-"""What has come of the requests of a subscription, in numbers that add up over servers."""
+"""The answers to the requests of a subscription, in numbers that add up over servers."""
 
 from typing import Literal, get_args
 
@@ -9,13 +9,13 @@ from bide.targets.http.answer import Answer
 __all__ = ["CLASSES", "Class", "Deliveries", "class_of"]
 
 Class = Literal["2xx", "3xx", "4xx", "5xx", "none"]
-"""How an answer begins; "none": nothing that could be read came back."""
+"""The class of an answer's status; "none": there was no valid answer."""
 
 CLASSES: tuple[Class, ...] = get_args(Class)
 
 
 class Deliveries(msgspec.Struct, omit_defaults=True):
-    """Requests since the servers that are there began. Moments are Unix milliseconds.
+    """The requests since the running servers started. Times are Unix milliseconds.
 
     Example:
         >>> deliveries = Deliveries()
@@ -25,18 +25,18 @@ class Deliveries(msgspec.Struct, omit_defaults=True):
     """
 
     answers: dict[Class, int] = {}
-    """How many requests were answered how."""
+    """The number of requests by class of the answer."""
     running: int = 0
-    """How many are under way."""
+    """How many requests are running."""
     taken_at: int = 0
-    """When the receiver last took a message."""
+    """When the receiver last accepted a message."""
     failed_at: int = 0
     """When a request last failed."""
     error: str = ""
-    """What went wrong then."""
+    """The error of that request."""
 
     def note(self, answer: Answer, now: int) -> None:
-        """Count what came of a request."""
+        """Count an answer."""
         found = class_of(answer)
         self.answers[found] = self.answers.get(found, 0) + 1
         if answer.good:
@@ -45,7 +45,7 @@ class Deliveries(msgspec.Struct, omit_defaults=True):
             self.failed_at, self.error = now, answer.text
 
     def plus(self, other: "Deliveries") -> "Deliveries":
-        """Return both together."""
+        """Return the sum of both."""
         names = self.answers | other.answers
         last = max((self, other), key=lambda one: one.failed_at)
         return Deliveries(
@@ -57,11 +57,11 @@ class Deliveries(msgspec.Struct, omit_defaults=True):
         )
 
     def ceased(self) -> "Deliveries":
-        """Return what stays true once the process has ended."""
+        """Return the figures without what is running, once the process has ended."""
         return msgspec.structs.replace(self, running=0)
 
 
 def class_of(answer: Answer) -> Class:
-    """Return how an answer begins; what is below 200 or above 599 is none."""
+    """Return the class of an answer; a status below 200 or above 599 is "none"."""
     status = answer.status or 0
     return CLASSES[status // 100 - 2] if 200 <= status < 600 else "none"

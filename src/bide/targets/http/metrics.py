@@ -1,4 +1,4 @@
-"""What Prometheus reads of push: what was sent, how late, and how receivers fare."""
+"""The Prometheus metrics of push: deliveries, lateness, answers and circuits."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
@@ -8,7 +8,7 @@ from bide.targets.http.circuit import State
 from bide.targets.http.deliveries import CLASSES, Deliveries
 from bide.targets.http.push_stats import PushStats
 from bide.targets.http.survey import Known
-from bide.targets.rabbitmq.intake_stats import intake_metrics
+from bide.targets.intake_stats import intake_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -22,9 +22,9 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iter
     """Yield the metrics of subscriptions.
 
     Args:
-        known: the subscriptions, by the names that they have for whoever asks.
-        sent: what was sent to them, and to others.
-        now: the moment, in Unix milliseconds.
+        known: the subscriptions, by the names that the reader knows them by.
+        sent: the figures of these and other subscriptions.
+        now: the time in Unix milliseconds.
     """
     from prometheus_client.core import (
         CounterMetricFamily,

@@ -1,17 +1,17 @@
-"""A pace: how many requests may begin a second. A bucket that fills at the rate."""
+"""A rate limit: a token bucket of the requests that may start."""
 
 __all__ = ["Pace"]
 
 SAVED = 0.1
-"""For how many seconds what was not used is saved up: no second has more than a tenth too many."""
+"""Seconds for which unused requests are saved: no second has more than a tenth too many."""
 
 
 class Pace:
-    """Tells how many may begin now. Moments are seconds of the monotonic clock.
+    """Limits how many requests start in a second. Times are seconds of the monotonic clock.
 
     Args:
-        rate: how many a second; `None`: as many as you like.
-        now: the moment at which it begins.
+        rate: requests per second; `None`: no limit.
+        now: the time of the start.
 
     Example:
         >>> pace = Pace(20, 0.0)
@@ -25,7 +25,7 @@ class Pace:
         self._there = 0.0 if rate is None else _full(rate)
 
     def set(self, rate: float | None, now: float) -> None:
-        """Go on at another rate; what was saved up is kept, as far as the new one holds it."""
+        """Change the rate; saved requests are kept up to the new maximum."""
         self._fill(now)
         if self.rate is None and rate is not None:
             self._there = _full(rate)
@@ -33,19 +33,19 @@ class Pace:
         self._fill(now)
 
     def room(self, most: int, now: float) -> int:
-        """Return how many of `most` may begin."""
+        """Return how many of `most` may start."""
         if self.rate is None:
             return most
         self._fill(now)
         return min(most, int(self._there + 1e-9))
 
     def take(self, count: int) -> None:
-        """So many have begun."""
+        """Count requests that have started."""
         if self.rate is not None:
             self._there -= count
 
     def wait(self, now: float) -> float:
-        """Return after how many seconds the next may begin."""
+        """Return in how many seconds the next may start."""
         if self.rate is None:
             return 0.0
         self._fill(now)

@@ -1,4 +1,4 @@
-"""What the servers on one store tell each other about their subscriptions, through the store."""
+"""What the servers of one store share about their subscriptions, through the store."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -9,7 +9,7 @@ from bide.clock import Clock
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.identity import RESERVED
-from bide.model.message import Item
+from bide.model.message import Item, Message
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.targets.http.circuit import Circuit
@@ -21,10 +21,10 @@ CIRCUITS = f"{RESERVED}/circuits"
 PRESENCE = f"{RESERVED}/pushers"
 
 MOST = 10_000
-"""How many circuits, and how many servers, are looked at."""
+"""The maximum number of circuits, and of servers, that are read."""
 
 PRESENT = 6_000
-"""For how many milliseconds a server counts as present after it was last seen."""
+"""Milliseconds that a server counts as running after its last sign of life."""
 
 R = TypeVar("R", bound=Reply)
 
@@ -32,11 +32,11 @@ Told = dict[str, Deliveries]
 
 
 class Peers:
-    """The servers that push from a store: who is there, and what each has found out.
+    """The servers that push from a store, and what they know of receivers.
 
     Args:
-        lane: the way to the store.
-        clock: what moments are told by.
+        lane: the lane to the store.
+        clock: tells which servers are still running.
     """
 
     def __init__(self, lane: Lane, clock: Clock) -> None:
@@ -44,35 +44,35 @@ class Peers:
         self._clock = clock
 
     async def circuits(self) -> dict[str, Circuit]:
-        """Return the circuits that are open, or were, by the keys of their subscriptions."""
+        """Return the circuits that are or were open, by the keys of their subscriptions."""
         page = await self._ask(Page, Scan(CIRCUITS, limit=MOST))
-        return {m.id: msgspec.json.decode(m.data, type=Circuit) for m in page.messages}
+        return {message.id: _circuit(message) for message in page.messages}
 
     async def circuit(self, key: str) -> Circuit:
-        """Return the circuit of one subscription, as it was last told."""
+        """Return the circuit of one subscription, as it was last stored."""
         (found,) = (await self._ask(Found, Find(CIRCUITS, [key]))).messages
-        return Circuit() if found is None else msgspec.json.decode(found.data, type=Circuit)
+        return Circuit() if found is None else _circuit(found)
 
     async def tell_circuit(self, key: str, circuit: Circuit) -> None:
-        """Let all servers know how it stands with a receiver."""
+        """Store a circuit for all servers."""
         item = Item(key, msgspec.json.encode(circuit), at=LATEST)
         await self._ask(Outcomes, Put(CIRCUITS, [item], "replace"))
 
     async def forget_circuit(self, key: str) -> None:
-        """Let it be closed."""
+        """Close the circuit of a subscription for all servers."""
         await self._ask(Outcomes, Cancel(CIRCUITS, [key]))
 
     async def present(self, holder: str, told: Mapping[str, Deliveries] | None = None) -> list[str]:
-        """Say that a server is there, and return all that are, in the same order for each.
+        """Store that a server is running, and return all that are, in the same order for each.
 
         Args:
-            holder: which server.
-            told: what has come of its requests, by the keys of the subscriptions.
+            holder: the server.
+            told: its figures, by the keys of the subscriptions.
         """
         item = Item(holder, msgspec.json.encode(told or {}), delay=PRESENT)
         await self._ask(Outcomes, Put(PRESENCE, [item], "replace"))
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
-        # Judged by the store's clock alone: what was due before we came has not been seen since.
+        # By the store's clock alone: an entry that was due before ours was not renewed in time.
         now = max((m.due for m in page.messages if m.id == holder), default=PRESENT) - PRESENT
         there = sorted(m.id for m in page.messages if m.due > now or m.id == holder)
         if gone := [m.id for m in page.messages if m.due <= now - 60_000]:
@@ -80,17 +80,17 @@ class Peers:
         return there
 
     async def leave(self, holder: str) -> None:
-        """Say that a server is leaving."""
+        """Store that a server has stopped."""
         await self._ask(Outcomes, Cancel(PRESENCE, [holder]))
 
     async def deliveries(self) -> Told:
-        """Return what the servers that are there have told of their requests."""
+        """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
         now = self._clock.now()
         found: Told = {}
         for message in page.messages:
             if message.due > now:
-                for key, told in msgspec.json.decode(message.data, type=Told).items():
+                for key, told in _told(message).items():
                     found[key] = found[key].plus(told) if key in found else told
         return found
 
@@ -101,13 +101,13 @@ class Peers:
 
 
 def share(total: int, place: int, among: int, turn: int) -> int:
-    """Return how much of a whole one server gets, so that all shares add up to it.
+    """Return the share of one server; the shares of all add up to the total.
 
     Args:
-        total: the whole.
-        place: which server it is, counted from 0.
-        among: how many there are.
-        turn: with whom to begin when it cannot be divided; the same for each server.
+        total: what is shared.
+        place: the number of the server, from 0.
+        among: how many servers there are.
+        turn: the server that gets the first of the rest; the same number on each server.
 
     Example:
         >>> [share(5, place, 3, turn=1) for place in range(3)]
@@ -115,3 +115,19 @@ def share(total: int, place: int, among: int, turn: int) -> int:
     """
     each, rest = divmod(total, among)
     return each + ((place - turn) % among < rest)
+
+
+def _circuit(message: Message) -> Circuit:
+    """Decode a circuit; one that is damaged counts as new."""
+    try:
+        return msgspec.json.decode(message.data, type=Circuit)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Circuit()
+
+
+def _told(message: Message) -> Told:
+    """Decode what a server told of its deliveries; nothing if it is damaged."""
+    try:
+        return msgspec.json.decode(message.data, type=Told)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}

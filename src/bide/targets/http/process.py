@@ -1,4 +1,4 @@
-"""Pushing as a process of its own: it sends what is due until a signal says otherwise."""
+"""Push in a process of its own, until a signal ends it."""
 
 import asyncio
 import logging
@@ -41,23 +41,23 @@ async def push(
     queue_type: str = "quorum",
     metrics: tuple[str, int] | None = None,
 ) -> None:
-    """Push the subscriptions of a store until SIGTERM or Ctrl-C; a second one does not wait.
+    """Push the subscriptions of a store until SIGTERM or Ctrl-C; a second signal ends at once.
 
     Args:
         url: of the store.
-        networks: networks that may be sent to though they are not public.
-        grace: how many seconds the requests under way get to end by themselves.
+        networks: networks that are allowed though they are not public.
+        grace: seconds that running requests get to finish.
         ready: called once the subscriptions are known.
-        intakes: exchanges of RabbitMQ whose delayed messages are taken in.
+        intakes: exchanges of RabbitMQ whose delayed messages are stored.
         queue_type: of the queues that intakes declare.
         metrics: the host and port at which Prometheus finds metrics; none by default.
 
     Raises:
-        StoreError: the store cannot be opened. Once it was open, it is waited for instead.
+        StoreError: the store cannot be opened. Later it waits for a store that is away.
     """
     lane = open_lane(url)
     try:
-        await lane.acall(Queues("-"))  # what is wrong with it from the start is said at the start
+        await lane.acall(Queues("-"))  # errors in its URL or rights show at the start
         pusher = Pusher(
             lane, SYSTEM_CLOCK, networks=networks, intakes=intakes, queue_type=queue_type
         )
@@ -72,10 +72,10 @@ async def push(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        pushing = asyncio.create_task(pusher.run(grace))
-        waiting = asyncio.create_task(stopping.wait())
-        _log.info("pushing, from %s", mask(url))
         with _metrics_server(lane, pusher, metrics):
+            pushing = asyncio.create_task(pusher.run(grace))
+            waiting = asyncio.create_task(stopping.wait())
+            _log.info("pushing, from %s", mask(url))
             ready()
             await asyncio.wait((pushing, waiting), return_when=asyncio.FIRST_COMPLETED)
         if not pushing.done():
@@ -92,7 +92,7 @@ async def push(
 
 
 async def _declare(address: Address, lane: Lane, queue_type: str) -> None:
-    """Declare what an intake needs; what is wrong with it from the start is said at the start.
+    """Declare the queues of an intake, so that errors show at the start.
 
     Raises:
         InvalidArgument: the exchange does not exist, or the broker refuses us.
@@ -123,7 +123,7 @@ def _metrics_server(
 
 
 class _Collector:
-    """Tells Prometheus, in a thread of its own, what the pusher has done."""
+    """Collects the metrics of the pusher, in a thread of Prometheus."""
 
     def __init__(self, pusher: Pusher) -> None:
         self._pusher = pusher
@@ -137,6 +137,6 @@ class _Collector:
     async def _gather(self) -> "list[Metric]":
         known = {
             str(one.subscription.known_as(None)): Known(one.subscription, one.circuit)
-            for one in self._pusher.outlets.values()
+            for one in self._pusher.workers.values()
         }
         return list(push_metrics(known, self._pusher.sent, SYSTEM_CLOCK.now()))

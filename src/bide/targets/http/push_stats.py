@@ -1,28 +1,28 @@
-"""What one process has sent to receivers, in numbers that add up with those of others."""
+"""The figures of push in one process, which add up with those of others."""
 
 from collections.abc import Mapping
 
 import msgspec
 
-from bide.observing.tally import Tally, added
+from bide.observing.tally import Tally, total
 from bide.targets.http.deliveries import Deliveries
-from bide.targets.rabbitmq.intake_stats import IntakeStats
+from bide.targets.intake_stats import IntakeStats
 
 __all__ = ["PushStats"]
 
 
 class PushStats(msgspec.Struct):
-    """What came of what was sent, by the keys of the subscriptions."""
+    """The figures of push, by the keys of the subscriptions."""
 
     tallies: Mapping[str, Tally] = {}
-    """How late messages were sent, how long that took, and what has become of them."""
+    """Lateness, duration and outcomes of deliveries."""
     deliveries: Mapping[str, Deliveries] = {}
-    """What receivers have answered."""
+    """The answers of receivers."""
     taken: Mapping[str, IntakeStats] = {}
-    """What came from RabbitMQ, by exchange."""
+    """What intakes took into the store, by exchange."""
 
     def plus(self, other: "PushStats") -> "PushStats":
-        """Return both together."""
+        """Return the sum of both."""
         deliveries = dict(self.deliveries)
         for key, told in other.deliveries.items():
             known = deliveries.get(key)
@@ -30,10 +30,10 @@ class PushStats(msgspec.Struct):
         taken = dict(self.taken)
         for exchange, one in other.taken.items():
             taken[exchange] = taken.get(exchange, IntakeStats()).plus(one)
-        return PushStats(added([self.tallies, other.tallies]), deliveries, taken)
+        return PushStats(total([self.tallies, other.tallies]), deliveries, taken)
 
     def ceased(self) -> "PushStats":
-        """Return what stays true once nothing is sent any more."""
+        """Return the figures without what is running, once push has ended."""
         return PushStats(
             {key: tally.ceased() for key, tally in self.tallies.items()},
             {key: told.ceased() for key, told in self.deliveries.items()},

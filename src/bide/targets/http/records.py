@@ -1,23 +1,23 @@
-"""Where subscriptions are kept: in the store itself, as messages that are never due.
+"""The subscriptions of a store, kept in the store itself as messages that are never due.
 
 So all servers on a store know the same subscriptions, without a database beside it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from bide.clock import Clock
 from bide.lane.lane import Lane
-from bide.model.commands import Cancel, Command, Find, Put, Scan, Where
+from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers
 from bide.targets.http.signing import Secret, check_secret, new_secret
 from bide.targets.http.subscription import Subscription, key_of
@@ -27,96 +27,101 @@ __all__ = ["Kept", "Overtaken", "Records"]
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 
 MOST = 10_000
-"""How many subscriptions a store may have."""
+"""The maximum number of subscriptions of a store."""
 
 STANDING = ("paused", "reason")
 STAMPS = ("version", "changed", "created")
 
-GONE = 60_000
-"""For how many milliseconds it is remembered what a subscription was before it was changed, or that
-it was deleted."""
-
-MOST_VERSIONS = 1_000
-"""How many versions of a subscription are remembered."""
-
 PAGE = 5_000
-"""How many records are read at a time."""
+"""How many subscriptions are read at a time."""
 
 R = TypeVar("R", bound=Reply)
-T = TypeVar("T")
 
 Edit = Callable[[Subscription | None], Subscription | None]
-"""From how a subscription is to how it is to be; `None` stands for none, and for no change."""
+"""Takes a subscription and returns it changed; `None`: there is none, or no change."""
 
 
 class Overtaken(Exception):
-    """A subscription is not (any more) as whoever changes it has seen it.
+    """The subscription has changed since the caller read it.
 
     Args:
-        now: as it is, `None` if there is none.
+        now: as it is; `None`: there is none.
     """
 
     def __init__(self, now: Subscription | None) -> None:
-        super().__init__("it was changed by somebody else meanwhile")
+        super().__init__("it was changed meanwhile")
         self.now = now
 
 
 class Kept(NamedTuple):
-    """What has been stored."""
+    """A stored subscription."""
 
     subscription: Subscription
     secret: str | None
-    """Its secret, if that is new and was not brought along."""
+    """Its secret, if that was made now."""
     fresh: bool
-    """Whether there was none of its name."""
+    """Whether there was no subscription of its name."""
 
 
 class Records:
-    """The subscriptions of a store.
+    """The subscriptions of a store, each in one message whose id is its key.
 
-    Each version of a subscription is a message of its own, whose id ends in its number: of two who
-    write the next one at a time the store lets one have it. The highest counts.
+    A change replaces the message only if nobody else changed it since it was read.
 
     Args:
-        lane: the way to the store.
-        clock: what moments are told by.
+        lane: the lane to the store.
+        clock: dates changes.
+        keys: what encrypts their secrets; those of the environment by default.
+
+    Raises:
+        InvalidArgument: the keys of the environment cannot be used.
     """
 
-    def __init__(self, lane: Lane, clock: Clock) -> None:
+    def __init__(self, lane: Lane, clock: Clock, keys: SecretKeys | None = None) -> None:
         self._lane = lane
         self._clock = clock
+        self.keys = SecretKeys.of_environment() if keys is None else keys
         self.peers = Peers(lane, clock)
-        """What the servers tell each other about them."""
+        """What the servers tell each other about the subscriptions."""
 
-    async def listed(self, *, tidy: bool = False) -> list[Subscription]:
-        """Return all subscriptions, by their keys.
-
-        Args:
-            tidy: take out as well what is no longer needed of earlier versions.
-        """
-        found: list[Subscription] = []
+    async def listed(self) -> list[Subscription]:
+        """Return all subscriptions, by their keys."""
+        found: dict[str, Subscription] = {}
+        old: list[Message] = []
         cursor: str | None = None
         while True:
             page = await self._ask(Page, Scan(SUBSCRIPTIONS, limit=PAGE, cursor=cursor))
-            found += map(_of, page.messages)
+            for message in page.messages:
+                if "#" in message.id:
+                    old.append(message)
+                else:
+                    found[message.id] = stored(message)
             if (cursor := page.cursor) is None:
                 break
-        versions: dict[str, list[Subscription]] = {}
-        for one in sorted(found, key=lambda one: one.version):
-            versions.setdefault(one.key, []).append(one)
-        if tidy:
-            now = self._clock.now()
-            await self._forget([id for each in versions.values() for id in _over(each, now)])
-        return [versions[key][-1] for key in sorted(versions) if not versions[key][-1].gone]
+        if old:
+            await self._migrate(old)
+            return await self.listed()
+        return [self.keys.decrypt(found[key]) for key in sorted(found)]
+
+    async def _migrate(self, old: list[Message]) -> None:
+        """Keep the last version of each subscription, of stores that kept them one by one."""
+        last = {one.key: one for one in sorted(map(stored, old), key=lambda one: one.version)}
+        items = [
+            Item(key, msgspec.json.encode(one), at=LATEST)
+            for key, one in last.items()
+            if one.url or one.encrypted  # else it was deleted
+        ]
+        await self._ask(Outcomes, Put(SUBSCRIPTIONS, items))
+        await self._ask(Outcomes, Cancel(SUBSCRIPTIONS, [message.id for message in old]))
 
     async def of(self, namespace: str | None) -> list[Subscription]:
         """Return the subscriptions of one namespace, by name."""
         return [one for one in await self.listed() if one.namespace == namespace]
 
     async def get(self, namespace: str | None, name: str) -> Subscription | None:
-        """Return a subscription, `None` if there is none of this name."""
-        versions = await self._versions(key_of(namespace, name))
-        return versions[-1] if versions and not versions[-1].gone else None
+        """Return a subscription; `None` if there is none of this name."""
+        message = await self._find(key_of(namespace, name))
+        return None if message is None else self.keys.decrypt(stored(message))
 
     async def put(
         self,
@@ -126,19 +131,17 @@ class Records:
         tag: str | None = None,
         fresh: bool = False,
     ) -> Kept:
-        """Create a subscription, or put this one in the place of the one of its name.
-
-        Whether it is paused stays as it was.
+        """Create a subscription, or replace the one of its name. A paused one stays paused.
 
         Args:
-            given: as it is to be; its secrets and moments are seen to here.
-            secret: a secret of the caller's own; in the place of those there were.
-            tag: only if it is this version that is there; "*": any.
-            fresh: only if there is none.
+            given: the subscription; its secrets and times are set here.
+            secret: a secret of the caller, which replaces the others.
+            tag: replace only this version; "*": any.
+            fresh: create only, replace none.
 
         Raises:
-            InvalidArgument: one of its values cannot be, or there are too many.
-            Overtaken: what is there is not what the caller takes it for.
+            InvalidArgument: one of its values is not valid, or there are too many subscriptions.
+            Overtaken: the stored version is another one.
         """
         given.check()
         await self._must_find()
@@ -167,17 +170,17 @@ class Records:
     async def change(
         self, namespace: str | None, name: str, tag: str | None = None, **fields: Any
     ) -> Subscription | None:
-        """Change some fields of a subscription; return it as it is kept, `None` if there is none.
+        """Change fields of a subscription; return it as stored, `None` if there is none.
 
         Args:
-            namespace: whose it is.
+            namespace: its namespace.
             name: its name.
-            tag: only if it is still this version; "*": any.
-            fields: what is to be another way.
+            tag: change only this version; "*": any.
+            fields: the new values.
 
         Raises:
-            InvalidArgument: one of its values cannot be.
-            Overtaken: it is another version.
+            InvalidArgument: one of its values is not valid.
+            Overtaken: the stored version is another one.
         """
 
         def edit(known: Subscription | None) -> Subscription | None:
@@ -198,11 +201,11 @@ class Records:
     async def pause(
         self, namespace: str | None, name: str, reason: str = "", tag: str | None = None
     ) -> Subscription | None:
-        """Send nothing more, until `resume`; return it as it is kept, `None` if there is none."""
+        """Send nothing until `resume`; return it as stored, `None` if there is none."""
         return await self.change(namespace, name, tag, paused=True, reason=reason)
 
     async def pause_this(self, subscription: Subscription, reason: str) -> Subscription:
-        """Pause a subscription if it is still as it is known here; return it as it is."""
+        """Pause a subscription if it has not changed; return it as stored."""
         try:
             paused = await self.pause(
                 subscription.namespace, subscription.name, reason, subscription.tag
@@ -217,14 +220,14 @@ class Records:
         """Send again, at once even if the circuit is open.
 
         Returns:
-            It as it is kept, `None` if there is none.
+            The subscription as stored; `None` if there is none.
         """
 
         def edit(known: Subscription | None) -> Subscription | None:
             return known and msgspec.structs.replace(known, paused=False, reason="")
 
         key = key_of(namespace, name)
-        # Another version also if it was not paused, so that all servers begin anew.
+        # A new version even if it was not paused, so that all servers start again.
         _, kept = await self._change(key, edit, tag, always=True)
         await self.peers.forget_circuit(key)
         return kept
@@ -240,18 +243,18 @@ class Records:
         """Sign with a new secret from now on, and with the others for a while as well.
 
         Args:
-            namespace: whose subscription it is.
+            namespace: its namespace.
             name: its name.
-            overlap: for how many milliseconds the others go on to count.
-            secret: the new one; made when missing.
-            tag: only if it is still this version; "*": any.
+            overlap: milliseconds for which the others stay valid.
+            secret: the new one; by default it is made.
+            tag: change only this version; "*": any.
 
         Returns:
-            The subscription as it is kept, and the new secret; `None` if there is none.
+            The subscription as stored, and the new secret; `None` if there is none.
 
         Raises:
-            InvalidArgument: the secret is none.
-            Overtaken: it is another version.
+            InvalidArgument: the secret is not valid.
+            Overtaken: the stored version is another one.
         """
         text = new_secret() if secret is None else check_secret(secret)
 
@@ -259,14 +262,14 @@ class Records:
             if known is None:
                 return None
             if not known.signed:
-                raise InvalidArgument("what goes to RabbitMQ is not signed; there is no secret")
+                raise InvalidArgument("messages to RabbitMQ are not signed; there is no secret")
             now = self._clock.now()
             old = tuple(
                 msgspec.structs.replace(one, until=min(now + overlap, one.until or LATEST))
                 for one in known.secrets
                 if one.until is None or now < one.until
             )
-            # A signature for each travels with every request: more than a few nobody can use.
+            # Each request carries a signature for each secret.
             secrets = (Secret(text, now), *(one for one in old if overlap))[:5]
             return msgspec.structs.replace(known, secrets=secrets)
 
@@ -280,22 +283,47 @@ class Records:
             Overtaken: it is another version.
         """
 
-        def edit(known: Subscription | None) -> Subscription | None:
-            return known and Subscription(
-                name=known.name, namespace=known.namespace, queue=known.queue, url="", gone=True
-            )
-
         key = key_of(namespace, name)
-        _, kept = await self._change(key, edit, tag)
-        await self.peers.forget_circuit(key)
-        return kept is not None
+        await self._must_find()
+        while (message := await self._find(key)) is not None:
+            known = self.keys.decrypt(stored(message))
+            if _is_other(known, tag):
+                raise Overtaken(known)
+            command = Cancel(SUBSCRIPTIONS, [key], if_version=message.version)
+            if (await self._ask(Outcomes, command)).outcomes[0].done:
+                await self.peers.forget_circuit(key)
+                return True
+        if tag is not None:
+            raise Overtaken(None)
+        return False
+
+    async def encrypt_all(self) -> tuple[int, int]:
+        """Encrypt all subscriptions with the first key, those in clear text too.
+
+        Returns:
+            How many are encrypted with it now, and how many are not because their key is missing.
+
+        Raises:
+            InvalidArgument: there is no key.
+        """
+        if not self.keys:
+            raise InvalidArgument(
+                f"there is no key to encrypt with; set {KEY} or {KEY_FILE}, and make one with bide "
+                "subscription new-key"
+            )
+        done = lost = 0
+        for one in await self.listed():
+            _, kept = await self._change(one.key, lambda known: known, always=True)
+            if kept is not None and kept.encrypted:
+                lost += 1
+            elif kept is not None:
+                done += 1
+        return done, lost
 
     async def still(self, subscription: Subscription) -> bool:
-        """Tell whether a subscription is as it is known here."""
-        ids = [_id(subscription.key, subscription.version + more) for more in (0, 1)]
-        found = await self._ask(Found, Find(SUBSCRIPTIONS, ids))
-        known = _decoded(found.messages[0], Subscription)
-        return known is not None and known.tag == subscription.tag and found.messages[1] is None
+        """Tell whether a subscription has not changed."""
+        message = await self._find(subscription.key)
+        return message is not None and stored(message).tag == subscription.tag
 
     async def _change(
         self,
@@ -306,20 +334,22 @@ class Records:
         fresh: bool = False,
         always: bool = False,
     ) -> tuple[Subscription | None, Subscription | None]:
-        """Store the next version of a subscription; return how it was, and how it is now.
+        """Store the next version of a subscription; return the version before and this one.
 
-        Where it would be as it was, nothing is stored, unless that is to be done `always`.
+        Without a change nothing is stored, except with `always`.
         """
         await self._must_find()
         while True:
-            versions = await self._versions(key)
-            last = versions[-1] if versions else None
-            known = None if last is None or last.gone else last
+            message = await self._find(key)
+            last = None if message is None else stored(message)
+            known = None if last is None else self.keys.decrypt(last)
             if (fresh and known) or _is_other(known, tag):
                 raise Overtaken(known)
             wanted = edit(known)
             if wanted is None:
                 return None, None
+            if last is not None and known is not None and known.encrypted:
+                wanted = change_of_lost(last, known, wanted)
             if known is not None and not always:
                 stamps = {name: getattr(known, name) for name in STAMPS}
                 if msgspec.structs.replace(wanted, **stamps) == known:
@@ -332,27 +362,21 @@ class Records:
                 changed=changed,
                 created=changed if known is None else known.created,
             )
-            data = msgspec.json.encode(kept)
-            item = Item(_id(key, kept.version), data, group=key, at=LATEST)
-            stored = await self._ask(Outcomes, Put(SUBSCRIPTIONS, [item]))
-            if stored.outcomes[0].done:
-                await self._forget(_over([*versions, kept], now))
-                return known, kept
+            data = msgspec.json.encode(self.keys.encrypt(kept))
+            items = [Item(key, data, at=LATEST)]
+            put = Put(SUBSCRIPTIONS, items)
+            if message is not None:
+                put = Put(SUBSCRIPTIONS, items, "replace", message.version)
+            if (await self._ask(Outcomes, put)).outcomes[0].done:
+                return known, self.keys.decrypt(kept)
 
     async def _begin_anew(self, known: Subscription | None, kept: Subscription) -> None:
-        """Let another receiver not pay for what the one before it did."""
+        """Close the circuit if the receiver is another one."""
         if known is None or (known.url, known.queue) != (kept.url, kept.queue):
             await self.peers.forget_circuit(kept.key)
 
-    async def _versions(self, key: str) -> list[Subscription]:
-        """Return all versions of a subscription that are there, the last one last."""
-        command = Scan(SUBSCRIPTIONS, where=Where(group=key), limit=PAGE)
-        found = map(_of, (await self._ask(Page, command)).messages)
-        return sorted(found, key=lambda one: one.version)
-
-    async def _forget(self, ids: list[str]) -> None:
-        if ids:
-            await self._ask(Outcomes, Cancel(SUBSCRIPTIONS, ids))
+    async def _find(self, key: str) -> Message | None:
+        return (await self._ask(Found, Find(SUBSCRIPTIONS, [key]))).messages[0]
 
     async def _ask(self, kind: type[R], command: Command) -> R:
         reply = await self._lane.acall(command)
@@ -362,38 +386,9 @@ class Records:
     async def _must_find(self) -> None:
         capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
         if not capabilities.random_access:
-            raise Unsupported("this store cannot be looked into, so it cannot keep subscriptions")
-
-
-def _id(key: str, version: int) -> str:
-    return f"{key}#{version}"
+            raise Unsupported("this store has no access by id, so it cannot keep subscriptions")
 
 
 def _is_other(known: Subscription | None, tag: str | None) -> bool:
-    """Tell whether what is there is not the version that somebody means; "*" means any."""
+    """Tell whether the stored version is not the one of a tag; "*" means any."""
     return tag is not None and (known is None or tag not in ("*", known.tag))
-
-
-def _of(message: Message) -> Subscription:
-    return msgspec.json.decode(message.data, type=Subscription)
-
-
-def _over(versions: Sequence[Subscription], now: int) -> list[str]:
-    """Return the ids of versions, of which the last one comes last, that nobody needs any more.
-
-    One that was replaced stays for a while: were its number free at once, a writer who has read
-    the one before it would believe to be the first to take it.
-    """
-    last = versions[-1]
-    found = [
-        _id(one.key, one.version)
-        for one, next in pairwise(versions)
-        if next.changed + GONE <= now or one.version + MOST_VERSIONS <= last.version
-    ]
-    if last.gone and last.changed + GONE <= now:
-        found.append(_id(last.key, last.version))
-    return found
-
-
-def _decoded(message: Message | None, kind: type[T]) -> T | None:
-    return None if message is None else msgspec.json.decode(message.data, type=kind)

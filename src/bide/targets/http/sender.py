@@ -1,4 +1,4 @@
-"""Send a message as one signed HTTP POST, and say what the receiver answered."""
+"""Send a message as one signed HTTP POST, and return the answer."""
 
 import logging
 import secrets
@@ -18,10 +18,10 @@ from bide.targets.http.subscription import Subscription
 __all__ = ["Sender"]
 
 EXCERPT = 500
-"""How many characters of an answer are kept with a failure."""
+"""How many characters of an answer are stored with a failure."""
 
 TRACE = ("traceparent", "tracestate")
-"""Headers of a message that carry a trace on: they are sent by their own names."""
+"""Headers of a message that continue a trace: they are sent under their own names."""
 
 HEADERS = {
     "user-agent": f"bide/{version('bide')}", "accept-encoding": "identity", "accept": "*/*",
@@ -31,7 +31,7 @@ _log = logging.getLogger("bide.server.push")
 
 
 class Request(NamedTuple):
-    """What is sent: its id, its body, and the headers that say what it is."""
+    """A request: its id, its body, and its headers."""
 
     id: str
     body: bytes
@@ -39,10 +39,10 @@ class Request(NamedTuple):
 
 
 def request_of(message: Message, subscription: Subscription) -> Request:
-    """Return the request that carries a message.
+    """Return the request for a message.
 
-    Its id is made of the queue's name and the message's own id, in ASCII: the same at each attempt,
-    and another one for each message that a receiver of several queues can get.
+    Its id is made of the queue's name and the message's id, in ASCII: it is the same at each
+    attempt, and unique among the messages of all queues.
     """
     id = f"{_plain(subscription.queue)}/{_plain(message.id)}"
     own = {name.lower(): value for name, value in (message.headers or {}).items()}
@@ -64,7 +64,7 @@ def request_of(message: Message, subscription: Subscription) -> Request:
         named = f"bide-header-{quote(name, safe='')}"
         if _fits(value):
             headers[named] = value
-        else:  # a header is ASCII: the rest is encoded as in a URL, and a mark says so
+        else:  # a header is ASCII: other values are URL-encoded, and marked so
             headers[f"{named}*"] = f"UTF-8''{quote(value)}"
     return Request(id, message.data, headers)
 
@@ -83,14 +83,14 @@ class Sender:
 
     @property
     def free(self) -> int:
-        """How many more requests this process may have under way."""
+        """How many more requests this process may run."""
         return self._client.free
 
     async def send(self, message: Message, to: Subscription) -> Answer:
         """Send a message.
 
         Raises:
-            Busy: too many requests are under way in this process.
+            Busy: this process runs too many requests.
         """
         return await self._post(request_of(message, to), to)
 
@@ -98,7 +98,7 @@ class Sender:
         """Send a request that carries no message.
 
         Raises:
-            Busy: too many requests are under way in this process.
+            Busy: this process runs too many requests.
         """
         id = f"ping/{secrets.token_hex(12)}"
         headers = {
@@ -107,10 +107,10 @@ class Sender:
         return await self._post(Request(id, b'{"type":"bide.ping"}', headers), to)
 
     async def _post(self, request: Request, subscription: Subscription) -> Answer:
-        """Send a request and return the answer, or why there is none. Cancelling this ends it.
+        """Send a request and return the answer, or why there is none. Cancelling closes it.
 
         Raises:
-            Busy: too many requests are under way in this process.
+            Busy: this process runs too many requests.
         """
         now = self._clock.now()
         keys = subscription.valid(now)
@@ -136,7 +136,7 @@ class Sender:
 
 
 def _confidential(subscription: Subscription) -> Iterator[str]:
-    """Yield what of a subscription must not come back in an answer's text: the longest first."""
+    """Yield the secrets of a subscription that an answer's text must not show, longest first."""
     query = urlsplit(subscription.url).query
     yield query
     for _, value in parse_qsl(query):
@@ -154,7 +154,7 @@ def _told(status: int, start: bytes, hidden: Iterable[str]) -> str:
     if 300 <= status < 400:
         return f"{phrase} (redirects are not followed: name the final URL)"
     text = start.decode(errors="replace")
-    for secret in hidden:  # a receiver may answer with what it was sent
+    for secret in hidden:  # a receiver may echo the request
         if len(secret) >= 4:
             text = text.replace(secret, "***")
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -164,7 +164,7 @@ def _told(status: int, start: bytes, hidden: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    # No dot either: the id stands before one in what is signed.
+    # No dot either: in the signed text the id ends with a dot.
     return quote(text, safe="").replace(".", "%2E")
 
 

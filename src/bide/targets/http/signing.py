@@ -18,31 +18,31 @@ __all__ = ["Secret", "check_secret", "new_secret", "signed"]
 
 PREFIX = "whsec_"
 LEAST, MOST = 24, 64
-"""How many bytes a secret has."""
+"""The least and the most bytes of a secret."""
 
 
 class Secret(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One secret of a subscription. It is kept as it is, since whoever signs must know it."""
+    """One secret of a subscription, in clear text: the server signs with it."""
 
     text: str
     created: int
     until: int | None = None
-    """From when on nothing is signed with it, in Unix milliseconds; set when it was replaced."""
+    """The end of its use in Unix milliseconds; set when it is replaced."""
 
     def __repr__(self) -> str:
         return f"Secret(created={self.created}, until={self.until})"
 
 
 def new_secret() -> str:
-    """Return a secret as receivers take it: `whsec_` and 32 bytes in base64."""
+    """Return a new secret: `whsec_` and 32 bytes in base64."""
     return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def check_secret(text: str) -> str:
-    """Return a secret that somebody brings along.
+    """Return a secret of the user after a check.
 
     Raises:
-        InvalidArgument: it is none; the text does not repeat it.
+        InvalidArgument: it is not a secret; the text does not repeat it.
     """
     try:
         size = len(_bytes(text)) if text.startswith(PREFIX) else 0
@@ -50,14 +50,14 @@ def check_secret(text: str) -> str:
         size = 0
     if not LEAST <= size <= MOST:
         raise InvalidArgument(
-            f"secret must be {PREFIX} and {LEAST} to {MOST} bytes in base64; leave it out, and one "
-            "is made"
+            f"secret must be {PREFIX} and {LEAST} to {MOST} bytes in base64; without one, bide "
+            "makes one"
         )
     return text
 
 
 def signed(texts: Iterable[str], id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers that prove where a request comes from, with a signature for each secret.
+    """Return the headers that prove the sender of a request, with a signature for each secret.
 
     Args:
         texts: the secrets.

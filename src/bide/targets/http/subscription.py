@@ -1,4 +1,4 @@
-"""A subscription: which queue is sent where, how fast, and what happens when that fails."""
+"""A subscription: the queue, the receiver, the limits, and the retries."""
 
 import hashlib
 import re
@@ -34,43 +34,43 @@ _OURS = frozenset(
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a subscription. Lengths of time are milliseconds, moments are Unix ms."""
+    """A subscription. Durations are milliseconds, times are Unix milliseconds."""
 
     name: str
     namespace: str | None = None
-    """Whose it is; `None`: of those who are in no namespace."""
+    """Its namespace; `None`: it is in none."""
     queue: str
-    """The queue's name as it is in the namespace."""
+    """The queue's name in the namespace."""
     url: str
     headers: dict[str, str] = {}
     """Sent with every request, as for an `authorization`."""
     concurrency: int = 10
-    """How many requests may be under way, on all servers together."""
+    """The maximum number of running requests, on all servers together."""
     rate: float | None = None
-    """How many requests may begin a second, on all servers together."""
+    """The maximum number of requests per second, on all servers together."""
     timeout: int = 15_000
     """How long the receiver may take to answer."""
     attempts: int = ATTEMPTS
-    """How often a message is sent at most; the message's own limit counts as well."""
+    """The maximum number of attempts; the message's own limit counts as well."""
     first: int = 10_000
-    """The pause after the first attempt; each is twice as long as the one before."""
+    """The delay after the first attempt; each is twice as long as the one before."""
     ceiling: int = 3_600_000
-    """The longest pause between attempts."""
+    """The longest delay between attempts."""
     failures: int = 5
-    """After so many failures in a row the circuit opens: nothing is sent for a while."""
+    """The failures in a row that open the circuit: nothing is sent for a while."""
     probe: int = 30_000
-    """After how long one message is sent to see whether the receiver is back."""
+    """The time until one message is sent to check whether the receiver is back."""
     paused: bool = False
     reason: str = ""
     """Why it is paused."""
     secrets: tuple[Secret, ...] = ()
-    """What requests are signed with, the newest first."""
+    """The secrets that sign requests, newest first."""
+    encrypted: str = ""
+    """URL, headers and secrets, while they are in the store and where their key is missing."""
     created: int = 0
     changed: int = 0
     version: int = 0
-    """Each change is another one, so that of two who change it at a time one is told."""
-    gone: bool = False
-    """It was deleted; what is left keeps its versions apart for a while."""
+    """Counts the changes, so that two clients do not overwrite each other's."""
 
     def __repr__(self) -> str:
         # The URL and the headers may have secrets in them.
@@ -78,18 +78,18 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def key(self) -> str:
-        """The id under which it is kept."""
+        """Its id in the store."""
         return key_of(self.namespace, self.name)
 
     @property
     def tag(self) -> str:
-        """What tells this version from all others that there were under its name."""
+        """Identifies this version among all versions of its name."""
         return f"{self.version}-{self.changed}"
 
     def known_as(self, namespace: str | None) -> str | None:
-        """Return its name for those of a namespace, `None` if it is none of theirs.
+        """Return its name in a namespace; `None` if it is in another one.
 
-        Who has no namespace knows those of all: shop/hooks.
+        Without a namespace the name has its namespace before it: shop/hooks.
         """
         if namespace is None:
             return self.key.removeprefix("/")
@@ -97,12 +97,12 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def signed(self) -> bool:
-        """Whether its requests are signed: what RabbitMQ gets is not."""
+        """Whether its requests are signed; messages to RabbitMQ are not."""
         return not is_amqp(self.url)
 
     @property
     def receiver(self) -> str:
-        """What tells its receiver from others, and nothing of its URL."""
+        """Identifies its receiver without showing the URL."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     @property
@@ -112,23 +112,23 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def backoff(self) -> Backoff:
-        """How often, and after which pauses, a message is sent again."""
+        """The retries of a message."""
         return Backoff(self.attempts, self.first / 1000, 2, self.ceiling / 1000)
 
     def valid(self, now: int) -> list[str]:
-        """Return the secrets that count at a moment."""
+        """Return the secrets that are valid at a time."""
         return [one.text for one in self.secrets if one.until is None or now < one.until]
 
     def check(self) -> "Subscription":
-        """Return the subscription if it can be.
+        """Return the subscription after a check.
 
         Raises:
-            InvalidArgument: one of its values cannot be.
+            InvalidArgument: one of its values is not valid.
         """
         if not NAME.fullmatch(self.name):
             raise InvalidArgument(
-                f"name={self.name!r} cannot be: 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit "
-                "first"
+                f"name={self.name!r} is not valid: 1 to 128 of A-Z a-z 0-9 _ . : -, first a letter "
+                "or digit"
             )
         if "/" in self.queue:
             raise InvalidArgument(f"queue={self.queue!r} has a slash in it; name the namespace")
@@ -141,22 +141,22 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         _between("probe", self.probe, 1, 3_600_000)
         if self.rate is not None:
             _between("rate", self.rate, 0.001, 1_000_000)
-        _ = self.backoff  # refuses attempts and pauses that cannot be
+        _ = self.backoff  # raises if attempts or delays are not valid
         return self
 
 
 def key_of(namespace: str | None, name: str) -> str:
-    """Return the id under which a subscription is kept."""
+    """Return the id of a subscription in the store."""
     return f"{namespace or ''}/{name}"
 
 
 def usual_concurrency(url: str) -> int:
-    """Return how many messages are under way at a time where nobody says otherwise."""
+    """Return the default concurrency of a target."""
     return 500 if is_amqp(url) else 10
 
 
 def check_url(url: str) -> None:
-    """Look whether messages can be sent to a URL.
+    """Check that messages can be sent to a URL.
 
     Raises:
         InvalidArgument: they cannot.
@@ -168,7 +168,7 @@ def check_url(url: str) -> None:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
     except ValueError as error:
-        raise InvalidArgument(f"url cannot be: {error}") from None
+        raise InvalidArgument(f"url is not valid: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidArgument(
             "url must begin with https:// (or http://, amqp://, amqps://) and name a host"

@@ -1,4 +1,4 @@
-"""A survey: how it stands with all subscriptions of a store, for a server that pushes none."""
+"""The state of all subscriptions of a store, for a server that does not push."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from bide.targets.http.subscription import Subscription
 __all__ = ["Known", "Survey"]
 
 FRESH = 1.0
-"""For how many seconds the store is not looked into again, however many ask."""
+"""Seconds for which one look into the store answers all readers."""
 
 
 class Known(NamedTuple):
-    """What is known of a subscription, and of how its receiver fares."""
+    """A subscription and its circuit."""
 
     subscription: Subscription
     circuit: Circuit
 
 
 class Survey:
-    """Looks into the store, once a second at most, for what those who push have told there.
+    """Reads from the store, once a second at most, what the servers that push have stored.
 
     Args:
         records: the subscriptions of the store.
@@ -35,7 +35,7 @@ class Survey:
         self._over = float("-inf")
 
     async def known(self) -> Mapping[str, Known]:
-        """Return all subscriptions by their keys, as they were a second ago or later.
+        """Return all subscriptions by their keys, at most a second old.
 
         Raises:
             StoreError: the store cannot be read.

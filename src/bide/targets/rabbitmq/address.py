@@ -16,9 +16,13 @@ SCHEMES = ("amqp", "amqps")
 OPTIONS = ("exchange", "key", "queue", "cafile", "certfile", "keyfile", "heartbeat")
 
 LONGEST = 255
-"""How many bytes the name of an exchange, a routing key or a message_id may have in AMQP."""
+"""How many bytes a routing key or a message_id may have in AMQP."""
 
-LONGEST_TARGET = LONGEST - len(".delayed.dead")
+LONGEST_EXCHANGE = 127
+LONGEST_TARGET = LONGEST_EXCHANGE - len(".delayed.dead")
+
+_EXCHANGE = re.compile(r"[A-Za-z0-9-_.:@#,/+ ]*")
+"""What the client library takes as the name of an exchange."""
 
 HEARTBEAT = 5
 """Seconds between heartbeats. A silent broker is given up after three of them."""
@@ -83,10 +87,10 @@ def intakes(urls: Iterable[str]) -> list[Address]:
     """
     found = [parse(url) for url in urls]
     for address in found:
-        if not address.exchange or len(address.exchange.encode()) > LONGEST_TARGET:
+        if not 0 < len(address.exchange) <= LONGEST_TARGET:
             raise InvalidArgument(
                 f"url={str(address)!r} names no exchange, or one whose name is too long; add "
-                f"?exchange=NAME of up to {LONGEST_TARGET} bytes"
+                f"?exchange=NAME of up to {LONGEST_TARGET} characters"
             )
         check_queue(address.queue or address.exchange)
     if found and find_spec("aio_pika") is None:
@@ -153,9 +157,13 @@ def parse(url: str) -> Address:
             f"url={told!r} names no exchange; add ?exchange=NAME (or ?key=QUEUE for the default "
             "exchange)"
         )
-    for name, value in (("exchange", exchange), ("key", key)):
-        if len(value.encode()) > LONGEST:
-            raise InvalidArgument(f"{name} in url is longer than the {LONGEST} bytes of AMQP")
+    if not _EXCHANGE.fullmatch(exchange) or len(exchange) > LONGEST_EXCHANGE:
+        raise InvalidArgument(
+            f"exchange={exchange!r} must be up to {LONGEST_EXCHANGE} of A-Z a-z 0-9 - _ . : @ # , "
+            "/ + and space"
+        )
+    if len(key.encode()) > LONGEST:
+        raise InvalidArgument(f"key in url is longer than the {LONGEST} bytes of AMQP")
     if parts.scheme == "amqp" and options.keys() & {"cafile", "certfile", "keyfile"}:
         raise InvalidArgument(f"url={told!r} has options of TLS; write amqps://")
     heartbeat = options.get("heartbeat", str(HEARTBEAT))

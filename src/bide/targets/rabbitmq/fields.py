@@ -7,28 +7,28 @@ AMQP that are no text travel together as JSON in `amqp-headers`.
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from aio_pika import DeliveryMode
-from aio_pika import Message as AmqpMessage
 from aio_pika.abc import AbstractIncomingMessage
+from aiormq import spec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.targets.rabbitmq.address import LONGEST, Address
 
-__all__ = ["DELAYS", "KEY", "headers_of", "to_amqp"]
+__all__ = ["DELAYS", "KEY", "Publication", "headers_of", "to_amqp"]
 
 TEXTS = {
     "content-type": "content_type",
     "amqp-content-encoding": "content_encoding",
     "amqp-correlation-id": "correlation_id",
     "amqp-reply-to": "reply_to",
-    "amqp-type": "type",
+    "amqp-type": "message_type",
     "amqp-app-id": "app_id",
 }
-"""Headers of bide that become properties of text, with their names in aio-pika."""
+"""Headers of bide that become properties of text, with their names in `Basic.Properties`."""
 
 KEY, PRIORITY, EXPIRATION, TYPED = "amqp-key", "amqp-priority", "amqp-expiration", "amqp-headers"
 
@@ -46,10 +46,16 @@ _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x
 round for a cycle, and drop it."""
 
 
-def to_amqp(
-    message: Message, address: Address, more: Mapping[str, str] = {}
-) -> tuple[AmqpMessage, str]:
-    """Return a message as it is published, and its routing key.
+class Publication(NamedTuple):
+    """A message as it is published."""
+
+    body: bytes
+    properties: spec.Basic.Properties
+    key: str
+
+
+def to_amqp(message: Message, address: Address, more: Mapping[str, str] = {}) -> Publication:
+    """Return a message as it is published.
 
     Args:
         message: as the store has it.
@@ -69,7 +75,8 @@ def to_amqp(
         texts["content_type"] = texts["content_type"] or "application/json"
     priority = _number(given.pop(PRIORITY, str(message.priority)), PRIORITY, 255)
     expiration = given.pop(EXPIRATION, None)
-    lasting = None if expiration is None else _number(expiration, EXPIRATION, 2**32 - 1) / 1000
+    if expiration is not None:
+        expiration = str(_number(expiration, EXPIRATION, 2**32 - 1))
     typed = given.pop(TYPED, None)
     headers: dict[str, Any] = {
         name: value for name, value in given.items() if not name.startswith(_BROKERS)
@@ -83,16 +90,16 @@ def to_amqp(
     headers |= zip(
         OWN, (message.queue.rpartition("/")[2], message.due, message.attempt), strict=True
     )
-    return AmqpMessage(
-        message.data,
+    properties = spec.Basic.Properties(
         headers=headers,
         message_id=message.id,
-        timestamp=message.due // 1000,
+        timestamp=datetime.fromtimestamp(message.due // 1000, UTC),
         delivery_mode=DeliveryMode.PERSISTENT,
         priority=priority,
-        expiration=lasting,
-        **texts,
-    ), key
+        expiration=expiration,
+        **texts,  # type: ignore[arg-type]  # a str or None each
+    )
+    return Publication(message.data, properties, key)
 
 
 def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
@@ -102,11 +109,12 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
     which only its user may publish.
     """
     found = {KEY: message.routing_key or ""}
+    properties = message.properties
     for header, name in TEXTS.items():
-        if value := getattr(message, name):
+        if value := getattr(properties, name):
             found[header] = str(value)
-    if message.expiration is not None:
-        found[EXPIRATION] = str(round(float(message.expiration) * 1000))  # type: ignore[arg-type]
+    if properties.expiration is not None:
+        found[EXPIRATION] = properties.expiration
     typed: dict[str, Any] = {}
     for name, value in message.headers.items():
         if name in DELAYS or name in OWN or name.startswith(_BROKERS):

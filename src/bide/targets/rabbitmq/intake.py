@@ -3,29 +3,30 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
-from itertools import accumulate, islice
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from aio_pika import DeliveryMode
-from aio_pika import Message as AmqpMessage
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
-from aio_pika.exceptions import ChannelNotFoundEntity
+from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
 
 from bide.clock import sleep
 from bide.consuming.store_client import PAUSES, StoreClient
 from bide.model.body import MAX_BODY
-from bide.model.commands import Find, Put
+from bide.model.commands import Command, Find, Put
 from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
-from bide.model.replies import Found, Outcomes, Reply
+from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.targets.http.subscription import Subscription, usual_concurrency
+from bide.targets.intake_stats import IntakeStats
 from bide.targets.rabbitmq import arrivals, topology
 from bide.targets.rabbitmq.address import Address
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
-from bide.targets.rabbitmq.intake_stats import IntakeStats
+from bide.targets.rabbitmq.fields import Publication
 from bide.targets.rabbitmq.publisher import Publisher
+from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
 
 __all__ = ["Intake"]
 
@@ -37,6 +38,9 @@ BATCH = 4 * 1024 * 1024
 
 CHECK = 10.0
 """After so many seconds it is looked again whether the target exchange is there."""
+
+FORGET = 1.0
+"""Seconds without messages, after which the records of what is acknowledged are removed."""
 
 REMIND = 60.0
 """After so many seconds it is said again that the broker is away."""
@@ -54,10 +58,11 @@ R = TypeVar("R", bound=Reply)
 
 
 class Arrived(NamedTuple):
-    """A message as it came, and as it is stored."""
+    """A message as it came, as it is stored, and what it is known again by."""
 
     message: AbstractIncomingMessage
     item: Item
+    digest: str
 
 
 class Intake:
@@ -92,9 +97,7 @@ class Intake:
         self._dead = Publisher(
             address._replace(exchange=topology.names(address.exchange)[1]), access.clock
         )
-        self._recent: dict[str, int] = {}
-        """The last messages that were stored, with hashes of their bodies. The broker may not have
-        seen their acknowledgement, and deliver them again after a user has cancelled them."""
+        self._unacknowledged = Unacknowledged(self.queue)
         self._missing = False
         self._checked = 0.0
 
@@ -111,8 +114,9 @@ class Intake:
         """Declare what it needs on the broker; see `topology`.
 
         Raises:
-            Refused: the target exchange is not there, or the broker refuses the connection.
-            Exception: one of `LOST`, the broker is away, or refuses to declare.
+            Refused: the target exchange is not there, or the broker refuses the connection or the
+                declaration.
+            Exception: one of `LOST`, the broker is away.
         """
         await self._look_for_target()
         if self._missing:
@@ -121,7 +125,15 @@ class Intake:
                 "declare it first"
             )
         channel = await self._broker.channel(confirms=False)
-        await topology.declare(channel, self.address.exchange, self._type)
+        try:
+            await topology.declare(channel, self.address.exchange, self._type)
+        except ChannelClosed as error:
+            raise Refused(
+                f"{self.address.exchange}: {reason_of(error)}; bide needs the right to configure "
+                f"{self.address.exchange}.delayed and {self.address.exchange}.delayed.dead, and "
+                "queues that are there must be as it declares them: see --queue-type, or delete "
+                "them while they are empty"
+            ) from error
         await channel.close()
 
     async def run(self) -> None:
@@ -158,6 +170,7 @@ class Intake:
     async def _session(self) -> None:
         """Take messages until the channel is closed; whatever was not acknowledged comes again."""
         await self._look_for_target()
+        self._unacknowledged = Unacknowledged(self.queue)
         channel = await self._broker.channel(confirms=False)
         await channel.set_qos(prefetch_count=PREFETCH)
         queue = await topology.declare(channel, self.address.exchange, self._type)
@@ -178,7 +191,12 @@ class Intake:
         _log.info("taking messages of %s into %s", queue.name, self.queue)
         self.taken.connected = 1
         while not over.is_set():
-            await news.wait()
+            try:
+                async with asyncio.timeout(FORGET if self._unacknowledged.over else None):
+                    await news.wait()
+            except TimeoutError:
+                if forget := self._unacknowledged.forget():
+                    await self._ask(channel, Outcomes, forget)
             news.clear()
             while inbox and not over.is_set():
                 count = _fitting(inbox)
@@ -193,20 +211,30 @@ class Intake:
         """Store a batch, or make dead letters of its messages, and acknowledge it as a whole."""
         if self._clock.monotonic() - self._checked >= CHECK:
             await self._look_for_target()
+        recorded: set[str] = set()
+        if any(message.redelivered for message in batch):
+            recorded = await self._recorded(channel)
         arrived: list[Arrived] = []
+        again: list[Arrived] = []
         for message in batch:
             try:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
                 item = arrivals.item_of(message, self._limit)
-                if message.redelivered and self._recent.get(item.id) == hash(item.data):
-                    self.taken.repeated += 1  # stored, and perhaps cancelled since
-                else:
-                    arrived.append(Arrived(message, item))
+                one = Arrived(message, item, digest_of(message, item))
+                is_again = message.redelivered and one.digest in recorded
+                (again if is_again else arrived).append(one)
             except InvalidArgument as error:
                 await self._refuse(message, str(error))
+        for one, there in zip(again, await self._find(channel, again), strict=True):
+            if there is None or arrivals.is_same(one.item, there):
+                self.taken.repeated += 1  # it is stored, or was cancelled or published since
+            else:
+                arrived.append(one)  # its id was in use, and it is stored under another one, if any
         await self._store(channel, arrived)
         await batch[-1].ack(multiple=True)
+        await channel.set_qos(prefetch_count=PREFETCH)  # answered after the broker has seen the ack
+        self._unacknowledged.acknowledged()
 
     async def _store(self, channel: AbstractChannel, arrived: list[Arrived]) -> None:
         """Store messages, each under its id, or under one of its own if that is in use."""
@@ -233,7 +261,7 @@ class Intake:
                     self.taken.repeated += 1
                 else:
                     self.taken.renamed += 1
-                    arrived.append(Arrived(one.message, arrivals.renamed(one.item)))
+                    arrived.append(one._replace(item=arrivals.renamed(one.item)))
                     _log.warning(
                         "%s: the message_id %r is in use, its message is stored as %s",
                         self.address.exchange, one.item.id, arrived[-1].item.id,
@@ -241,14 +269,41 @@ class Intake:
 
     async def _put(self, channel: AbstractChannel, arrived: list[Arrived]) -> list[Arrived]:
         """Store messages; return those whose ids are in use."""
-        command = Put(self.queue, [one.item for one in arrived])
-        reply = await self._ask(channel, Outcomes, command)
+        put = Put(self.queue, [one.item for one in arrived])
+        reply = await self._patiently(channel, lambda: self._put_recorded(channel, put, arrived))
         known = [one for one, out in zip(arrived, reply.outcomes, strict=True) if not out.done]
-        self._recent |= {one.item.id: hash(one.item.data) for one in arrived}
-        for id in list(islice(self._recent, max(0, len(self._recent) - PREFETCH))):
-            del self._recent[id]
         self.taken.stored += len(arrived) - len(known)
         return known
+
+    async def _put_recorded(
+        self, channel: AbstractChannel, put: Put, arrived: list[Arrived]
+    ) -> Outcomes:
+        """Store messages and the record of them: the lane makes that one transaction on SQLite."""
+        unacknowledged = self._unacknowledged
+        record = unacknowledged.record(one.digest for one in arrived)
+        others = [command for command in (record, unacknowledged.forget()) if command is not None]
+        # Only the messages tell whether the store is away: their record may fit into a full one.
+        lane = self._access.lane
+        putting = asyncio.ensure_future(self._access.once(Outcomes, put))
+        _, *done = await asyncio.gather(putting, *map(lane.acall, others), return_exceptions=True)
+        if putting.exception() is not None:
+            if record is not None and (retract := unacknowledged.retract()) is not None:
+                await lane.acall(retract)
+            return putting.result()
+        for command, result in zip(others, done, strict=True):
+            if isinstance(result, BaseException):
+                await self._ask(channel, Outcomes, command)
+        return putting.result()
+
+    async def _recorded(self, channel: AbstractChannel) -> set[str]:
+        """Return what any process has stored without an acknowledgement that the broker saw."""
+        found: set[str] = set()
+        cursor: str | None = None
+        while True:
+            page = await self._ask(channel, Page, self._unacknowledged.scan(cursor))
+            found |= self._unacknowledged.read(page.messages)
+            if (cursor := page.cursor) is None:
+                return found
 
     async def _find(
         self, channel: AbstractChannel, arrived: list[Arrived]
@@ -258,12 +313,15 @@ class Intake:
         command = Find(self.queue, [one.item.id for one in arrived])
         return (await self._ask(channel, Found, command)).messages
 
-    async def _ask(self, channel: AbstractChannel, kind: type[R], command: Put | Find) -> R:
+    async def _ask(self, channel: AbstractChannel, kind: type[R], command: Command) -> R:
         """Have a command carried out, however long the store is away."""
+        return await self._patiently(channel, lambda: self._access.once(kind, command))
+
+    async def _patiently(self, channel: AbstractChannel, ask: Callable[[], Awaitable[R]]) -> R:
         attempt = 0
         while True:
             try:
-                reply = await self._access.once(kind, command)
+                reply = await ask()
             except StoreError:  # `StoreClient` has said so
                 if channel.is_closed:
                     raise ConnectionError("the channel was closed, the store is away") from None
@@ -278,15 +336,13 @@ class Intake:
         """Publish a message to the dead-letter exchange, with the reason in a header."""
         told = "" if message.message_id is None else f" {message.message_id!r}"
         _log.error("%s: message%s is a dead letter: %s", self.address.exchange, told, reason)
-        headers = {**message.headers, REASON: reason[:1_000]}
-        letter = AmqpMessage(
-            message.body, headers=headers, content_type=message.content_type,
-            content_encoding=message.content_encoding, message_id=message.message_id,
-            correlation_id=message.correlation_id, reply_to=message.reply_to, type=message.type,
-            timestamp=message.timestamp, app_id=message.app_id, priority=message.priority,
-            delivery_mode=DeliveryMode.PERSISTENT,
-        )  # fmt: skip
-        result = await self._dead.publish(letter, message.routing_key or "", DEAD_LETTER)
+        properties = message.properties
+        properties.headers = {**message.headers, REASON: reason[:1_000]}
+        properties.delivery_mode = DeliveryMode.PERSISTENT
+        # It must not expire there, and only its user may publish its `user_id`.
+        properties.expiration = properties.user_id = None
+        letter = Publication(message.body, properties, message.routing_key or "")
+        result = await self._dead.publish(letter, DEAD_LETTER)
         if result.outcome != "confirmed":
             raise ConnectionError(f"a dead letter could not be published: {result.reason}")
         self.taken.refused += 1

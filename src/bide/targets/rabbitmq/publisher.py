@@ -3,8 +3,7 @@
 import asyncio
 from typing import Literal, NamedTuple
 
-from aio_pika import Message as AmqpMessage
-from aio_pika.abc import AbstractChannel, AbstractExchange
+from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelClosed, DeliveryError, PublishError
 
 from bide.clock import Clock
@@ -17,10 +16,14 @@ from bide.targets.rabbitmq.broker import (
     reason_of,
     stray_cancel_is_loss,
 )
+from bide.targets.rabbitmq.fields import Publication
 
 __all__ = ["Outcome", "Publisher", "Result"]
 
-Outcome = Literal["confirmed", "unroutable", "nacked", "refused", "away"]
+Outcome = Literal["confirmed", "unroutable", "nacked", "unfit", "refused", "away"]
+
+SMALL = 16_384
+"""A body of up to so many bytes is written without waiting until the socket has taken it."""
 
 BLOCKED = "the broker accepts no messages for now: its memory or disk is low"
 
@@ -29,7 +32,8 @@ class Result(NamedTuple):
     """What became of one message."""
 
     outcome: Outcome
-    """Refused: the exchange does not exist, or the user may not. Away: no answer came."""
+    """Unfit: AMQP cannot hold it. Refused: the exchange does not exist, or the user may not. Away:
+    no answer came."""
     reason: str = ""
     """In words, for a message that was not confirmed; never a secret."""
 
@@ -50,19 +54,19 @@ class Publisher:
     """
 
     def __init__(self, address: Address, clock: Clock, gate: Gate | None = None) -> None:
-        self._address = address
+        self.address = address
         self._broker = Broker(address, clock, gate)
         self._opening = asyncio.Lock()
         self._channel: AbstractChannel | None = None
 
-    async def publish(self, message: AmqpMessage, key: str, patience: float) -> Result:
+    async def publish(self, publication: Publication, patience: float) -> Result:
         """Publish a message.
 
         Args:
-            message: as `to_amqp` makes it.
-            key: its routing key.
+            publication: as `to_amqp` makes it.
             patience: seconds for all attempts together.
         """
+        body, properties, key = publication
         reason, attempt = "the broker did not answer in time", 0
         channel: AbstractChannel | None = None
         try:
@@ -72,13 +76,20 @@ class Publisher:
                         with stray_cancel_is_loss():
                             channel = await self._open()
                             await self._broker.unblocked()
-                            exchange = await _exchange(channel, self._address.exchange)
-                            await exchange.publish(message, key, mandatory=True)
+                            # The exchange is not looked up: publishing needs no right to configure,
+                            # and the broker says if it is missing.
+                            underlay = await channel.get_underlay_channel()
+                            await underlay.basic_publish(  # type: ignore[call-arg]  # knows no wait
+                                body, exchange=self.address.exchange, routing_key=key,
+                                properties=properties, mandatory=True, wait=len(body) > SMALL,
+                            )  # fmt: skip
                         return CONFIRMED
                     except PublishError as error:
                         return Result("unroutable", reason_of(error))
                     except DeliveryError as error:
                         return Result("nacked", reason_of(error))
+                    except (TypeError, ValueError) as error:
+                        return Result("unfit", f"not a valid message of AMQP: {error}")
                     except (Refused, ChannelClosed) as error:
                         return Result("refused", reason_of(error))
                     except LOST as error:
@@ -99,8 +110,8 @@ class Publisher:
             async with asyncio.timeout(patience):
                 with stray_cancel_is_loss():
                     channel = await self._broker.channel()
-                    if self._address.exchange:
-                        await channel.get_exchange(self._address.exchange, ensure=True)
+                    if self.address.exchange:
+                        await channel.get_exchange(self.address.exchange, ensure=True)
                     await channel.close()
         except (Refused, ChannelClosed) as error:
             return Result("refused", reason_of(error))
@@ -122,13 +133,16 @@ class Publisher:
         await self._broker.close()
 
     async def _open(self) -> AbstractChannel:
-        async with self._opening:
-            channel = self._channel
-            if channel is None or channel.is_closed or not self._broker.connected:
-                channel = self._channel = await self._broker.channel()
+        if (channel := self._ready) is not None:
             return channel
+        async with self._opening:
+            if self._ready is None:
+                self._channel = await self._broker.channel()
+            assert self._channel is not None
+            return self._channel
 
-
-async def _exchange(channel: AbstractChannel, name: str) -> AbstractExchange:
-    # Not looked up: publishing needs no right to configure, and the broker says if it is missing.
-    return await channel.get_exchange(name, ensure=False) if name else channel.default_exchange
+    @property
+    def _ready(self) -> AbstractChannel | None:
+        channel = self._channel
+        usable = channel is not None and not channel.is_closed and self._broker.connected
+        return channel if usable else None

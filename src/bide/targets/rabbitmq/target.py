@@ -16,11 +16,9 @@ from bide.targets.rabbitmq.publisher import Outcome, Publisher, Result
 __all__ = ["RabbitMQ"]
 
 STATUS: dict[Outcome, int | None] = {
-    "confirmed": 200, "unroutable": 312, "refused": 503, "nacked": 506, "away": None,
+    "confirmed": 200, "unroutable": 312, "unfit": 400, "refused": 503, "nacked": 506, "away": None,
 }  # fmt: skip
 """Outcomes as reply codes, by whose first digit answers are counted. 312 and 506 are AMQP's."""
-
-UNFIT = 400
 
 
 class _Answer(Answer):
@@ -62,13 +60,13 @@ class RabbitMQ:
 
     async def send(self, message: Message, to: Subscription) -> Answer:
         """Publish a message; return once the broker has confirmed or rejected it."""
+        publisher = self._publisher(to.url)
         try:
-            publication, key = to_amqp(message, parse(to.url), to.headers)
+            publication = to_amqp(message, publisher.address, to.headers)
         except InvalidArgument as error:
-            return _Answer(UNFIT, f"not a valid message of AMQP: {error}")
+            return _answer(Result("unfit", f"not a valid message of AMQP: {error}"))
         # Sooner than the consumer, which would not know why.
-        result = await self._publisher(to.url).publish(publication, key, to.timeout / 1000 * 0.9)
-        return _answer(result)
+        return _answer(await publisher.publish(publication, to.timeout / 1000 * 0.9))
 
     async def ping(self, to: Subscription) -> Answer:
         """See whether the broker lets us in, and has the exchange."""
@@ -87,11 +85,11 @@ class RabbitMQ:
         await asyncio.gather(*self._closing)
 
     def _publisher(self, url: str) -> Publisher:
-        if url not in self._publishers:
+        if (found := self._publishers.get(url)) is None:
             address = parse(url)
             gate = None if address.broker in self._trusted else self._gate
-            self._publishers[url] = Publisher(address, self._clock, gate)
-        return self._publishers[url]
+            found = self._publishers[url] = Publisher(address, self._clock, gate)
+        return found
 
 
 def _answer(result: Result) -> Answer:

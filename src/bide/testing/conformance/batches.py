@@ -96,7 +96,7 @@ class BatchCases:
         kinds: list[cmd.Command] = [
             cmd.Put("q", []), cmd.Claim("q", 1, 1, "w"), cmd.Count("q"), cmd.Find("q", []),
             cmd.Scan("q"), cmd.Forecast("q", 1, 1), cmd.Configure("q"), cmd.Queues(""),
-            cmd.Purge("q", "dead"), cmd.Cancel("q"),
+            cmd.Purge("q", "dead"), cmd.Cancel("q"), cmd.Delete("q"),
         ]  # fmt: skip
         for commands in (kinds, kinds[::-1]):
             names = [type(reply).__name__ for reply in desk.batch(*commands)]

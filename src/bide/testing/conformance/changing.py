@@ -91,6 +91,41 @@ class _ById:
         desk.wait(1_000)
         assert desk.cancel("a", if_version=seen)[0]
 
+    @pytest.mark.parametrize("expires", [None, HOUR])
+    def test_a_version_outlasts_retries_that_move_the_due_time(
+        self, desk: Desk, expires: int | None
+    ) -> None:
+        lease = desk.lease("a", priority=3, expires=expires, headers={"a": "b"})
+        seen = desk.get("a").version
+        desk.retry(lease, delay=40, reason="no")
+        desk.wait(40)
+        desk.retry(*leases(desk.claim()), delay=50, release=True)
+        message = desk.get("a")
+        assert (message.due, message.planned, message.version) == (START + 90, START, seen)
+        desk.wait(50)
+        claimed = desk.claim()
+        assert claimed.messages[0].version == seen
+        desk.bury(*leases(claimed))
+        assert desk.page("dead").messages[0].version == seen
+        assert desk.put("a", on_conflict="replace", if_version=seen, data=b"2")[0]
+        assert desk.get("a").version != seen
+
+    def test_a_version_changes_when_a_retried_message_is_rescheduled_or_revived(
+        self, desk: Desk
+    ) -> None:
+        desk.retry(desk.lease("a"), delay=40)
+        desk.retry(desk.lease("b", attempts=2), delay=40)
+        seen = [desk.get(id).version for id in "ab"]
+        assert desk.reschedule("a", at=START + 99, if_version=seen[0])[0]
+        desk.wait(40)
+        desk.retry(*leases(desk.claim()))
+        assert desk.get("b").version == seen[1]
+        desk.revive("b")
+        for id, old in zip("ab", seen, strict=True):
+            message = desk.get(id)
+            assert message.planned is None
+            assert message.version != old
+
     @pytest.mark.parametrize("state", ["delayed", "ready"])
     def test_reschedule_moves_what_waits(self, desk: Desk, state: State) -> None:
         desk.bring("a", state)

@@ -3,7 +3,7 @@
 
 from bide.model.message import Failure, Item
 from bide.model.rank import PROMOTE
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Died
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
 __all__ = ["ClaimCases"]
@@ -199,11 +199,25 @@ class ClaimCases:
     def test_a_lapse_of_the_last_attempt_makes_a_dead_letter(self, desk: Desk) -> None:
         desk.lease("a", attempts=1)
         desk.wait(1_500)
-        assert desk.claim() == Claimed([], 0, START + 1_500)
+        assert desk.claim() == Claimed([], 0, START + 1_500, died=[Died("a", 1, "w1")])
         message = desk.get("a")
         assert (message.state, message.attempt, message.ended) == ("dead", 1, START + 1_500)
         flow = desk.counts().flow
         assert (flow.lapsed, flow.died) == (1, 1)
+
+    def test_a_claim_tells_of_dead_letters_beside_messages(self, desk: Desk) -> None:
+        desk.put("a", "b", attempts=2)
+        desk.claim(holder="w1")
+        desk.wait(1_000)
+        assert desk.claim(holder="w2").died == []
+        desk.wait(1_000)
+        desk.put("c")
+        claimed = desk.claim(1, holder="w3")
+        assert [message.id for message in claimed.messages] == ["c"]
+        assert sorted(claimed.died, key=lambda one: one.id) == [
+            Died("a", 2, "w2"), Died("b", 2, "w2"),
+        ]  # fmt: skip
+        assert desk.claim().died == []
 
     def test_a_lapsed_message_keeps_its_due_and_so_its_turn(self, desk: Desk) -> None:
         desk.lease("a")

@@ -11,6 +11,7 @@ from bide.model.replies import (
     Affected,
     Claimed,
     Counts,
+    Deleted,
     Forecasted,
     Found,
     Names,
@@ -176,6 +177,10 @@ class Desk:
     def purge_by_id(self, *ids: str) -> list[Outcome]:
         """Delete dead letters."""
         return self.ask(cmd.Purge(self.queue, "dead", ids=list(ids)), Outcomes).outcomes
+
+    def delete(self) -> Deleted:
+        """Delete the queue."""
+        return self.ask(cmd.Delete(self.queue), Deleted)
 
     # What looks.
 

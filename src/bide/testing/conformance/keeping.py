@@ -56,7 +56,7 @@ class KeepCases:
             desk.claim, desk.cancel, desk.reschedule, desk.revive, desk.configure,
             desk.ack, desk.extend, desk.retry, desk.bury,
             lambda: desk.cancel_where(group="nobody"),
-            lambda: desk.purge("dead"),
+            lambda: desk.purge("dead"), desk.delete,
         ]  # fmt: skip
         for change in changes:
             desk.ack(desk.lease("a", priority=1))

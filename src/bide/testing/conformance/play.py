@@ -57,7 +57,8 @@ class Ledger:
 def plain(command: cmd.Command, reply: Reply) -> Reply:
     """Return a reply without what is each engine's own: tokens, cursors, the order of all."""
     if isinstance(reply, Claimed):
-        return msgspec.structs.replace(reply, token=0)
+        died = sorted(reply.died, key=lambda one: one.id)  # shard by shard on Redis
+        return msgspec.structs.replace(reply, token=0, died=died)
     if isinstance(reply, Page) and isinstance(command, cmd.Scan):
         messages = reply.messages
         if command.state is None:

@@ -10,6 +10,7 @@ from bide.testing.conformance.budgets import BudgetCases
 from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
+from bide.testing.conformance.deleting import DeleteCases
 from bide.testing.conformance.desk import Desk
 from bide.testing.conformance.keeping import KeepCases
 from bide.testing.conformance.looking import LookCases
@@ -30,6 +31,7 @@ class EngineConformance(
     BudgetCases,
     MoveCases,
     ReleaseCases,
+    DeleteCases,
     ChangeCases,
     KeepCases,
     SettleCases,

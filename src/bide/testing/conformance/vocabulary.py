@@ -96,6 +96,7 @@ def _changes() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Revive, queues, named, delays),
         st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named),
         st.builds(cmd.Purge, queues, st.just("dead"), ids=named),
+        st.builds(cmd.Delete, queues),
         st.builds(
             cmd.Configure, queues, some([None, None, None, False, False, True]),
             some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]),

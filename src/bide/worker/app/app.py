@@ -1,4 +1,4 @@
-"""The app: which handlers there are, and what they share."""
+"""The app: handlers, and the state that they share."""
 
 import inspect
 import os
@@ -34,21 +34,21 @@ J = TypeVar("J", bound=type[Job])
 ASYNC_CONCURRENCY = 64
 SYNC_CONCURRENCY = 16
 MOST = 10_000
-"""How many deliveries of one queue one process runs at a time at most."""
+"""The maximum number of deliveries of one queue that a process runs at a time."""
 
 
 class App(Periodic):
     """The handlers, sources and schedules of a program, for `bide worker module:app`.
 
     Args:
-        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
-        lifespan: what surrounds the work of a process, such as a pool of connections: a function
-            that takes the app and returns a context manager, plain or async. Entered before the
-            first claim, left after the last handler has ended.
+        url: of the store; by default the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        lifespan: opens and closes what handlers need, such as a connection pool: a function that
+            takes the app and returns a context manager, plain or async. A process enters it before
+            the first claim and leaves it after the last handler.
         clock: for tests; see `bide.testing.FakeClock`.
 
     Raises:
-        InvalidArgument: `url` is no store's, or `lifespan` cannot be one.
+        InvalidArgument: `url` names no store, or `lifespan` is not such a function.
 
     Example:
         >>> import bide
@@ -71,21 +71,21 @@ class App(Periodic):
         if url is not None and not isinstance(url, str):
             raise InvalidArgument(f"url={url!r} must be a str, as 'sqlite:///path/to/bide.db'")
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
-        opener(self._url)  # refuses what is no URL of a store
+        opener(self._url)  # raises if it is not the URL of a store
         self.lifespan = checked_lifespan(lifespan)
         self.clock = clock
         self.state = SimpleNamespace()
-        """Whatever handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
+        """State that handlers share: set in `lifespan`, read as `app.state` or `delivery.state`."""
         self._middleware: list[Middleware] = []
 
     @property
     def url(self) -> str:
-        """The store's URL, with a password hidden."""
+        """The store's URL without its password."""
         return mask(self._url)
 
     @property
     def queue_handlers(self) -> Mapping[str, QueueHandlers]:
-        """The queues that are worked on, by name: of handlers, jobs, sources and schedules."""
+        """The handlers by queue, including those of jobs, sources and schedules."""
         return MappingProxyType(self._queue_handlers)
 
     @property
@@ -103,31 +103,32 @@ class App(Periodic):
         retry: Backoff | None = None,
         still_wanted: Callable[..., Any] | None = None,
     ) -> Callable[[F], F]:
-        """Let a function handle the messages of a queue. It stays usable as the function it is.
+        """Register a function that handles the messages of a queue. The function is not changed.
 
         It takes the body, the delivery, or both: `(body)`, `(body, delivery: bide.Delivery)`,
         `(delivery: bide.Delivery)`. The body is decoded into the type it is annotated with; one
         that does not fit becomes a dead letter. Async functions run as tasks, plain ones in
-        threads. Returning acks. An exception has the message tried again as `retry` says, or
-        makes it a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury` say it outright.
+        threads. If the function returns, the message is acked. If it raises, the message is retried
+        as `retry` says, or becomes a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury`
+        choose the outcome.
 
         Args:
             queue: its name.
-            lease: how long after the death of this process somebody else gets what it held. While
-                it lives it extends the leases of what it runs.
-            concurrency: how many deliveries a process runs at a time: 64 of async handlers, 16 of
-                plain ones, unless said.
-            timeout: how long one delivery may take; none by default. An async handler is cancelled
-                then. A plain one cannot be: it is told by `delivery.lost`, and keeps its thread
-                until it returns, while the next attempt may run beside it. Either way the attempt
-                has failed with a `TimeoutError`.
-            retry: what comes after a failure; `Backoff()` by default.
-            still_wanted: asked before each delivery, with the body, or the body and the delivery:
-                does what it is about still exist? When it says no, the message is discarded: it
-                is acked and the handler never sees it. Async if the handler is.
+            lease: how long after the death of this process another one gets its messages. A living
+                process extends the leases of messages whose handlers run.
+            concurrency: how many deliveries a process runs at a time; by default 64 for async
+                handlers, 16 for plain ones.
+            timeout: how long one delivery may take; by default there is no limit. After it the
+                attempt fails with a `TimeoutError`. An async handler is cancelled. A plain one
+                keeps its thread until it returns, while the next attempt may run beside it; it can
+                check `delivery.lost`.
+            retry: the delays and the number of attempts; `Backoff()` by default.
+            still_wanted: called before each delivery with the body, or the body and the delivery.
+                If it returns false, the message is discarded: it is acked, and the handler is not
+                called. Async if the handler is.
 
         Raises:
-            InvalidArgument: the function takes something else, or the queue has a handler already.
+            InvalidArgument: the function takes other parameters, or the queue has a handler.
         """
 
         check_decorator(queue, 'app.handler("orders")')
@@ -156,21 +157,21 @@ class App(Periodic):
         timeout: Duration | None = None,
         retry: Backoff | None = None,
     ) -> Callable[[J], J]:
-        """Let a class do the work: `bide.Job` says what it looks like.
+        """Register a class whose instances are the work, a subclass of `bide.Job`.
 
         Args:
-            queue: where its messages go; several jobs may share one.
-            name: what its messages are known by; the name of the class by default. Messages that
-                are on their way have it: keep it when the class gets another name.
+            queue: the queue of its messages; several jobs may share one.
+            name: marks its messages; the name of the class by default. Pending messages have it, so
+                keep it if you rename the class.
             lease: as for `handler`; the same for all jobs of a queue.
             concurrency: as for `handler`; the same for all jobs of a queue.
             timeout: as for `handler`.
             retry: as for `handler`.
 
         Raises:
-            InvalidArgument: it is no `Job`, it has no `run`, its `run` or its `still_wanted` takes
-                something else, one of them is plain and the other async, the name is taken, or the
-                queue has a plain handler.
+            InvalidArgument: it is not a `Job`, it has no `run`, its `run` or `still_wanted` takes
+                other parameters, one of them is plain and the other async, the name is taken, or
+                the queue has a plain handler.
         """
 
         check_decorator(queue, 'app.job("orders")')
@@ -201,11 +202,12 @@ class App(Periodic):
     def middleware(self, function: Middleware) -> Middleware:
         """Run an async function around every delivery; the first registered is the outermost.
 
-        It takes the delivery, and what goes on with it, to be awaited once. What it raises counts
-        as raised by the handler; if it does not go on, the message counts as handled.
+        It takes the delivery and a function that runs the handler, which it awaits once. What it
+        raises counts as raised by the handler. If it does not await the function, the message
+        counts as handled.
 
         Raises:
-            InvalidArgument: it is not async, or takes something else.
+            InvalidArgument: it is not async, or takes other parameters.
 
         Example:
             >>> app = App("memory://")
@@ -231,7 +233,7 @@ class App(Periodic):
     def _handlers_of(
         self, queue: str, lease: Duration, concurrency: int | None, is_async: bool
     ) -> QueueHandlers:
-        """Return what a queue asks of a process; all that share it must agree."""
+        """Return the settings of a queue, which all its jobs must share."""
         ms = lease_of(lease)
         known = self._queue_handlers.get(check_queue(queue))
         if concurrency is None:

@@ -1,4 +1,4 @@
-"""Jobs: what is to be done, when it is due and what it needs to know, in one class."""
+"""Jobs: the work, its due time and its data in one class."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -42,35 +42,35 @@ class Job(msgspec.Struct):
     _name: ClassVar[str] = ""
 
     def due(self) -> Duration | datetime | None:
-        """Return when it is due: a `datetime`, or how long from now. At once by default."""
+        """Return when it is due: a `datetime`, or a delay from now. By default at once."""
         return None
 
     def key(self) -> str | None:
-        """Return the message's id, so that the same work is put once; made up by default."""
+        """Return the message's id, so that the same work is put once; random by default."""
         return None
 
     def options(self) -> Mapping[str, Any]:
-        """Return what else its put is told: `priority`, `expires`, `attempts`, `group`; nothing."""
+        """Return more options of the put: `priority`, `expires`, `attempts`, `group`, `headers`."""
         return {}
 
     def still_wanted(self, *_: Any) -> Any:
-        """Tell, right before `run`, whether it is still to be done; if not, it is discarded.
+        """Return, before each `run`, whether the work is still wanted; if not, it is discarded.
 
-        As `still_wanted=` of `App.handler`: async if `run` is, and it may take the delivery. Yes
+        As `still_wanted=` of `App.handler`: async if `run` is, and it may take the delivery. True
         by default.
         """
         return True
 
     def run(self, *_: Any) -> Any:
-        """Do it. A plain or an async method, which may take the delivery as its parameter."""
+        """Do the work. A plain or an async method, which may take the delivery as its parameter."""
         raise NotImplementedError(f"{type(self).__name__} has no method run")
 
     def message(self) -> NewMessage:
         """Return what to put: `queue.put_many([job.message()])`.
 
         Raises:
-            InvalidArgument: its class was not registered with `App.job`, or its `options` has
-                something that no message has.
+            InvalidArgument: its class was not registered with `App.job`, or `options` returns an
+                option that messages do not have.
         """
         if not self._name:
             raise InvalidArgument(

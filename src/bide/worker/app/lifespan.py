@@ -23,10 +23,10 @@ SHAPE = "a function that takes the app and yields once, under @contextlib.{}"
 
 
 def checked_lifespan(function: Any) -> Lifespan | None:
-    """Return a lifespan if it can be one, as far as that is seen before it is called.
+    """Return a lifespan after the checks that are possible before it is called.
 
     Raises:
-        InvalidArgument: it cannot.
+        InvalidArgument: it is not a lifespan.
     """
     if function is None:
         return None
@@ -46,7 +46,7 @@ def checked_lifespan(function: Any) -> Lifespan | None:
     made: Lifespan = function
     try:
         inspect.signature(function).bind(None)
-    except ValueError:  # of what is written in C nobody knows
+    except ValueError:  # a function written in C may have no signature
         return made
     except TypeError as error:
         raise InvalidArgument(
@@ -57,10 +57,10 @@ def checked_lifespan(function: Any) -> Lifespan | None:
 
 @asynccontextmanager
 async def lifespan(app: "App") -> AsyncIterator[None]:
-    """Be within the lifespan of an app, plain or async, if it has one.
+    """Enter the lifespan of an app, plain or async, if it has one.
 
     Raises:
-        InvalidArgument: what it returns is no context manager.
+        InvalidArgument: the lifespan did not return a context manager.
     """
     if app.lifespan is None:
         yield

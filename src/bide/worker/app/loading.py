@@ -102,10 +102,10 @@ def _import(name: str) -> ModuleType:
                 "packages; run this where your code is"
             ) from error
         extra = EXTRAS.get(missing.partition(".")[0])
-        mend = f"pip install 'bide[{extra}]'" if extra else "install the package that brings it"
+        fix = f"pip install 'bide[{extra}]'" if extra else "install the package that brings it"
         raise InvalidArgument(
             f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
-            f"{mend}, for {sys.executable}"
+            f"{fix}, for {sys.executable}"
         ) from error
     except InvalidArgument as error:  # it says all that there is to say
         if logging.getLogger("bide").isEnabledFor(logging.DEBUG):

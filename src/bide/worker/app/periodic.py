@@ -1,4 +1,4 @@
-"""What an app does by itself, again and again: sources and schedules."""
+"""Sources and schedules of an app."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,11 +25,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GRACE = "1m"
 PATIENT = Backoff(first="5s", factor=2, ceiling="5m", attempts=MAX_ATTEMPTS)
-"""Between attempts to ask a source that fails."""
+"""The delays between attempts to ask a source that fails."""
 
 
 class Periodic:
-    """The part of an `App` that works by the clock."""
+    """The part of an `App` with sources and schedules."""
 
     def __init__(self) -> None:
         self._queue_handlers: dict[str, QueueHandlers] = {}
@@ -38,7 +38,7 @@ class Periodic:
 
     @property
     def sources(self) -> "Mapping[str, Source]":
-        """The sources, by the queue in which their windows wait."""
+        """The sources, by the queue of their windows."""
         return MappingProxyType(self._sources)
 
     @property
@@ -59,36 +59,35 @@ class Periodic:
         timeout: Duration | None = None,
         retry: Backoff | None = None,
     ) -> Callable[[F], F]:
-        """Let a function say, from your own database, which messages should be in a queue.
+        """Register a function that returns, from your database, the messages that should exist.
 
-        It takes two moments, `after` and `before`, aware and in UTC, and returns or yields a
-        `bide.NewMessage` for each thing that falls due in between, each with an id. What is there
-        already stays as it is. It may be a generator, or return any iterable; plain functions run
-        in a thread from the first to the last message, async ones on the event loop.
+        It takes two times, `after` and `before`, aware and in UTC, and returns or yields a
+        `bide.NewMessage` with an id for everything that falls due between them. Messages that exist
+        already are not changed. It may be a generator, or return any iterable. Plain functions run
+        in a thread, async ones on the event loop.
 
-        Among all workers each window is asked for once. It reaches from the moment of the last
-        asking to `window` from now, so that nothing falls between two of them: what was missed
-        while no worker was there is asked for when there is one again. A window never begins
-        before the one before has ended; if that took too long, the next reaches further. An error
-        has the same window asked for again, after growing pauses.
+        One worker asks for each window. A window reaches from the time of the last request to
+        `window` from now, so nothing is missed, even if no worker ran meanwhile. Windows do not
+        overlap in time: if one takes long, the next reaches further. After an error the same
+        window is asked for again, with growing delays.
 
         Args:
-            queue: what it fills.
+            queue: the queue that it fills.
             every: how often it is asked.
-            window: how far ahead. At least as long as `every`, and better longer, so that a message
-                is there before it is due.
-            back: how far back the very first window of a store reaches; as far as `window` by
-                default. So a store that was lost is filled with what fell due meanwhile as well.
-            keep: for how long the queue is to remember what was acked at least, so that it is not
-                put again; `every` and two times `window` by default.
-            name: what it is known by; that of the function by default.
+            window: how far ahead it is asked. At least `every`; more is better, so that a message
+                exists before it is due.
+            back: how far back the first window of a store reaches; by default as far as `window`.
+                So a lost store also gets what fell due meanwhile.
+            keep: how long the queue remembers acked messages at least, so that they are not put
+                again; by default `every` and two times `window`.
+            name: the name of the source; by default that of the function.
             lease: how long after the death of a process another one asks.
-            timeout: how long one asking may take; none by default.
-            retry: the pauses after errors; a source is never given up, whatever it says besides.
+            timeout: how long one request may take; by default there is no limit.
+            retry: the delays after errors. The number of attempts is not limited.
 
         Raises:
-            InvalidArgument: the function takes something else, a time cannot be, or the queue has
-                a source of this name already.
+            InvalidArgument: the function takes other parameters, a duration is not valid, or the
+                queue has a source of this name.
 
         Example:
             >>> import bide
@@ -149,28 +148,28 @@ class Periodic:
         timeout: Duration | None = None,
         retry: Backoff | None = None,
     ) -> Callable[[F], F]:
-        """Call a function again and again: by a cron expression, or every so often.
+        """Register a function that is called by a cron expression or at a fixed period.
 
-        It takes the `bide.Tick`, the delivery, or both; plain or async. Among all workers each
-        tick is run once: it is a message in a queue of its own, whose id is its moment. A tick puts
-        the next one before it runs, so the schedule goes on whatever comes of it. An exception has
-        the tick tried again as `retry` says, or makes it a dead letter.
+        It takes the `bide.Tick`, the delivery, or both; plain or async. One worker runs each tick:
+        a tick is a message in a queue of the schedule, whose id is its time. A tick puts the next
+        one before it runs, so the schedule goes on after any failure. If the function raises, the
+        tick is retried as `retry` says, or becomes a dead letter.
 
         Args:
-            queue: its name, by which the schedule is known; nothing else may be in it.
+            queue: the queue of its ticks, which names the schedule; for nothing else.
             cron: five fields, as "0 9 * * MON-FRI": minute, hour, day of month, month, weekday.
-            every: a period instead, counted from 1970 in UTC: "15m" is at the full quarters.
-            timezone: whose clocks `cron` means, such as "Asia/Shanghai".
-            missed: what to do about ticks at whose moment no worker was there: "once" runs one for
-                all of them, "all" each of them, "skip" none.
-            grace: how late a tick may begin and still be on time; at most the period.
+            every: a period instead, counted from 1970 in UTC: "15m" runs at the full quarters.
+            timezone: the time zone of `cron`, such as "Asia/Shanghai".
+            missed: what to do with ticks that no worker ran in time: "once" runs one for all of
+                them, "all" runs each of them, "skip" runs none.
+            grace: how late a tick may start and still be on time; at most the period.
             lease: how long after the death of a process another one gets its tick.
-            timeout: how long one tick may take; none by default.
-            retry: what comes after a failure; `Backoff()` by default.
+            timeout: how long one tick may take; by default there is no limit.
+            retry: the delays and the number of attempts; `Backoff()` by default.
 
         Raises:
             InvalidArgument: neither or both of `cron` and `every` are given, an expression, a
-                period or a time zone cannot be, or the queue is taken.
+                period or a time zone is not valid, or the queue is taken.
 
         Example:
             >>> import bide

@@ -1,9 +1,9 @@
-"""Chains: messages of which each puts the one after it, so that nobody needs to lead.
+"""Chains: messages of which each puts the next one, so that no process needs to lead.
 
-A chain has a queue to itself. The id of a link is the moment that it stands for, so whoever puts
-it, and however often, it is there once; the queue remembers what was acked, so that it is not put
-again. A link that is claimed though a later one is there has been done: only a done one puts its
-successor, or, where that must not wait, one that was begun.
+A chain has its own queue. The id of a link is the time that it stands for, so it exists once, even
+if several processes put it; the queue remembers acked links, so that they are not put again. A
+link that is claimed while a later one exists was done before: only a done link, or for schedules a
+started one, puts the next.
 """
 
 import logging
@@ -19,11 +19,11 @@ from bide.model.replies import Forecasted, Outcome, Outcomes, Page, Settings
 __all__ = ["REMEMBERED", "Links", "id_of", "moment_of"]
 
 LOOK = 60.0
-"""Seconds after which each process looks whether the chain has broken, as by a purge."""
+"""Seconds between two checks of each process whether the chain is broken, as by a purge."""
 
 REMEMBERED = 2 * 3_600_000
-"""For how many milliseconds at least an acked link is remembered: a clock may be set back by one
-hour, and a process may sleep between a look and a put."""
+"""The least time in ms that an acked link is remembered: a clock may be set back by one hour, and a
+process may sleep between a check and a put."""
 
 PAGE = 500
 WAITING = ("delayed", "ready", "leased")
@@ -36,7 +36,7 @@ class Links:
 
     Args:
         store_client: runs its commands on the store.
-        queue: theirs alone.
+        queue: the queue of the chain.
     """
 
     def __init__(self, store_client: StoreClient, queue: str) -> None:
@@ -48,9 +48,9 @@ class Links:
         return (await self.store_client.patiently(Forecasted, Forecast(self.queue, 1, 1))).start
 
     async def alive(self) -> list[Message]:
-        """Return all links that somebody holds or that wait."""
+        """Return all links that wait or are leased."""
         found: dict[str, Message] = {}
-        # Looked at twice: one that was handed back between two looks would be in neither.
+        # "next" twice: a link that is released between the two scans would be in neither.
         for state in ("next", "leased", "next"):
             page = await self.store_client.patiently(Page, Scan(self.queue, state, limit=PAGE))
             found |= {message.id: message for message in page.messages}
@@ -62,32 +62,32 @@ class Links:
         return page.messages
 
     async def later(self, moment: int) -> bool:
-        """Tell whether a link is there that stands for a later moment."""
+        """Tell whether a link of a later time exists."""
         return any((moment_of(link.id) or 0) > moment for link in await self.alive())
 
     async def put(self, id: str, body: bytes, at: int, attempts: int = MAX_ATTEMPTS) -> Outcome:
-        """Put a link, unless it is there or was there."""
+        """Put a link, unless it exists or was acked."""
         put = Put(self.queue, [Item(id, body, at=at, attempts=attempts)])
         return (await self.store_client.patiently(Outcomes, put)).outcomes[0]
 
     async def remember(self, queue: str, keep: int) -> None:
-        """Have a queue remember what was acked for so long at least, in milliseconds."""
+        """Let a queue remember acked messages for at least `keep` milliseconds."""
         settings = await self.store_client.patiently(Settings, Configure(queue))
         if settings.keep < keep:
             await self.store_client.patiently(Settings, Configure(queue, keep=keep))
 
     async def pause(self) -> None:
-        """Wait until it is time to look at the chain again."""
+        """Wait until the next check of the chain."""
         await sleep(self.store_client.clock, LOOK)
 
 
 def stands(outcome: Outcome) -> bool:
-    """Tell whether a link waits or is held, whoever has put it."""
+    """Tell whether a link waits or is leased, whichever process put it."""
     return outcome.done or outcome.state in WAITING
 
 
 def id_of(moment: int) -> str:
-    """Return the id of the link of a moment.
+    """Return the id of the link of a time.
 
     Example:
         >>> id_of(1_700_000_000_000)
@@ -97,7 +97,7 @@ def id_of(moment: int) -> str:
 
 
 def moment_of(id: str) -> int | None:
-    """Return the moment that an id stands for, in Unix milliseconds; `None` for any other id.
+    """Return the time that an id stands for, in Unix milliseconds; `None` for any other id.
 
     Example:
         >>> moment_of("2023-11-14T22:13:20.000Z")

@@ -1,4 +1,4 @@
-"""When something is due again and again: by a cron expression in a time zone, or every so often."""
+"""Recurring times: by a cron expression in a time zone, or by a period."""
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -25,18 +25,18 @@ ALIASES = {
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
-EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (of UTC, and naive as all that is counted here)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (UTC, and naive like all times here)
 
 
 class Recurrence(Protocol):
-    """Moments that come again and again, in Unix milliseconds."""
+    """Recurring times, in Unix milliseconds."""
 
     zone: ZoneInfo
-    """In which the moments are told."""
+    """The time zone in which users see the times."""
 
     @property
     def spec(self) -> str:
-        """Both of what makes it, for people and for `parse`."""
+        """The rule and the zone, for users and for `parse`."""
 
     def after(self, moment: int) -> int:
         """Return the first of the moments that is later than this one."""
@@ -46,7 +46,7 @@ class Recurrence(Protocol):
 
 
 class Every:
-    """Every so often, counted from 1970 in UTC: no daylight saving moves it.
+    """A period, counted from 1970 in UTC: daylight saving does not move it.
 
     Example:
         >>> quarters = Every(900_000, ZoneInfo("UTC"))
@@ -75,17 +75,17 @@ class Every:
 class Cron:
     """By a cron expression of five fields, as Debian's cron does it.
 
-    The library tells which times on the wall the expression names. Which moments these are is
-    decided here: an expression with a star in its minutes or its hours goes by the time that
-    passes, so it leaves out what is skipped and does twice what is doubled. Any other names times
-    of a day: what is skipped comes at the first moment after the gap, what is doubled comes once.
+    The library finds the local times that the expression names. When these happen is decided here:
+    an expression with a star in its minutes or hours follows elapsed time, so it leaves out what
+    the clocks skip and repeats what they repeat. Any other names times of a day: a skipped time
+    happens right after the gap, a repeated one happens once.
 
     Args:
         expression: minute, hour, day of the month, month, day of the week.
-        zone: whose clocks are meant.
+        zone: the time zone of the expression.
 
     Raises:
-        InvalidArgument: it is no such expression, or names no day that ever comes.
+        InvalidArgument: it is not such an expression, or never happens.
     """
 
     def __init__(self, expression: str, zone: ZoneInfo) -> None:
@@ -99,7 +99,7 @@ class Cron:
                 f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, weekday"
             )
         self._passing = fields[0].startswith("*") or fields[1].startswith("*")
-        self._next(datetime(2000, 1, 1))  # noqa: DTZ001  (refuses what is wrong)
+        self._next(datetime(2000, 1, 1))  # noqa: DTZ001  (raises if it is wrong)
 
     @property
     def spec(self) -> str:
@@ -125,17 +125,17 @@ class Cron:
         return floor
 
     def _next(self, wall: datetime) -> datetime:
-        """Return the next time on the wall, after another one."""
+        """Return the next local time after another one."""
         try:
             found: datetime = next(self._simulator(self._fields, wall))
         except self._error as error:
             raise self._refusal(str(error).lower()) from None
         except StopIteration:
-            raise self._refusal("no day that it names ever comes") from None
+            raise self._refusal("it names no day that exists") from None
         return found
 
     def _passing_after(self, start: datetime) -> datetime:
-        """Go by the time that passes: from one change of the zone's offset to the next."""
+        """Follow elapsed time, from one change of the zone's offset to the next."""
         moment, wall = start, self._wall(start)
         while True:
             offset = self._offset(moment)
@@ -146,14 +146,14 @@ class Cron:
             moment, wall = change, change + self._offset(change) - SECOND
 
     def _named_after(self, start: datetime) -> datetime:
-        """Go by times on the wall, each of which happens once."""
+        """Follow local times, each of which happens once."""
         wall = self._next(self._wall(start))
         while (found := self._happens(wall)) <= start:
             wall = self._next(wall)
         return found
 
     def _happens(self, wall: datetime) -> datetime:
-        """Return when a time on the wall happens: first, or when the gap it is in is over."""
+        """Return when a local time happens first, or the end of the gap that it is in."""
         while True:
             moment = wall - (self.zone.utcoffset(wall) or timedelta())
             if self._wall(moment) == wall:
@@ -161,7 +161,7 @@ class Cron:
             wall += MINUTE
 
     def _change(self, start: datetime, end: datetime, offset: timedelta) -> datetime | None:
-        """Return the first moment in a span at which the offset is another, to the second."""
+        """Return when the offset first changes in a span, to the second."""
         low = start
         while low < end:
             high = min(low + DAY, end)
@@ -187,16 +187,16 @@ class Cron:
 
     def _refusal(self, why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"cron={self.expression!r} cannot be: {why}; write five fields, as in "
+            f"cron={self.expression!r} is not valid: {why}; write five fields, as in "
             "'0 9 * * MON-FRI': nine o'clock on weekdays"
         )
 
 
 def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recurrence:
-    """Return what a user asks for: a cron expression, or a period.
+    """Return the recurrence of a cron expression or a period.
 
     Raises:
-        InvalidArgument: neither or both are given, or one of them cannot be.
+        InvalidArgument: neither or both are given, or one of them is not valid.
     """
     zone = _zone(timezone)
     if cron is not None and every is None:
@@ -214,7 +214,7 @@ def period(every: Duration) -> int:
     """Return a period in milliseconds.
 
     Raises:
-        InvalidArgument: it is no length of time, or shorter than a tenth of a second.
+        InvalidArgument: it is not a duration, or shorter than 100 ms.
     """
     ms = milliseconds(every, "every")
     if ms < SHORTEST:
@@ -224,10 +224,10 @@ def period(every: Duration) -> int:
 
 @lru_cache(maxsize=64)
 def parse(spec: str) -> Recurrence:
-    """Return the recurrence that has this `spec`.
+    """Return the recurrence with this `spec`.
 
     Raises:
-        InvalidArgument: none has.
+        InvalidArgument: it is not a spec.
     """
     kind, _, rest = spec.partition(" ")
     what, _, zone = rest.rpartition(" ")
@@ -235,13 +235,13 @@ def parse(spec: str) -> Recurrence:
         return Cron(what, _zone(zone))
     if kind == "every" and what.isdecimal() and int(what) >= SHORTEST:
         return Every(int(what), _zone(zone))
-    raise InvalidArgument(f"{spec!r} is no schedule")
+    raise InvalidArgument(f"{spec!r} is not a schedule")
 
 
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except Exception as error:  # a wrong name comes as one of many kinds
+    except Exception as error:  # a wrong name raises one of many types
         raise InvalidArgument(
             f"timezone={name!r} is not known here; write a name as 'Europe/Berlin', or 'UTC'. If "
             "this machine has no time zones: pip install 'bide[schedules]'"

@@ -1,4 +1,4 @@
-"""A schedule: a function that is called again and again, and what is done with its ticks."""
+"""A schedule: a function that is called repeatedly, and the rules for its ticks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 
 
 class TickBody(msgspec.Struct, frozen=True):
-    """The body of a tick. Moments are Unix milliseconds."""
+    """The body of a tick. Times are Unix milliseconds."""
 
     due: int
     previous: int | None
     spec: str
-    """By which schedule it was put."""
+    """The `Recurrence.spec` of the schedule that put it."""
     since: int
-    """When the process started that brought this schedule: of two that differ the newer counts."""
+    """When the process with this schedule started: of two different schedules the newer counts."""
     missed: bool = False
 
 
@@ -44,7 +44,7 @@ class Schedule:
     attempts: int
 
     def run(self, one: Handling) -> Any:
-        """Call the function with what it takes; of an async one that gives what to await."""
+        """Call the function with its arguments; an async function returns an awaitable."""
         if self.order == "b":
             return self.function(one.given)
         if self.order == "bd":
@@ -54,15 +54,15 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done with a tick. Moments are Unix milliseconds."""
+    """What to do with a tick. Times are Unix milliseconds."""
 
     run: bool
     missed: bool
-    """Whether it comes too late to be on time."""
+    """Whether it starts too late."""
     following: int
-    """The tick that is to be put next."""
+    """The time of the next tick to put."""
     previous: int | None
-    """What that tick knows as the one before it."""
+    """The time of the tick before that."""
     why: str = ""
     """Why it is not run."""
 
@@ -70,15 +70,15 @@ class Plan:
 def plan(
     recurrence: Recurrence, tick: TickBody, now: int, missed: Missed, grace: int, first: bool
 ) -> Plan:
-    """Decide what is to be done with a tick that was claimed.
+    """Decide what to do with a claimed tick.
 
     Args:
-        recurrence: by which ticks come.
+        recurrence: the times of ticks.
         tick: the one that was claimed.
         now: when, by the store's clock.
-        missed: what the user wants of ticks that come too late.
-        grace: from how late on that is so.
-        first: whether this is its first attempt; what was begun on time is not missed later.
+        missed: what to do with ticks that start too late.
+        grace: how late a tick may start, in milliseconds.
+        first: whether this is its first attempt; a tick that started on time is not missed later.
     """
     due = tick.due
     if recurrence.after(due - 1) != due:
@@ -95,10 +95,10 @@ def plan(
 
 
 def check_missed(missed: str) -> Missed:
-    """Return what to do about missed ticks, if it is one of the three.
+    """Return the value of `missed=` after a check.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is not one of the three.
     """
     if missed not in MISSED:
         raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')

@@ -1,4 +1,4 @@
-"""The chain of a schedule: tick after tick, each run once among all processes."""
+"""The chain of a schedule: tick after tick, each run by one process."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -26,11 +26,11 @@ _log = logging.getLogger("bide.worker")
 class ScheduleTicks:
     """Runs a schedule tick by tick.
 
-    A tick that is claimed puts the next one first, and is run then: so neither a failure of its
-    function, nor the death of its process, stops the schedule.
+    A claimed tick puts the next one before it runs: so neither a failure of its function nor the
+    death of its process stops the schedule.
 
     Args:
-        schedule: what is run.
+        schedule: the schedule.
         store_client: runs its commands on the store.
     """
 
@@ -41,12 +41,12 @@ class ScheduleTicks:
         self._started: int | None = None
 
     async def begin(self) -> None:
-        """Put the first tick if there is none, and have what waits follow this schedule."""
+        """Put the first tick if there is none, and replace waiting ticks of another schedule."""
         await self._links.remember(self._links.queue, REMEMBERED)
         await self._align()
 
     async def keep(self) -> None:
-        """Begin, and mend the chain whenever it broke."""
+        """Begin, and repair the chain whenever it is broken."""
         await self.begin()
         while True:
             await self._links.pause()
@@ -54,7 +54,7 @@ class ScheduleTicks:
                 await self._put_first(None)
 
     async def _align(self) -> None:
-        """Have what waits follow the schedule as it is in this process, which is the newest."""
+        """Replace waiting ticks of other schedules: this process is the newest."""
         self._started = await self._links.now()
         ticks = _ticks(await self._links.alive())
         mine = self._schedule.recurrence.spec
@@ -77,16 +77,16 @@ class ScheduleTicks:
         return await self._put(rule, body)
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        """Put the tick after this one, and run this one if it is to be run."""
+        """Put the next tick, and run this one if the plan says so."""
         schedule, message = self._schedule, one.message
         tick = read(message)
         if tick is None:
-            raise Unfit(f"this is no tick, and {schedule.queue} is the queue of a schedule")
+            raise Unfit(f"this is not a tick, and {schedule.queue} is the queue of a schedule")
         rule, since = self._rule(tick)
         first = message.attempt == 1 and not message.failures
         what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
         if not await self._links.later(tick.due):
-            # One that stands for others is missed, however soon it comes.
+            # One that stands for others is missed, however soon it starts.
             stands_for = what.missed and not what.run and schedule.missed == "once"
             body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
             await self._put(rule, body)
@@ -101,7 +101,7 @@ class ScheduleTicks:
         await go_on()
 
     def _rule(self, tick: TickBody) -> tuple[Recurrence, int]:
-        """Return by what the chain goes on: this process's schedule, unless a newer one put it."""
+        """Return the schedule of the next tick: ours, unless a newer process put this tick."""
         mine, started = self._schedule.recurrence, self._started
         if tick.spec != mine.spec and started is not None and tick.since > started:
             try:
@@ -113,7 +113,7 @@ class ScheduleTicks:
         return mine, started or tick.since
 
     async def _put(self, rule: Recurrence, body: TickBody) -> str:
-        """Put a tick, or the next one that has not been yet; return its id."""
+        """Put a tick, or the first later one that was not acked; return its id."""
         attempts = self._schedule.attempts
         while True:
             id = id_of(body.due)
@@ -124,7 +124,7 @@ class ScheduleTicks:
 
 
 def read(message: Message) -> TickBody | None:
-    """Return what a message says as a tick; `None` if it is none."""
+    """Return the tick in a message; `None` if it is not one."""
     try:
         tick = msgspec.json.decode(message.data, type=TickBody) if message.json else None
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""A source: a function of the user's that says which messages should be there, and its windows."""
+"""A source: a function that returns the messages that should exist, and its windows."""
 
 import inspect
 import re
@@ -28,16 +28,16 @@ __all__ = [
 ]  # fmt: skip
 
 PREFIX = f"{OWN}source:"
-"""How the queues begin in which the windows of sources wait; a namespace may stand before it."""
+"""The prefix of queues of windows; a namespace may precede it."""
 
 BATCH = 500
-"""How many messages of a source are put at a time."""
+"""How many messages of a source one command puts."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What came of a window. Moments are Unix milliseconds."""
+    """The result of a window. Times are Unix milliseconds."""
 
     after: int
     before: int
@@ -45,11 +45,11 @@ class Asked(msgspec.Struct, frozen=True):
     found: int
     """How many messages the source returned."""
     put: int
-    """How many of them were not there yet."""
+    """How many of them were new."""
 
 
 class WindowBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of a window that waits: how far the source has come."""
+    """The body of a waiting window: the progress of its source."""
 
     after: int | None = None
     """When the source was asked last; `None`: never."""
@@ -57,7 +57,7 @@ class WindowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int = 0
     last: Asked | None = None
     put: int = 0
-    """How many messages it has put since it began."""
+    """How many messages the source has put so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,23 +76,23 @@ class Source:
 
     @property
     def home(self) -> str:
-        """The queue in which its windows wait."""
+        """The queue of its windows."""
         return home_of(self.queue, self.name)
 
     def run(self, one: Handling) -> Any:
-        """Ask for the window that the chain has opened; an async source gives what to await."""
+        """Ask for the window that the chain has opened; an async source returns an awaitable."""
         window: Window = one.given
         return window.ask_async(one) if self.is_async else window.ask(one)
 
 
 class Window:
-    """One asking of a source. Nothing of it is held in memory but a batch.
+    """One request to a source. Only one batch of its messages is in memory.
 
     Args:
-        source: who is asked.
+        source: the source.
         store_client: runs its commands on the store.
-        after: from when on, in Unix milliseconds.
-        before: up to when.
+        after: the start of the window, in Unix milliseconds.
+        before: its end.
     """
 
     def __init__(self, source: Source, store_client: StoreClient, after: int, before: int) -> None:
@@ -105,10 +105,10 @@ class Window:
         self._arguments = CommandBuilder(source.queue, MAX_BODY)
 
     def ask(self, one: Handling) -> None:
-        """Ask a plain source, in its thread, in which it is iterated as well."""
+        """Ask a plain source; its function and its iterator run in this thread."""
         messages = iter(self._iterable(self._call()))
         while batch := list(islice(messages, BATCH)):
-            if one.gone:  # somebody else asks for this window, or is going to
+            if one.gone:  # another process asks for this window
                 return
             reply = self._store_client.lane.call(self._command(batch))
             assert isinstance(reply, Outcomes)
@@ -147,10 +147,10 @@ class Window:
                 )
             if message.id is None:
                 raise ValueError(
-                    "a message of a source needs an id, made of what it is about: without one it "
-                    "would be put again by every window"
+                    "a message of a source needs an id, made of its subject: without one every "
+                    "window would put it again"
                 )
-        return self._arguments.put(batch, "keep", self._store_client.clock.now())
+        return self._arguments.put(batch)
 
     def _count(self, reply: Outcomes) -> None:
         self.found += len(reply.outcomes)
@@ -176,7 +176,7 @@ def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def home_of(queue: str, name: str) -> str:
-    """Return the queue in which the windows of a source wait.
+    """Return the queue of the windows of a source.
 
     Example:
         >>> home_of("orders", "unpaid"), home_of("acme/orders", "unpaid")
@@ -187,7 +187,7 @@ def home_of(queue: str, name: str) -> str:
 
 
 def source_of(home: str) -> tuple[str, str] | None:
-    """Return of which queue and source the windows wait there; `None` if it is another queue.
+    """Return the queue and the source whose windows wait there; `None` for any other queue.
 
     Example:
         >>> source_of("bide:source:orders:unpaid"), source_of("orders")
@@ -201,7 +201,7 @@ def source_of(home: str) -> tuple[str, str] | None:
 
 
 def read_window(message: Message) -> WindowBody:
-    """Return how far a source has come; a window that was put by hand knows nothing."""
+    """Return the progress of a source; none if the window was put by hand."""
     try:
         return msgspec.json.decode(message.data, type=WindowBody)
     except msgspec.MsgspecError:
@@ -212,7 +212,7 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
     """Return the name of a source, and whether it is async.
 
     Raises:
-        InvalidArgument: it does not take (after, before), or its name cannot be.
+        InvalidArgument: it does not take (after, before), or its name is not valid.
     """
     if not callable(function):
         raise InvalidArgument(f"a source must be a function, not a {type(function).__name__}")
@@ -221,7 +221,7 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
         inspect.signature(function).bind(0, 1)
     except TypeError as error:
         raise InvalidArgument(
-            f"{called} must take (after, before), the two moments of a window: {error}"
+            f"{called} must take (after, before), the start and end of a window: {error}"
         ) from error
     chosen = getattr(function, "__name__", "") if name is None else name
     if not isinstance(chosen, str) or not _NAME.fullmatch(chosen):

@@ -1,5 +1,6 @@
-"""The chain of a source: window after window, each asked for once among all processes."""
+"""The chain of a source: window after window, each asked for by one process."""
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -9,8 +10,9 @@ import msgspec
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
-from bide.model.commands import Reschedule, Revive
-from bide.model.message import Message
+from bide.engines.losses import listening
+from bide.model.commands import Put, Reschedule, Revive
+from bide.model.message import MAX_ATTEMPTS, Item, Message
 from bide.model.replies import Outcomes
 from bide.worker.periodic.chain import REMEMBERED, Links, id_of, moment_of, stands
 from bide.worker.periodic.source import Asked, Source, Window, WindowBody, read_window
@@ -18,10 +20,10 @@ from bide.worker.periodic.source import Asked, Source, Window, WindowBody, read_
 __all__ = ["SourceWindows"]
 
 FIRST = "first"
-"""The id of the first window of a store, which stands for no moment."""
+"""The id of the first window of a store, which stands for no time."""
 
 DEADLY = 3
-"""After so many attempts a window whose process died is no longer asked for at once."""
+"""The attempt from which a window whose process died is asked for with a delay."""
 
 SLACK = 1_000
 
@@ -31,13 +33,12 @@ _log = logging.getLogger("bide.worker")
 class SourceWindows:
     """Asks a source for window after window.
 
-    A window reaches from the moment of the last asking to `window` from now: nothing falls between
-    two of them, and whatever was missed while no worker was there is asked for by the next. A
-    window that was asked for puts the next one, and is acked then; so none begins before the one
-    before has ended, and one whose process dies is asked for again.
+    A window reaches from the time of the last request to `window` from now, so nothing is missed,
+    even if no worker ran meanwhile. A finished window puts the next one, and is acked then; so
+    windows never overlap, and one whose process dies is asked for again.
 
     Args:
-        source: who is asked.
+        source: the source.
         store_client: runs its commands on the store.
     """
 
@@ -52,11 +53,35 @@ class SourceWindows:
         await self._ensure()
 
     async def keep(self) -> None:
-        """Begin, and mend the chain whenever it broke."""
-        await self.begin()
-        while True:
-            await self._links.pause()
-            await self._ensure()
+        """Begin, repair the chain whenever it is broken, and refill the queue after a loss."""
+        lost = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        with listening(lambda: loop.call_soon_threadsafe(lost.set)):
+            await self.begin()
+            while True:
+                waits = [asyncio.ensure_future(one) for one in (self._links.pause(), lost.wait())]
+                try:
+                    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+                for wait in done:
+                    wait.result()
+                if lost.is_set():
+                    lost.clear()
+                    await self._refill()
+                await self._ensure()
+
+    async def _refill(self) -> None:
+        """Ask again now for all that falls due from `back` ago on, as in a new store."""
+        for link in await self._links.alive():
+            if link.state == "leased":  # the one after it asks for all that is to come
+                continue
+            now = await self._links.now()
+            body = self._body(None, None, read_window(link).put)
+            item = Item(link.id, body, at=now, attempts=MAX_ATTEMPTS)
+            put = Put(self._links.queue, [item], "replace")
+            await self._store_client.patiently(Outcomes, put)
 
     async def _ensure(self) -> None:
         alive = await self._links.alive()
@@ -64,18 +89,18 @@ class SourceWindows:
             await self._hurry(alive)
             return
         dead = await self._links.in_state("dead")
-        if dead:  # nobody gives up a source: whoever buried its window wants to see it, not end it
+        if dead:  # a source never ends: a window that a user has buried goes on as well
             await self._store_client.patiently(Outcomes, Revive(self._links.queue, [dead[-1].id]))
             return
         now = await self._links.now()
         body = self._body(None, None, 0)
         if stands(await self._links.put(FIRST, body, now)):
             return
-        if not await self._links.alive():  # it was emptied by hand not long ago
+        if not await self._links.alive():  # a user has emptied the queue
             await self._links.put(id_of(now), body, now)
 
     async def _hurry(self, alive: list[Message]) -> None:
-        """Bring the next window forward if it is too far away: set back clock, shorter period."""
+        """Move the next window forward if a set clock or a new period left it too far away."""
         source = self._source
         latest = await self._links.now() + source.every
         for link in alive:
@@ -84,7 +109,7 @@ class SourceWindows:
                 await self._store_client.patiently(Outcomes, command)
 
     async def attend(self, one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
-        """Open a window, have it asked for, and put the next one."""
+        """Open a window, ask for it, and put the next one."""
         source, store_client = self._source, self._store_client
         moment = moment_of(one.id) or 0
         if await self._links.later(moment):
@@ -99,12 +124,12 @@ class SourceWindows:
         began = store_client.clock.monotonic()
         try:
             await go_on()
-        except (Discard, Bury) as signal:  # which would end the chain
+        except (Discard, Bury) as signal:  # these would end the chain
             what = type(signal).__name__
             raise Retry(
                 reason=f"it raised {what}, but a source is asked until it answers"
             ) from None
-        if one.gone:  # somebody else has it
+        if one.gone:  # another process has it
             return
         ended = asked + round((store_client.clock.monotonic() - began) * 1000)
         _log.info(
@@ -116,21 +141,21 @@ class SourceWindows:
         await self._put_next(moment or asked // source.every * source.every, ended, body)
 
     async def _put_next(self, moment: int, now: int, body: bytes) -> None:
-        """Put the window after this one, on the grid that the first one has begun."""
+        """Put the next window, on the grid of the first one."""
         every = self._source.every
         following = moment + max(1, (now - moment) // every + 1) * every
         while not stands(await self._links.put(id_of(following), body, following)):
             following += every
 
     def _hold_off(self, one: Handling) -> None:
-        """Wait longer and longer if it is the source that kills its process."""
+        """Retry with growing delays if the source kills its process."""
         failures = one.message.failures
         if not failures or not failures[-1].lapsed or one.attempt < DEADLY:
             return
         pause = self._source.retry.delay(one.attempt, random.random())
         left = failures[-1].moment + pause - one.claimed
         if left > 0:
-            raise Retry("the process that asked died, again; it rests", delay=left / 1000)
+            raise Retry("the process died again while it asked", delay=left / 1000)
 
     def _body(self, after: int | None, last: Asked | None, put: int) -> bytes:
         source = self._source

@@ -1,4 +1,4 @@
-"""What the function of a schedule is called with. By itself: everybody imports it."""
+"""The tick that the function of a schedule gets. In a file of its own: `bide` exports it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,12 +7,12 @@ from typing import Literal
 __all__ = ["Missed", "Tick"]
 
 Missed = Literal["once", "all", "skip"]
-"""What is done about ticks at whose moment no worker was there."""
+"""What to do with ticks that no worker ran in time."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """What the function of a schedule gets: for which moment it is called.
+    """One scheduled call of a function.
 
     Example:
         >>> import bide
@@ -23,10 +23,10 @@ class Tick:
     """
 
     schedule: str
-    """The name of the schedule, which is its queue's."""
+    """The name of the schedule: its queue."""
     due: datetime
-    """The moment that it is for, in the time zone of the schedule."""
+    """The scheduled time, in the time zone of the schedule."""
     previous: datetime | None
-    """The moment of the tick before it that was not skipped; `None` for the first one."""
+    """The time of the tick before it that was not skipped; `None` for the first one."""
     missed: bool
-    """Whether no worker was there at that moment."""
+    """Whether no worker ran it in time."""

@@ -26,13 +26,13 @@ from bide.worker.process.runner import Runner
 __all__ = ["BEAT", "Orders", "loop_factory", "main"]
 
 BEAT = 1.0
-"""How often, in seconds, a process tells its supervisor that its event loop moves."""
+"""Seconds between two reports of a process to its supervisor."""
 
 AGAIN = 1.0
-"""Seconds until what has failed beside the app begins again."""
+"""Seconds until the intakes of RabbitMQ start again after an error."""
 
 LINGER = 2.0
-"""Seconds at the end for tasks and threads that handlers have begun to end as well."""
+"""Seconds at the end for tasks and threads that handlers have started."""
 
 WRONG_USAGE, FAILED = 2, 3
 
@@ -40,7 +40,7 @@ _log = logging.getLogger("bide.worker")
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a process is told by its supervisor."""
+    """The orders of the supervisor to a process."""
 
     target: str
     queues: list[str]
@@ -48,12 +48,12 @@ class Orders(msgspec.Struct, frozen=True):
     log_json: bool
     log_level: str
     processes: int
-    """How many share the work."""
+    """How many processes share the work."""
     given_url: bool
-    """Whether the environment's `BIDE_URL` goes before the store that the app names."""
+    """Whether the environment's `BIDE_URL` replaces the store that the app names."""
     metrics: bool
-    """Whether it is to tell what it has done."""
-    line: int
+    """Whether to report what it has done."""
+    pipe: int
     """The descriptor of the socket to the supervisor."""
 
 
@@ -68,7 +68,7 @@ def main(text: str) -> int:
             loop.run(_work(orders, report))
             code = 0
         except asyncio.CancelledError:
-            code = 0  # told to end before it was ready
+            code = 0  # asked to end before it was ready
         except BideError as error:
             sys.stderr.write(f"error: {error}\n")
             code = WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
@@ -85,17 +85,17 @@ def main(text: str) -> int:
 
 
 def _let_go(loop: asyncio.AbstractEventLoop, code: int) -> None:
-    """See to it that the process ends, whatever handlers have left behind."""
+    """End the process even if tasks or threads of handlers do not end."""
     main = threading.main_thread()
     threads = [one for one in threading.enumerate() if one is not main and not one.daemon]
-    if asyncio.all_tasks(loop) or threads:  # else nobody would wait for anything
+    if asyncio.all_tasks(loop) or threads:
         timer = threading.Timer(LINGER, _leave, [code])
         timer.daemon = True
         timer.start()
 
 
 def _leave(code: int) -> None:
-    _log.error("something that handlers have begun does not end; the process leaves it behind")
+    _log.error("a task or thread that a handler started does not end; the process ends anyway")
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -103,7 +103,7 @@ def _leave(code: int) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes uvloop's event loop, if that is installed."""
+    """Return the factory of uvloop's event loop, if uvloop is installed."""
     if find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
@@ -116,7 +116,7 @@ async def _work(orders: Orders, report: Report) -> None:
     _check_store(app, orders.processes)
     runner = Runner(
         app, orders.queues, grace=orders.grace,
-        ready=lambda: _ready(line, report), present=True,
+        ready=lambda: _ready(pipe, report), present=True,
     )  # fmt: skip
     report.store = runner.store
     task = asyncio.current_task()
@@ -125,18 +125,18 @@ async def _work(orders: Orders, report: Report) -> None:
     def stop() -> None:
         if report.ready:
             runner.stop()
-        else:  # there is nothing to finish, and a lifespan may never be entered
+        else:  # nothing runs yet, and a lifespan may wait for ever
             task.cancel()
 
     def orphaned() -> None:
         _log.error("the supervisor has died; stopping")
         stop()
 
-    line = Pipe(orders.line, orphaned)
+    pipe = Pipe(orders.pipe, orphaned)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await line.open()
-    beats = asyncio.create_task(_beat(line, report, runner, orders.metrics))
+    await pipe.open()
+    beats = asyncio.create_task(_beat(pipe, report, runner, orders.metrics))
     delays = asyncio.create_task(_delays(app, orders.grace))
     try:
         await runner.run()
@@ -146,7 +146,7 @@ async def _work(orders: Orders, report: Report) -> None:
         await asyncio.gather(delays, return_exceptions=True)
         if orders.metrics:
             report.tallies = runner.tallies()
-        await line.close(report)
+        await pipe.close(report)
 
 
 async def _delays(app: App, grace: float) -> None:
@@ -177,23 +177,23 @@ def _check_store(app: App, processes: int) -> None:
             "or a store that can be shared: sqlite:///bide.db"
         )
     _log.warning(
-        "%s lives in this process: nobody else can put anything into it, and all is lost at its "
-        "end; to share it name another store, such as sqlite:///bide.db", app.url,
+        "%s lives in this process: no other process can put messages into it, and it is lost when "
+        "this process ends; to share it name another store, such as sqlite:///bide.db", app.url,
     )  # fmt: skip
 
 
-def _ready(line: Pipe, report: Report) -> None:
+def _ready(pipe: Pipe, report: Report) -> None:
     report.ready = True
-    line.tell(report)
+    pipe.tell(report)
 
 
-async def _beat(line: Pipe, report: Report, runner: Runner, metrics: bool) -> None:
+async def _beat(pipe: Pipe, report: Report, runner: Runner, metrics: bool) -> None:
     while True:
         await asyncio.sleep(BEAT)
         if metrics:
             report.tallies = runner.tallies()
         report.stuck = runner.stuck()
-        line.tell(report)
+        pipe.tell(report)
 
 
 if __name__ == "__main__":

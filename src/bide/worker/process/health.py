@@ -1,4 +1,4 @@
-"""How others see whether the worker is well: a file, or a port."""
+"""Report the health of the worker by a file or an HTTP port."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ _log = logging.getLogger("bide.worker")
 
 
 class HealthFile:
-    """A file that is there while the worker is well, touched at each look.
+    """A file that exists while the worker is well, and is touched at each check.
 
     Args:
-        path: of the file. A probe may look at its age as well.
+        path: of the file. A probe may also check its age.
 
     Raises:
-        InvalidArgument: there is no folder to keep it in.
+        InvalidArgument: its folder does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,23 +29,23 @@ class HealthFile:
         self._path = path
 
     def tell(self, trouble: str | None) -> None:
-        """Touch the file, or remove it when something is wrong."""
+        """Touch the file, or remove it if something is wrong."""
         try:
             if trouble is None:
                 self._path.touch()
             else:
                 self._path.unlink(missing_ok=True)
-        except OSError as error:  # whoever looks at its age finds out; the work goes on
-            _log.error("the health file cannot be kept: %s", error)
+        except OSError as error:  # a probe notices by its age; the work goes on
+            _log.error("the health file cannot be written: %s", error)
 
 
 class HealthPort:
-    """Answers HTTP on a port, whatever is asked: 200 while the worker is well, else 503 and why.
+    """Answers every HTTP request on a port: 200 while the worker is well, else 503 and why.
 
     Args:
-        port: 0 for any; `port` tells which then.
-        trouble: tells what is wrong, if anything.
-        host: at which address; by default only this machine reaches it.
+        port: 0 for any free one; the attribute `port` has its number then.
+        trouble: returns what is wrong; `None` if all is well.
+        host: the address; by default only this machine reaches it.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class HealthPort:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begin to answer.
+        """Start to answer.
 
         Raises:
-            InvalidArgument: the port is taken, or may not be used.
+            InvalidArgument: the port is taken or not allowed.
         """
         try:
             self._server = await asyncio.start_server(self._answer, self._host, self.port)
@@ -70,7 +70,7 @@ class HealthPort:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Answer no longer."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
 
@@ -86,6 +86,6 @@ class HealthPort:
             writer.write((head + body).encode())
             await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            return  # whoever asked has gone, or speaks no HTTP
+            return  # the client has gone, or sent no HTTP
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""Watches whether the event loop moves, and names the handler that holds it up."""
+"""Watch the event loop, and name the handler that blocks it."""
 
 import asyncio
 import logging
@@ -11,20 +11,20 @@ from collections.abc import Callable
 __all__ = ["LIMIT", "Watch"]
 
 LIMIT = 0.5
-"""Seconds for which a handler may hold up the event loop before a warning names it."""
+"""Seconds that a handler may block the event loop before a warning names it."""
 
 _log = logging.getLogger("bide.worker")
 
 
 class Watch:
-    """A thread that looks at the event loop while handlers run, and rests while none does.
+    """A thread that watches the event loop while handlers run.
 
-    It goes by real time: a loop that stands still cannot be woken by any clock.
+    It uses real time: no clock can wake a blocked loop.
 
     Args:
-        name: names what a task is doing, if it is a handler.
-        busy: tells whether handlers run on the loop.
-        limit: seconds of standing still that are too many.
+        name: returns the name of the handler that a task runs, if any.
+        busy: returns whether handlers run on the loop.
+        limit: seconds of blocking before the warning.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Watch:
         self._thread.start()
 
     def look(self) -> None:
-        """Handlers were started: watch until none is left. Called on the loop."""
+        """Watch until no handler runs. Call it on the loop after handlers were started."""
         if not self._on:
             self._on = True
             self._moved = time.monotonic()
@@ -54,7 +54,7 @@ class Watch:
             self._loop.call_later(self._limit / 4, self._tick)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """End the thread."""
         self._over.set()
         self._wake.set()
         self._thread.join()
@@ -72,7 +72,7 @@ class Watch:
         while self._wake.wait() and not self._over.wait(self._limit):
             moved = self._moved
             if self._on and time.monotonic() - moved > self._limit and warned != moved:
-                warned = moved  # once for each time that it stands still
+                warned = moved  # once for each time that it is blocked
                 self._warn(time.monotonic() - moved)
 
     def _warn(self, seconds: float) -> None:

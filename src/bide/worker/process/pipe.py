@@ -1,4 +1,4 @@
-"""The line from a worker process to its supervisor: one report a beat, as a line of JSON."""
+"""The socket from a worker process to its supervisor: one report a beat, as a line of JSON."""
 
 import asyncio
 import socket
@@ -11,20 +11,20 @@ from bide.observing.tally import Tally
 __all__ = ["Pipe", "Report", "listen"]
 
 LONGEST = 1 << 24
-"""Bytes of a report at most: a tally takes a few hundred, and a process may have many queues."""
+"""The largest report in bytes. A tally takes a few hundred, and a process may have many queues."""
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """What a process tells: that its event loop moves, and if it is asked for, what it has done."""
+    """A report of a process: that its event loop runs, and with metrics, what it has done."""
 
     ready: bool = False
     """Whether it claims messages."""
     store: str = ""
-    """The store's URL, with its password: for the supervisor's eyes, never for a log."""
+    """The URL of the store with its password; never log it."""
     tallies: Mapping[str, Tally] = {}
     """By queue, since the process began."""
     stuck: Sequence[str] = ()
-    """Queues all of whose places are taken by handlers that do not return."""
+    """Queues whose places are all taken by handlers that do not return."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -46,19 +46,19 @@ class Pipe:
         self._waiting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Begin to speak, and to hear whether anybody is there."""
+        """Open the socket, and notice when the supervisor closes it."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
         self._waiting = asyncio.create_task(self._wait(reader))
 
     def tell(self, report: Report) -> None:
-        """Send a report, unless an earlier one has not been heard yet: the next one tells all."""
+        """Send a report, unless the last one is still in the buffer: the next has all figures."""
         writer = self._writer
         if writer is None or writer.is_closing() or writer.transport.get_write_buffer_size():
             return
         writer.write(_encode(report) + b"\n")
 
     async def close(self, last: Report) -> None:
-        """Say a last word, and hang up."""
+        """Send the last report, and close the socket."""
         if self._writer is None:
             self._socket.close()
             return
@@ -69,23 +69,23 @@ class Pipe:
         try:
             await self._writer.wait_closed()
         except OSError:
-            return  # it has died, which `cut` has told
+            return  # it has died; `cut` was called
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
-        """The supervisor never says anything: whatever comes is the end."""
+        """The supervisor sends nothing: a read ends when it has closed the socket or died."""
         try:
             await reader.read()
         except OSError:
-            pass  # it was killed, which is an end as well
+            pass  # it was killed
         self._cut()
 
 
-async def listen(line: socket.socket, heard: Callable[[Report], None]) -> None:
-    """Hear what a process tells, until it ends; the supervisor's end of the line."""
-    reader, writer = await asyncio.open_connection(sock=line, limit=LONGEST)
+async def listen(pipe: socket.socket, heard: Callable[[Report], None]) -> None:
+    """Receive the reports of a process until it ends. Runs in the supervisor."""
+    reader, writer = await asyncio.open_connection(sock=pipe, limit=LONGEST)
     try:
         while said := await reader.readline():
-            if said.endswith(b"\n"):  # else it was killed in the middle of a word
+            if said.endswith(b"\n"):  # else it was killed while it wrote
                 heard(_decode(said))
     except ConnectionResetError:
         return  # it was killed

@@ -1,4 +1,4 @@
-"""One worker process as its supervisor sees it: started, heard of, told to end, and over."""
+"""One worker process as its supervisor sees it: started, reporting, stopped, ended."""
 
 import asyncio
 import logging
@@ -13,21 +13,21 @@ from bide.worker.process.pipe import Report, listen
 __all__ = ["CommandOf", "Process"]
 
 LAST_WORD = 1.0
-"""Seconds to hear what a process that has ended said last; a child of its own may hold the line."""
+"""Seconds to receive the last report of an ended process; its children may hold the socket open."""
 
 _log = logging.getLogger("bide.worker")
 
 CommandOf = Callable[[int], Sequence[str]]
-"""From the descriptor of the child's end of its line to what is to be run."""
+"""Returns the command line, given the descriptor of the child's end of the socket."""
 
 
 class Process:
     """A process, from its start to its end.
 
     Args:
-        number: of its place, for people.
-        command_of: what it runs.
-        pass_fds: descriptors that it is to have.
+        number: of its place, for the log.
+        command_of: returns its command line.
+        pass_fds: descriptors that it inherits.
         heard: called with each of its reports.
     """
 
@@ -40,26 +40,26 @@ class Process:
     ) -> None:
         self.number = number
         self.report = Report()
-        """What it has told last."""
+        """Its last report."""
         self.began = time.monotonic()
         self.heard = self.began
-        """When it has told that."""
+        """When that report came, by `time.monotonic`."""
         self.told = 0
-        """How many times it was told to end."""
+        """How many times it was asked to end."""
         self._tell = heard
         self._news = asyncio.Event()
         self._child: asyncio.subprocess.Process | None = None
         self.over = asyncio.create_task(self._live(command_of, tuple(pass_fds)))
-        """Done with its exit code when it has ended."""
+        """Ends with the exit code of the process."""
 
     @property
     def ready(self) -> bool:
-        """Whether it is at work."""
+        """Whether it claims messages."""
         return self.report.ready and not self.over.done()
 
     @property
     def lived(self) -> float:
-        """For how many seconds it has been there."""
+        """How many seconds it has lived."""
         return time.monotonic() - self.began
 
     async def until_known(self) -> bool:
@@ -68,7 +68,7 @@ class Process:
         return self.ready
 
     def end(self, patience: float) -> None:
-        """Tell it to end, and kill it if it has not after so many seconds."""
+        """Ask it to end; kill it if it still runs after `patience` seconds."""
         self.told += 1
         child = self._child
         if child is not None and child.returncode is None:
@@ -76,7 +76,7 @@ class Process:
         asyncio.get_running_loop().call_later(patience, self._kill)
 
     def cause(self) -> str:
-        """Return for people how it has ended."""
+        """Return how it has ended, for the log."""
         code = self.over.result()
         if code >= 0:
             return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""Looks whether Python files change, for `--reload`."""
+"""Watch Python files for changes, for `--reload`."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class Sources:
         self._seen = dict(self._look())
 
     def changed(self) -> list[Path]:
-        """Return which files were changed, added or removed since this was asked before."""
+        """Return the files that were changed, added or removed since the last call."""
         now = dict(self._look())
         before, self._seen = self._seen, now
         return sorted(path for path in before | now if before.get(path) != now.get(path))

@@ -1,17 +1,17 @@
-"""When a process that has died is replaced: at once, unless it dies again and again."""
+"""The delay before a dead process is replaced: short, unless it dies again and again."""
 
 from bide.model.backoff import Backoff
 
 __all__ = ["Restarts"]
 
 STEADY = 30.0
-"""A process that has lived for so many seconds was well: its death is no part of a crash loop."""
+"""Seconds after which the death of a process is not part of a crash loop."""
 
 PAUSES = Backoff(first="500ms", factor=2, ceiling="30s", jitter=0)
 
 
 class Restarts:
-    """Remembers how often in a row a process has died young.
+    """Counts how often in a row a process died young.
 
     Example:
         >>> restarts = Restarts()
@@ -23,7 +23,7 @@ class Restarts:
         self._young = 0
 
     def pause(self, lived: float) -> float:
-        """Return how many seconds to wait before the next one is started."""
+        """Return how many seconds to wait before the next process is started."""
         if lived >= STEADY:
             self._young = 0
             return PAUSES.delay(1, 0.5) / 1000

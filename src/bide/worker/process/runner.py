@@ -1,4 +1,4 @@
-"""The runner: an app at work in this process, from its lifespan's beginning to its end."""
+"""The runner: runs an app in this process, within its lifespan."""
 
 import asyncio
 import logging
@@ -6,12 +6,11 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bide.clock import sleep
 from bide.consuming.consumer import Consumer
 from bide.consuming.crash_isolation import CrashIsolation
+from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.queue_handlers import chained
 from bide.consuming.store_client import StoreClient
 from bide.consuming.tracing import traced
@@ -21,19 +20,13 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
-from bide.observing.heartbeat import Heartbeat, may_be_listed
+from bide.observing.heartbeat import Heartbeat, can_report
 from bide.observing.tally import Tally
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
 from bide.worker.process.loop_watch import LIMIT, Watch
 
 __all__ = ["Runner", "chosen"]
-
-INTERRUPTED = 1.0
-"""Seconds for async handlers to clean up after they were interrupted."""
-
-FAREWELL = 5.0
-"""Seconds to tell the store what became of the last messages; without it, they lapse."""
 
 _log = logging.getLogger("bide.worker")
 
@@ -45,10 +38,10 @@ class Runner:
         app: what to run.
         queues: only these, and their sources; all that have a handler or a source by default.
         grace: seconds that handlers get to finish when the worker stops.
-        lane: the way to the store, if somebody has one open; it is not closed then.
+        lane: an open lane to the store; the runner does not close it.
         ready: called once messages are claimed.
-        blocked: seconds after which a handler that holds up the loop is named in a warning.
-        present: tell in the store that this worker is there, for `bide top`.
+        blocked: seconds that a handler may block the loop before a warning names it.
+        present: write a heartbeat to the store, for `bide top`.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
@@ -87,11 +80,11 @@ class Runner:
         return {queue: consumer.current() for queue, consumer in self.consumers.items()}
 
     def stuck(self) -> list[str]:
-        """Return the queues all of whose places are taken by handlers that do not return."""
+        """Return the queues whose places are all taken by handlers that do not return."""
         return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
 
     def stop(self) -> None:
-        """Claim no more, let what runs finish, and leave; the second call hands it back at once."""
+        """Claim no more, and let handlers finish; a second call releases their messages at once."""
         if self._stopping.is_set():
             self._hurrying.set()
         self._stopping.set()
@@ -100,8 +93,7 @@ class Runner:
         """Work until `stop` is called.
 
         Raises:
-            StoreError: the store cannot be opened, and waiting does not help. One that does not
-                answer is waited for.
+            StoreError: the store cannot be opened. A store that does not answer is waited for.
         """
         path = file_of(self._app._url)
         self._new = path is not None and not path.exists()
@@ -112,7 +104,7 @@ class Runner:
             async with lifespan(self._app):
                 await self._work(client)
         except Exception as error:
-            if not self._present:  # within a program that may not look at its task
+            if not self._present:  # in a program that may ignore the task
                 _log.error("the worker has ended: %s", error)
             raise
         finally:
@@ -120,10 +112,10 @@ class Runner:
                 await asyncio.to_thread(close_lane, lane)
 
     async def _first_contact(self, client: StoreClient) -> None:
-        """Open the store, so that what is wrong with it from the start is said at the start."""
+        """Open the store, so that errors in its URL or rights show at the start."""
         try:
             await client.lane.acall(Queues("-"))
-        except StoreBusy as error:  # it is there, and commands wait for it
+        except StoreBusy as error:  # it exists, and commands wait for it
             _log.warning("%s", error)
         except StoreUnavailable:
             if file_of(self._app._url) is not None:  # a wrong path or a missing right
@@ -134,81 +126,41 @@ class Runner:
         holder = f"{socket.gethostname()}:{os.getpid()}"
         watch = Watch(self._name_of, self._busy, self._blocked)
         crash_isolation = CrashIsolation()
-        chains = []
+        beside: list[asyncio.Task[None]] = []
         for queue in self._queues:
             queue_handlers = self._app.queue_handlers[queue]
             around, chain = chained(queue_handlers, store_client, self._app.around)
             if chain is not None:
-                chains.append(chain)
+                beside.append(asyncio.create_task(chain.keep()))
             self.consumers[queue] = Consumer(
-                queue_handlers,
-                traced(around),
-                self._app.state,
-                store_client,
-                holder,
-                watch.look,
+                queue_handlers, traced(around), self._app.state, store_client, holder, watch.look,
                 crash_isolation,
-            )
+            )  # fmt: skip
         consumers = list(self.consumers.values())
-        claims = [asyncio.create_task(consumer.claim()) for consumer in consumers]
-        chores = [asyncio.create_task(consumer.settle()) for consumer in consumers]
-        chores += [asyncio.create_task(consumer.beat()) for consumer in consumers]
-        chores += [asyncio.create_task(chain.keep()) for chain in chains]
-        chores += [asyncio.create_task(consumer.report()) for consumer in consumers]
-        attendance = Heartbeat(
-            store_client.lane,
-            store_client.clock,
-            holder,
-            lambda: {holder: list(self.consumers)},
-            self.tallies,
-        )
-        if self._present and may_be_listed(store_client.lane):
-            chores.append(asyncio.create_task(attendance.keep()))
+        heartbeat = Heartbeat(
+            store_client.lane, store_client.clock, holder,
+            lambda: {holder: list(self.consumers)}, self.tallies,
+        )  # fmt: skip
+        if self._present and can_report(store_client.lane):
+            beside.append(asyncio.create_task(heartbeat.keep()))
         try:
+            for consumer in consumers:
+                consumer.open()
             new = " (a new store)" if self._new else ""
             where = mask(absolute(self._app._url))
             _log.info("at work on %s, at %s%s", ", ".join(self._queues), where, new)
             self._ready()
-            await _first_of(asyncio.create_task(self._stopping.wait()), *claims, *chores)
-            await _cancel(claims)  # what they bring goes back by itself
-            await self._leave(store_client, consumers, chores)
+            tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]
+            await first_of(self._stopping.wait(), *tasks, *beside)
+            if running := sum(len(consumer.running) for consumer in consumers):
+                _log.info("stopping; %d running, with %g s to finish", running, self._grace)
+            await stop(consumers, store_client.clock, self._grace, self._hurrying, beside)
         finally:
-            await _cancel(claims + chores)
-            await attendance.leave()
-            watch.close()
+            await cancel(beside)
             for consumer in consumers:
-                consumer.close()
-
-    async def _leave(
-        self,
-        store_client: StoreClient,
-        consumers: list[Consumer],
-        chores: "list[asyncio.Task[None]]",
-    ) -> None:
-        """Let what runs finish, within the grace; hand the rest back."""
-        clock = store_client.clock
-        for consumer in consumers:
-            consumer.leave()
-        running = sum(len(consumer.running) for consumer in consumers)
-        if running:
-            _log.info("stopping; %d running, with %g s to finish", running, self._grace)
-        quiet = asyncio.ensure_future(
-            asyncio.gather(*[consumer.until_quiet() for consumer in consumers])
-        )
-        grace = asyncio.create_task(sleep(clock, self._grace))
-        hurry = asyncio.create_task(self._hurrying.wait())
-        await _first_of(quiet, grace, hurry, *chores)
-        await _cancel([grace, hurry])
-        for act, patience in ((Consumer.hand_back, INTERRUPTED), (Consumer.abandon, FAREWELL)):
-            if not quiet.done():
-                for consumer in consumers:
-                    act(consumer)
-                over = asyncio.create_task(sleep(clock, patience))
-                await _first_of(quiet, over, *chores)
-                await _cancel([over])
-        if not quiet.done():
-            _log.error("the store could not be told of the last messages; their leases lapse")
-            await _cancel([quiet])
+                await consumer.close()
+            await heartbeat.leave()
+            watch.close()
 
     def _busy(self) -> bool:
         return any(consumer.running for consumer in self.consumers.values())
@@ -258,16 +210,3 @@ def absolute(url: str) -> str:
     path = file_of(url)
     query = urlsplit(url).query
     return url if path is None else f"sqlite:///{path}{query and '?'}{query}"
-
-
-async def _first_of(*tasks: "asyncio.Future[Any]") -> None:
-    """Wait until one of them is done; raise what it has raised."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
-
-
-async def _cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

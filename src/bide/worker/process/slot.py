@@ -1,4 +1,4 @@
-"""A place under a supervisor: one process after the other is at work there."""
+"""A slot of a supervisor: one process after the other works in it."""
 
 import asyncio
 import logging
@@ -9,18 +9,18 @@ from bide.worker.process.process import Process
 __all__ = ["Slot"]
 
 SLOW = 10.0
-"""After so many seconds, again and again, it is said that a new process is not ready yet."""
+"""Seconds between two warnings that a new process is not ready yet."""
 
 _log = logging.getLogger("bide.worker")
 
 
 class Slot:
-    """Where one process after the other is at work.
+    """Keeps one process at work, and replaces it.
 
     Args:
-        number: for people.
-        start: starts a process for the place of a number.
-        end: tells a process to end.
+        number: for the log.
+        start: starts a process for the slot of a number.
+        end: asks a process to end.
     """
 
     def __init__(
@@ -28,16 +28,16 @@ class Slot:
     ) -> None:
         self.number = number
         self.process: Process | None = None
-        """Who is at work; one that was replaced may be finishing what it has."""
+        """The process at work. One that was replaced may still finish its deliveries."""
         self.again = 0.0
-        """Not before is it tried again to replace one that is stuck."""
+        """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
         self._start = start
         self._end = end
         self._replaced = asyncio.Event()
 
     @property
     def ready(self) -> bool:
-        """Whether somebody is at work."""
+        """Whether a process is at work."""
         return self.process is not None and self.process.ready
 
     async def fill(self) -> Process:
@@ -55,21 +55,21 @@ class Slot:
                 return process
 
     async def replace(self, given_up: asyncio.Event, haste: float | None = None) -> bool:
-        """Start another process, have it take the place once it is at work, and end the one before.
+        """Start another process, and end the one before once the new one is at work.
 
         Args:
-            given_up: set when the other one is not to be waited for any more.
-            haste: the one before is told once more to end after so many seconds.
+            given_up: set when the caller no longer waits for the new process.
+            haste: seconds after which the one before is asked once more to end.
 
         Returns:
-            Whether it does; if not, all is as it was.
+            Whether the new process works; if not, the one before goes on.
         """
         fresh = self._start(self.number)
         if not await self.until_ready(fresh, given_up):
             return False
         old, self.process = self.process, fresh
         self._replaced.set()
-        if old is not None:  # else it has died meanwhile
+        if old is not None:  # else it died meanwhile
             self._end(old)
             if haste is not None:
                 await asyncio.sleep(haste)
@@ -78,7 +78,7 @@ class Slot:
         return True
 
     async def until_ready(self, fresh: Process, given_up: asyncio.Event) -> bool:
-        """Wait for a new process; return whether it works."""
+        """Wait until a new process works; return whether it does."""
         known = asyncio.create_task(fresh.until_known())
         hurry = asyncio.create_task(given_up.wait())
         waited = 0.0
@@ -103,6 +103,6 @@ class Slot:
 
 
 async def _first(*tasks: "asyncio.Task[bool]") -> bool:
-    """Wait until one of them is done, though not for ever; return whether one is."""
+    """Wait up to `SLOW` seconds until one of them is done; return whether one is."""
     done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)

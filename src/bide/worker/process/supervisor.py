@@ -1,7 +1,6 @@
-"""The supervisor: keeps worker processes alive, and passes on when they are to stop or reload.
+"""The supervisor: starts worker processes, replaces dead and stuck ones, stops and reloads them.
 
-It never imports the user's code, so that a change of it, or a crash in it, cannot harm the one who
-is to cope with that.
+It never imports the user's code, so neither a change of that code nor a crash in it harms it.
 """
 
 import asyncio
@@ -29,13 +28,13 @@ from bide.worker.process.totals import Totals
 __all__ = ["Supervisor", "command_of"]
 
 SILENT = 10.0
-"""A process that has not been heard of for so many seconds is not well: its loop stands still."""
+"""Seconds without a report after which the event loop of a process counts as blocked."""
 
 LEEWAY = 10.0
 """Seconds beyond the grace after which a process that does not end is killed."""
 
 HASTE = 0.2
-"""Seconds from the first to the second SIGTERM on `--reload`: together they would be one."""
+"""Seconds from the first to the second SIGTERM on `--reload`: sent together they would merge."""
 
 AGAIN = 30.0
 """Seconds between two attempts to replace a process that is stuck."""
@@ -44,20 +43,20 @@ _log = logging.getLogger("bide.worker")
 
 
 class Supervisor:
-    """Runs processes until it is told to stop.
+    """Runs worker processes until it is stopped.
 
     Args:
-        command_of: what a process runs.
+        command_of: returns the command line of a process.
         processes: how many.
-        grace: seconds that they get to finish their work when they are stopped.
+        grace: seconds that handlers get to finish when the processes are stopped.
         reload: a folder; when Python files in it change, the processes are replaced.
-        health_file: there while all is well.
+        health_file: exists while all is well.
         health_port: at which address and port to answer HTTP: 200 while all is well.
         metrics: at which address and port to serve Prometheus metrics.
-        pass_fds: descriptors that the processes are to have as well.
+        pass_fds: descriptors that the processes inherit.
 
     Raises:
-        InvalidArgument: metrics are wanted, and prometheus_client is not installed.
+        InvalidArgument: `metrics` is given, and prometheus_client is not installed.
     """
 
     def __init__(
@@ -80,13 +79,13 @@ class Supervisor:
         self.port: HealthPort | None = None
         if health_port is not None:
             self.port = HealthPort(health_port[1], self.trouble, health_port[0])
-        self.places = [Slot(number + 1, self._start, self._end) for number in range(processes)]
+        self.slots = [Slot(number + 1, self._start, self._end) for number in range(processes)]
         self._code = 0
-        self.gathered = Totals()
+        self.totals = Totals()
         """What the processes have done."""
         self.metrics: MetricsServer | None = None
         if metrics is not None:
-            registry = registry_of(self.gathered.counts, self.gathered)
+            registry = registry_of(self.totals.counts, self.totals)
             self.metrics = MetricsServer(registry, metrics[1], metrics[0])
         self._stopping = False
         self._nudge = asyncio.Event()
@@ -99,9 +98,9 @@ class Supervisor:
     async def run(self) -> int:
         """Keep the processes alive until `stop`; return the exit code.
 
-        That is the one of a process which ends by itself before any was ever ready: a mistake on
-        the command line, a store that cannot be opened, or a lifespan that raises does not mend
-        itself. With `reload` somebody is there who does.
+        If a process ends before any was ready, the supervisor ends with its exit code: the command
+        line, the store or the lifespan is wrong, and a restart would not help. With `reload` it
+        waits for a change of the code instead.
         """
         raise_descriptor_limit()
         loop = asyncio.get_running_loop()
@@ -116,8 +115,8 @@ class Supervisor:
                 await self.port.open()
             if self.metrics is not None:
                 self.metrics.open()
-            await asyncio.gather(*[self._keep(place) for place in self.places])
-            while self._processes:  # those that were replaced may have to finish
+            await asyncio.gather(*[self._keep(slot) for slot in self.slots])
+            while self._processes:  # replaced ones may still finish their deliveries
                 await asyncio.wait([process.over for process in self._processes])
         finally:
             for chore in chores:
@@ -126,13 +125,13 @@ class Supervisor:
                 self.port.close()
             if self.metrics is not None:
                 await asyncio.to_thread(self.metrics.close)
-            self.gathered.close()
+            self.totals.close()
             if self._file is not None:
                 self._file.tell("it has ended")
         return self._code
 
     def stop(self) -> None:
-        """Have the processes finish within the grace; at the second call hand back at once."""
+        """Let the processes finish within the grace; a second call releases their messages."""
         again, self._stopping = self._stopping, True
         if not again:
             notify("STOPPING=1")
@@ -142,46 +141,46 @@ class Supervisor:
                 self._end(process)
 
     def reload(self) -> None:
-        """Replace the processes one after the other, with whatever code is there now."""
+        """Replace the processes one after the other, so that they load the code as it is now."""
         self._reload.set()
         self._wish.set()
 
     def trouble(self) -> str | None:
-        """Return what is wrong, `None` if all is well."""
+        """Return what is wrong; `None` if all is well."""
         if self._stopping:
             return "stopping"
         now = time.monotonic()
-        for place in self.places:
-            process = place.process
+        for slot in self.slots:
+            process = slot.process
             if process is None or not process.ready:
-                return f"process {place.number} is not ready"
+                return f"process {slot.number} is not ready"
             if now - process.heard > SILENT:
-                return f"the event loop of process {place.number} stands still"
+                return f"the event loop of process {slot.number} stands still"
             if process.report.stuck:
-                return f"process {place.number}: {_stuck(process)}"
+                return f"process {slot.number}: {_stuck(process)}"
         return None
 
-    # One process after the other in one place.
+    # One process after the other in one slot.
 
-    async def _keep(self, place: Slot) -> None:
+    async def _keep(self, slot: Slot) -> None:
         restarts = Restarts()
         while not self._stopping:
-            process = await place.fill()
+            process = await slot.fill()
             self._show()
             if self._stopping:
                 return
             code = process.over.result()
             if code >= 0 and not self._begun and self._folder is None:
-                if code not in (WRONG_USAGE, FAILED):  # which have said what is wrong
+                if code not in (WRONG_USAGE, FAILED):  # the process has printed the cause
                     _log.error("a process has ended (%s) before it was ready", process.cause())
                 self._code = code or FAILED
                 self.stop()
                 return
             pause = restarts.pause(process.lived)
-            self.gathered.restarts += 1
+            self.totals.restarts += 1
             _log.error(
                 "process %d has died (%s) after %.1f s; another takes its place in %g s",
-                place.number, process.cause(), process.lived, pause,
+                slot.number, process.cause(), process.lived, pause,
             )  # fmt: skip
             await self._rest(pause)
 
@@ -195,11 +194,11 @@ class Supervisor:
 
     def _ended(self, process: Process) -> None:
         self._processes.remove(process)
-        self.gathered.ended(process)
+        self.totals.ended(process)
         self._show()
 
     def _heard(self, process: Process, report: Report) -> None:
-        self.gathered.told(process, report.store, report.tallies)
+        self.totals.told(process, report.store, report.tallies)
         if report.ready:
             self._begun = True
             if not self._told_ready:
@@ -210,29 +209,29 @@ class Supervisor:
 
     def _tell_ready(self) -> None:
         """Tell systemd once all are ready."""
-        if all(place.ready for place in self.places):
+        if all(slot.ready for slot in self.slots):
             self._told_ready = True
-            notify(f"READY=1\nSTATUS={len(self.places)} processes at work")
+            notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
 
     def _end(self, process: Process) -> None:
-        """Ask a process to stop, and see to it that it does."""
-        # One that has not begun to work has nothing to finish, and one that is told again is not
-        # to: only the first gets the grace, or a handler that holds up the loop would use it up.
+        """Ask a process to end, and kill it if it does not."""
+        # Only the first request to a working process allows for the grace: at a second one it must
+        # end at once, even if a handler blocks its loop.
         finishes = process.report.ready and not process.told
         process.end(LEEWAY + (self._grace if finishes else 0))
 
     async def _rest(self, seconds: float) -> None:
-        """Wait before the next start, unless everything ends or is renewed meanwhile."""
+        """Wait before the next start, unless a stop or a reload comes first."""
         try:
             async with asyncio.timeout(seconds):
                 await self._nudge.wait()
         except TimeoutError:
             return
 
-    # Another process in the place of one that works.
+    # Another process in the slot of one that works.
 
     async def _renew(self) -> None:
-        """Replace processes that are to take new code, or that are stuck."""
+        """Replace processes on a reload, and those that are stuck."""
         while not self._stopping:
             await self._wish.wait()
             self._wish.clear()
@@ -243,49 +242,49 @@ class Supervisor:
                 await self._roll()
                 self._told_ready = False
                 self._tell_ready()
-            for place in self.places:
-                await self._relieve(place)
+            for slot in self.slots:
+                await self._relieve(slot)
 
     async def _roll(self) -> None:
         """Replace the processes one after the other, for as long as the new ones work."""
         began = time.monotonic()
-        for place in self.places:
+        for slot in self.slots:
             if self._stopping:
                 return
-            if place.process is None:  # it is about to be started: at once, with the new code
+            if slot.process is None:  # it waits to be restarted: do it now, with the new code
                 self._nudge.set()
                 await asyncio.sleep(0)
                 if self._stopping:
                     return
                 self._nudge.clear()
-            process = place.process
+            process = slot.process
             if process is not None and process.began >= began:
-                works = await place.until_ready(process, self._reload)
+                works = await slot.until_ready(process, self._reload)
             else:
-                works = await self._replace(place)
+                works = await self._replace(slot)
             if not works:
                 return
 
-    async def _relieve(self, place: Slot) -> None:
+    async def _relieve(self, slot: Slot) -> None:
         """Replace a process whose handlers do not return."""
-        process = place.process
-        if process is None or not process.report.stuck or time.monotonic() < place.again:
+        process = slot.process
+        if process is None or not process.report.stuck or time.monotonic() < slot.again:
             return
         if self._stopping:
             return
-        _log.error("process %d is replaced: %s", place.number, _stuck(process))
-        place.again = time.monotonic() + AGAIN
-        await self._replace(place)
+        _log.error("process %d is replaced: %s", slot.number, _stuck(process))
+        slot.again = time.monotonic() + AGAIN
+        await self._replace(slot)
 
-    async def _replace(self, place: Slot) -> bool:
-        """Have another process do the work of one; return whether it does."""
-        # Whoever is at the keyboard does not want to wait.
-        return await place.replace(self._reload, None if self._folder is None else HASTE)
+    async def _replace(self, slot: Slot) -> bool:
+        """Replace a process; return whether the new one works."""
+        # A user who edits code does not want to wait for the grace.
+        return await slot.replace(self._reload, None if self._folder is None else HASTE)
 
     # Chores.
 
     async def _look_after(self) -> None:
-        """Tell those who want to know how the worker is."""
+        """Keep the health file up to date, and feed the watchdog of systemd."""
         watchdog = watchdog_seconds()
         pause = BEAT if watchdog is None else min(BEAT, watchdog)
         while True:
@@ -295,9 +294,9 @@ class Supervisor:
             await asyncio.sleep(pause)
 
     def _show(self) -> str | None:
-        """Have the health file say how things are; return what is wrong."""
+        """Update the health file and the number of ready processes; return what is wrong."""
         trouble = self.trouble()
-        self.gathered.ready = sum(place.ready for place in self.places)
+        self.totals.ready = sum(slot.ready for slot in self.slots)
         if self._file is not None:
             self._file.tell(trouble)
         return trouble
@@ -311,17 +310,17 @@ class Supervisor:
 
 
 def command_of(orders: Orders) -> CommandOf:
-    """Return what starts a worker process with these orders."""
+    """Return the function that makes the command line of a worker process with these orders."""
 
-    def command(line: int) -> list[str]:
-        text = msgspec.json.encode(msgspec.structs.replace(orders, line=line)).decode()
+    def command(pipe: int) -> list[str]:
+        text = msgspec.json.encode(msgspec.structs.replace(orders, pipe=pipe)).decode()
         return [sys.executable, *_flags(), "-m", "bide.worker.process.child", text]
 
     return command
 
 
 def _flags() -> Sequence[str]:
-    """Return the flags of this interpreter that a child is to have as well."""
+    """Return the flags of this interpreter that a child needs as well."""
     return [f"-W{option}" for option in sys.warnoptions]
 
 

@@ -1,4 +1,4 @@
-"""Telling systemd how the service is (sd_notify): a datagram to the socket it names."""
+"""Notify systemd of the state of the service (sd_notify): a datagram to the socket it names."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ __all__ = ["notify", "watchdog_seconds"]
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send a state such as "READY=1"; return False when systemd asked for none.
+    """Send a state such as "READY=1"; return whether it was sent.
 
     A service manager that has gone away is no reason to stop working, so a datagram that does not
     arrive is no error.

@@ -1,4 +1,4 @@
-"""What all processes of a worker have done, those that are gone included."""
+"""The figures of all processes of a worker, including those that have ended."""
 
 import threading
 from collections.abc import Hashable, Mapping
@@ -7,7 +7,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.replies import Counts
 from bide.observing.metrics import counts_of
-from bide.observing.tally import Tally, added
+from bide.observing.tally import Tally, total
 
 __all__ = ["Totals"]
 
@@ -15,9 +15,9 @@ __all__ = ["Totals"]
 class Totals:
     """Adds up the tallies of processes, and reads the queues they work on.
 
-    A process tells all it has done since it began. When it ends, what it has told last is kept; of
-    one that is killed the last second is lost, though not from the store, which counts by itself.
-    Written by the supervisor's loop, read by a thread at each scrape.
+    A process reports all that it has done since it began. Its last report is kept when it ends. If
+    it is killed, its last second is missing here; the store's own counters have it. The
+    supervisor's loop writes, and a thread reads at each scrape.
     """
 
     def __init__(self) -> None:
@@ -30,26 +30,26 @@ class Totals:
         self.restarts = 0
 
     def told(self, process: Hashable, store: str, tallies: Mapping[str, Tally]) -> None:
-        """A process has told what it has done so far."""
+        """Take in a report of a process."""
         with self._lock:
             self._url = store or self._url
             if tallies:
                 self._living[process] = tallies
 
     def ended(self, process: Hashable) -> None:
-        """A process has ended."""
+        """Keep the figures of a process that has ended."""
         with self._lock:
             last = self._living.pop(process, {})
             ceased = {queue: tally.ceased() for queue, tally in last.items()}
-            self._gone = added([self._gone, ceased])
+            self._gone = total([self._gone, ceased])
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
         with self._lock:
-            return added([self._gone, *self._living.values()])
+            return total([self._gone, *self._living.values()])
 
     def counts(self) -> dict[str, Counts]:
-        """Read the queues; nothing while no process has told where, or of a store of its own.
+        """Read the queues; empty before the first report, and for a store in memory.
 
         Raises:
             StoreError: the store cannot be read.
@@ -65,7 +65,7 @@ class Totals:
         return counts_of(lane, self.tallies())
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         with self._lock:
             lane, self._lane = self._lane, None
             self._url = ""

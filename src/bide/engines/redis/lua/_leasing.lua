@@ -1,22 +1,27 @@
--- What claims share: collecting lapsed leases, and weighing what is due.
-
+-- What claims share: taking back leases that are over, and moving what is due to ready.
 local REACH = int(now * 256 + 255)  -- the highest rank of a delayed message that is due
 
 local function is_late(r)
   return r.expires and now > r.due + r.expires
 end
 
--- Takes back up to `limit` messages whose lease has lapsed, 200 at most; returns how many.
+local died = {}  -- as JSON: [id, attempts, last holder] of each message that `take_back` has buried
+
+-- Takes back up to `limit` messages whose lease is over, 200 at most; returns how many.
 local function take_back(limit)
   if limit <= 0 then return 0 end
   local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', 0, min(limit, 200))
   for _, member in ipairs(members) do
+    records()
     local id = sub(member, ORDER + 1)
     local r = locate(id)  -- takes it back
     if r and r.token then  -- this and the next: half a change, left by a server that died
       call('ZADD', LEASED, int(r.until_), r.member)
     elseif call('ZREM', LEASED, member) == 1 then
       call('HDEL', LEASES, id)
+    end
+    if r and r.held_by and r.state == 'dead' then
+      died[#died + 1] = cjson.encode({id, r.attempt, r.held_by})
     end
   end
   return #members

@@ -2,10 +2,12 @@
 -- flags: no-writes
 -- audit: check the places of messages, a slice at a time: each has a record that agrees with where it
 -- stands, and stands nowhere else.
--- ARGV 9 set: its number, from 1 on; 10 offset in it
--- Reply: [strays, set or null, offset]
+-- ARGV 8 set: its number, from 1 on; 9 offset in it
+-- Reply: [now, change, strays, set or null, offset]
 local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
-local set, offset, strays, left = tonumber(ARGV[9]), tonumber(ARGV[10]), 0, 200
+local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
+
+records()
 
 local function is_sound(member)
   local id = sub(member, ORDER + 1)
@@ -30,4 +32,4 @@ while sets[set] and left > 0 do
   if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
   left = left - #members
 end
-return '[' .. strays .. ',' .. (sets[set] and set or 'null') .. ',' .. int(offset) .. ']'
+return json(concat({strays, sets[set] and set or 'null', int(offset)}, ','))

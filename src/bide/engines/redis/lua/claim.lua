@@ -1,19 +1,20 @@
 -- include: records waking leasing
 -- flags: allow-oom
--- claim: lease the next due messages. Collects lapsed leases, and expires what is too late.
+-- claim: lease the next due messages. Takes back leases that are over, and expires what is too late.
 -- A claim of many comes in slices, so that no slice holds the server for long.
--- ARGV 9 count: how many are still wanted; 10 lease: milliseconds; 11 holder
---     12 token: of the slice before, or empty; how many may still be 13 taken back, 14 promoted,
---     15 examined; 16 bytes: how large the reply may become
---     17 source: empty; over several shards ready or delayed: where to take from, and nothing else
---     18 floor: over several shards, the highest token that is known
+-- ARGV 8 count: how many are still wanted; 9 lease: milliseconds; 10 holder
+--     11 token: of the slice before, or empty; how many may still be 12 taken back, 13 moved to ready,
+--     14 examined; 15 bytes: how large the reply may become
+--     16 1 over several shards: lease the first ready ones, and nothing else; else empty
+--     17 floor: over several shards, the highest token that is known
 -- Reply: [head, ids, records]; head is JSON:
---   [now, token, until, next or null, weighted, taken back, promoted, examined, more slices to come]
+--   [now, change, token, until, next or null, weighted, taken back, moved, examined,
+--   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended]]
 local SLICE, READ, PROMOTE = 500, 64, 1024
-local wanted, holder, token = tonumber(ARGV[9]), ARGV[11], ARGV[12]
-local lapses, weigh, examine = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
-local left, source = tonumber(ARGV[16]), ARGV[17]
-local until_ = now + ARGV[10]
+local wanted, holder, token = tonumber(ARGV[8]), ARGV[10], ARGV[11]
+local lapses, weigh, examine = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local left, shared = tonumber(ARGV[15]), ARGV[16] == '1'
+local until_ = now + ARGV[9]
 local ids, texts = {}, {}
 local lapsed, promoted, examined = 0, 0, 0
 
@@ -21,9 +22,9 @@ local function reply(next, more)
   write_counts()
   if #ids > 0 then remember('lease ' .. token .. ' ' .. int(until_)) end
   local following = next and string.format('%.3f', max(0, next - part)) or 'null'
-  local head = {int(now), token == '' and '0' or token, int(until_), following, tostring(has('w')),
-    lapsed, promoted, examined, tostring(more == true)}
-  return {'[' .. concat(head, ',') .. ']', ids, texts}
+  local head = {token == '' and '0' or token, int(until_), following, tostring(has('w')), lapsed, promoted,
+    examined, tostring(more == true), '[' .. concat(died, ',') .. ']'}
+  return {json(concat(head, ',')), ids, texts}
 end
 
 if replayed then
@@ -32,7 +33,7 @@ if replayed then
   for _, member in ipairs(call('ZRANGEBYSCORE', LEASED, until_, until_)) do
     local id = sub(member, ORDER + 1)
     local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
-    if text and lease and find(lease, mark, ORDER + 1, true) == ORDER + 1 then
+    if text and lease and find(lease, mark, 1, true) == ORDER + LENGTH + 2 then
       ids[#ids + 1], texts[#texts + 1] = id, text
     end
   end
@@ -41,21 +42,32 @@ if replayed then
 end
 
 local function give_token()
-  local known = tonumber(meta[1])
   if token == '' and SHARDS == 1 then
-    token = int(call('HINCRBY', META, 'token', 1))
-    return
+    token = int(meta[1] + 1)
+  elseif token == '' then  -- each shard gives numbers of its own, above all that it has met (Lamport)
+    token = int((floor(max(meta[1], tonumber(ARGV[17])) / SHARDS) + 1) * SHARDS + SHARD)
   end
-  if token == '' then  -- each shard gives numbers of its own, above all that it has met (Lamport)
-    token = int((floor(max(known, tonumber(ARGV[18])) / SHARDS) + 1) * SHARDS + SHARD)
+  if tonumber(token) > tonumber(meta[1]) then
+    meta[1] = token
+    advance('token', token)
+  else
+    advance()
   end
-  if tonumber(token) > known then call('HSET', META, 'token', token) end
+end
+
+local function expire(r)
+  r.state, r.ended = 'expired', now
+  flag('k', true)
+  call('ZADD', KEPT, int(BASE.expired + now), r.member)
+  save(r)
+  count('expired')
 end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local held, lapse, looked, score = {}, {}, 0, int(until_)
-  local mark
+  local held, ends, looked, score, expires = {}, {}, 0, int(until_), has('e')
+  local lengths, mark = {}, nil
+  if expires then records() end
   for first = 1, #members, READ do
     local found = {}
     for i = first, min(first + READ - 1, #members) do
@@ -63,23 +75,25 @@ local function lease(set, members)
     end
     for i, text in ipairs(call('HMGET', RECORDS, unpack(found))) do
       local id, member = found[i], members[first + i - 1]
-      local r = text and has('e') and parse(id, text)
+      local r = text and expires and parse(id, text)
       if r and is_late(r) then
-        r.state, r.ended = 'expired', now
-        flag('k', true)
-        call('ZADD', KEPT, int(BASE.expired + now), member)
-        save(r)
-        count('expired')
+        expire(r)
       elseif text then  -- else it is half a change, left by a server that died
-        left = left - #text - #id
+        local size = #text + #id
+        left = left - size
         if left < 0 and #ids > 0 then break end
         if not mark then
           give_token()
-          mark = ' ' .. token .. ' ' .. score .. ' ' .. holder
+          mark = token .. ' ' .. score .. ' ' .. holder
+        end
+        local length = lengths[size]
+        if not length then
+          length = string.format(' %010d ', size)
+          lengths[size] = length
         end
         local n = #held
-        held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
-        lapse[n + 1], lapse[n + 2] = score, member
+        held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. length .. mark
+        ends[n + 1], ends[n + 2] = score, member
         ids[#ids + 1], texts[#texts + 1] = id, text
       end
       looked = looked + 1
@@ -93,7 +107,7 @@ local function lease(set, members)
       call('HSET', LEASES, held[1], held[2] .. string.rep(' ', 64))
     end
     call('HSET', LEASES, unpack(held))
-    call('ZADD', LEASED, unpack(lapse))
+    call('ZADD', LEASED, unpack(ends))
   end
   if looked > 0 then call('ZREMRANGEBYRANK', set, 0, looked - 1) end
   return looked == #members
@@ -104,16 +118,9 @@ local function due_of(set, most)
   return call('ZRANGEBYSCORE', DELAYED, '-inf', REACH, 'LIMIT', 0, most)
 end
 
-if source ~= '' then
-  local stale = token ~= '' and tonumber(call('HGET', META, 'returned') or 0) >= tonumber(token)
-  if exists and not has('p') and not stale then
-    local set = source == 'ready' and READY or DELAYED
-    lease(set, due_of(set, wanted))
-  end
-end
-
 local function wait()
   if LANE == '' then return end
+  waking()
   if leader == LANE then lead_no_more() end
   enroll()
 end
@@ -128,7 +135,10 @@ local function next_moment()
   return moment and max(now, moment)
 end
 
-if source == '' then
+if shared then
+  local stale = token ~= '' and tonumber(call('HGET', META, 'returned') or 0) >= tonumber(token)
+  if exists and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
+else
   if not exists or has('p') then
     wait()
     return reply()
@@ -157,14 +167,13 @@ if source == '' then
   end
 end
 
-if #ids > 0 or source ~= '' then
-  if #ids > 0 and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
-    call('ZREM', WAITERS, LANE)
-    if leader == LANE then lead_no_more() end
-    if first_waiter() then wake(next_moment()) end
-  end
-  return reply()
+if #ids > 0 and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
+  waking()
+  call('ZREM', WAITERS, LANE)
+  if leader == LANE then lead_no_more() end
+  if first_waiter() then wake(next_moment()) end
 end
+if #ids > 0 or shared then return reply() end
 
 local moment = next_moment()
 if token ~= '' then return reply(moment and moment - now) end
@@ -172,6 +181,7 @@ if LANE == '' or not moment then
   wait()
   return reply(moment and moment - now)
 end
+waking()
 local at = lead_at
 if leader and leader ~= LANE and at + BEAT > now then
   if moment < at then

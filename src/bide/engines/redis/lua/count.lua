@@ -1,7 +1,8 @@
 -- include: records ranges
 -- flags: no-writes
 -- count: how many messages are where, and what has become of all others.
--- Reply: [delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters]
+-- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters]
+records()
 local due = call('ZCOUNT', DELAYED, '-inf', int(now * 256 + 255))
 local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
 local leased, dead, kept = call('HLEN', LEASES), call('ZCARD', DEAD), call('ZCARD', KEPT)
@@ -17,5 +18,5 @@ local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead 
 local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
   'revived', 'retried', 'lapsed')
 for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
-return cjson.encode({delayed - due, ready + due, leased, dead, kept, has('p'), keep,
+return cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
   oldest or null, strays, counters})

@@ -1,10 +1,10 @@
 -- flags: no-writes
 -- find: look at messages by id.
--- ARGV 9 bytes: how large the reply may become; from 10 on: ids
--- Reply: [now, records, leases]: of the first ids, for which there is room; false where there is none
+-- ARGV 8 bytes: how large the reply may become; from 9 on: ids
+-- Reply: [head, records, leases]: of the first ids, for which there is room; false where there is none
 local READ = 64
-local texts, ids, left, some = {}, {}, tonumber(ARGV[9]), false
-for first = 10, #ARGV, READ do
+local texts, ids, left, some = {}, {}, tonumber(ARGV[8]), false
+for first = 9, #ARGV, READ do
   local last = min(first + READ - 1, #ARGV)
   for i, text in ipairs(call('HMGET', RECORDS, unpack(ARGV, first, last))) do
     if text then
@@ -16,4 +16,4 @@ for first = 10, #ARGV, READ do
   end
   if left < 0 and some then break end
 end
-return {int(now), texts, #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}}
+return {json('0'), texts, #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}}

@@ -1,24 +1,25 @@
 -- include: records ranges
 -- flags: no-writes
 -- scan: look at messages, a slice at a time.
--- ARGV 9 which: delayed, ready, leased, dead, acked, expired, group or all
---     10 due: of delayed ones: due, waiting, or empty for both
---     11 after, 12 before, 13 group: what all must have in common, or empty
---     14 limit; 15 bytes: how large the reply may become; - in front: it may be empty
---     16, 17 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
+-- ARGV 8 which: delayed, ready, leased, dead, acked, expired, group or all
+--     9 due: of delayed ones: due, waiting, or empty for both
+--     10 after, 11 before, 12 group: what all must have in common, or empty
+--     13 limit; 14 bytes: how large the reply may become; - in front: it may be empty
+--     15, 16 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --            were told of its first bucket. Empty at the beginning
--- Reply: [now, place or empty, 1 if there was no room for more, ids, records, leases]; place is two texts
-local which, due, group = ARGV[9], ARGV[10], ARGV[13]
-local after, before = tonumber(ARGV[11]), tonumber(ARGV[12])
-local limit, left = min(tonumber(ARGV[14]), 500), math.abs(tonumber(ARGV[15]))
-local may_be_empty = sub(ARGV[15], 1, 1) == '-'
-local rank, order = tonumber(ARGV[16]), ARGV[17]
+-- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts
+local which, due, group = ARGV[8], ARGV[9], ARGV[12]
+local after, before = tonumber(ARGV[10]), tonumber(ARGV[11])
+local limit, left = min(tonumber(ARGV[13]), 500), math.abs(tonumber(ARGV[14]))
+local may_be_empty = sub(ARGV[14], 1, 1) == '-'
+local rank, order = tonumber(ARGV[15]), ARGV[16]
 local READ, VISITS = 32, 2000
-local ids, texts, visits, full = {}, {}, 0, '0'
-local place = {ARGV[16], ARGV[17]}
+local ids, texts, ranks, visits, full = {}, {}, {}, 0, '0'
+records()
+local place = {ARGV[15], ARGV[16]}
 
 -- Adds a message if it is wanted; returns false if there is no room for it.
-local function add(id, text)
+local function add(id, text, at)
   visits = visits + 1
   if after or before or group ~= '' then
     local r = parse(id, text)
@@ -30,17 +31,18 @@ local function add(id, text)
     return false
   end
   left = left - #text - #id
-  ids[#ids + 1], texts[#texts + 1] = id, text
+  ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at
   return true
 end
 
 -- Adds members, and sets the place behind each; returns false if there is no room for one.
-local function add_members(members, ranks)
+local function add_members(members, at)
   local found = {}
   for i, member in ipairs(members) do found[i] = sub(member, ORDER + 1) end
   for i, text in ipairs(#found > 0 and call('HMGET', RECORDS, unpack(found)) or {}) do
-    if text and not add(found[i], text) then return false end
-    place = {ranks and int(ranks[i]) or '0', sub(members[i], 1, ORDER)}
+    local mine = at and int(at[i]) or '0'
+    if text and not add(found[i], text, mine) then return false end
+    place = {mine, sub(members[i], 1, ORDER)}
   end
   return true
 end
@@ -72,13 +74,13 @@ local function scan_range(set, low, high)
   while true do
     if visits >= VISITS then return false end
     local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
-    local members, ranks = {}, {}
+    local members, each = {}, {}
     for i = 1, #found, 2 do
       local at = tonumber(found[i + 1])
       if at > high then break end
-      members[#members + 1], ranks[#ranks + 1] = found[i], at
+      members[#members + 1], each[#each + 1] = found[i], at
     end
-    if not add_members(members, ranks) then return false end
+    if not add_members(members, each) then return false end
     if #members < READ then return true end
     first = first + READ
   end
@@ -125,7 +127,7 @@ end
 -- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
 -- been told of this bucket.
 local function scan_all()
-  local cursor, told = ARGV[16] == '' and '0' or ARGV[16], {}
+  local cursor, told = ARGV[15] == '' and '0' or ARGV[15], {}
   for each in string.gmatch(order, '%x+') do told[each] = true end
   repeat
     local size = min(READ, floor((limit - #ids) / 2))
@@ -138,7 +140,7 @@ local function scan_all()
       local id, text = reply[2][i], reply[2][i + 1]
       local at = sub(text, 1, ORDER)
       if not told[at] then
-        if not add(id, text) then
+        if not add(id, text, '0') then
           place = {cursor, concat(mine, '-')}
           return
         end
@@ -155,4 +157,4 @@ if which == 'all' then scan_all()
 elseif which == 'group' then scan_group()
 else scan_state() end
 local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
-return {int(now), place or '', full, ids, texts, leases}
+return {json('0'), place or '', full, ids, texts, ranks, leases}

@@ -1,21 +1,23 @@
 -- include: records ranges
 -- flags: allow-oom
 -- sweep: delete, or count, messages that a rule names, a slice at a time.
--- ARGV 9 which: pending (delayed and ready), due, delayed, dead, acked, expired; or group
---     10 after, 11 before: bounds of due (of the end, for what has ended), or empty
---     12 group, or empty; 13 limit; 14 cursor: of the slice before (of a group), or empty
---     15 count: what the deleted ones are counted as, or empty; 16 delete: 1, else only count
--- Reply: [how many, cursor or null]
-local which, group, cursor = ARGV[9], ARGV[12], ARGV[14]
-local after, before = tonumber(ARGV[10]), tonumber(ARGV[11])
-local limit, deletes = tonumber(ARGV[13]), ARGV[16] == '1'
+-- ARGV 8 which: pending (delayed and ready), due, delayed, dead, acked, expired; or group
+--     9 after, 10 before: bounds of due (of the end, for what has ended), or empty
+--     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
+--     14 count: what the deleted ones are counted as, or empty; 15 delete: 1, else only count
+-- Reply: [now, change, how many, cursor or null]
+local which, group, cursor = ARGV[8], ARGV[11], ARGV[13]
+local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
+local limit, deletes = tonumber(ARGV[12]), ARGV[15] == '1'
 local found = 0
+records()
+if deletes then advance() end
 
-local function drop(members)
+local function delete_all(members)
   local ids = {}
   for i, member in ipairs(members) do ids[i] = sub(member, ORDER + 1) end
-  delete_records(ids)
-  if ARGV[15] ~= '' then count(ARGV[15], #ids) end
+  drop(ids)
+  if ARGV[14] ~= '' then count(ARGV[14], #ids) end
 end
 
 local function sweep(which, after, before)
@@ -26,7 +28,7 @@ local function sweep(which, after, before)
     elseif found < limit then
       local members = call('ZRANGEBYSCORE', set, low, high, 'LIMIT', 0, limit - found)
       if #members > 0 then
-        drop(members)
+        delete_all(members)
         call('ZREM', set, unpack(members))
         found = found + #members
       end
@@ -54,7 +56,7 @@ if which == 'group' then
     following = member
   end
   if deletes and #chosen > 0 then
-    drop(chosen)
+    delete_all(chosen)
     if call('ZREM', DELAYED, unpack(chosen)) < #chosen then call('ZREM', READY, unpack(chosen)) end
   end
   if #entries < 300 and found < limit then following = nil end
@@ -69,6 +71,5 @@ elseif which == 'delayed' then
 else
   sweep(which, after, before)
 end
-local reply = cjson.encode({found, following or null})
-if deletes then return finish(reply) end
-return reply
+local reply = found .. ',' .. cjson.encode(following or null)
+return deletes and finish(reply) or json(reply)

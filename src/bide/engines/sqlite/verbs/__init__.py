@@ -1,10 +1,10 @@
-"""What each kind of command does: a function from a run of such commands to their replies."""
+"""What each kind of command does: a function of its name in one of these files."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.verbs import change, claim, look, put, settle
+from bide.engines.sqlite.verbs import claim, edit, put, read, settle
 from bide.model import commands as cmd
 from bide.model.replies import Reply
 
@@ -13,26 +13,14 @@ __all__ = ["VERBS"]
 Verb = Callable[[Session, list[Any]], list[Reply]]
 
 
-def _each(verb: Callable[[Session, Any], Reply]) -> Verb:
+def _verb(kind: type) -> Verb:
+    """Return the function for consecutive commands of a kind."""
+    name = kind.__name__.lower()
+    (verb,) = (
+        vars(file)[name] for file in (claim, edit, put, read, settle) if name in file.__all__
+    )
     return lambda session, run: [verb(session, command) for command in run]
 
 
-VERBS: dict[type, Verb] = {
-    cmd.Put: put.put,
-    cmd.Cancel: _each(change.cancel),
-    cmd.Reschedule: _each(change.reschedule),
-    cmd.Revive: _each(change.revive),
-    cmd.Purge: _each(change.purge),
-    cmd.Configure: _each(change.configure),
-    cmd.Claim: _each(claim.claim),
-    cmd.Extend: _each(settle.extend),
-    cmd.Ack: _each(settle.ack),
-    cmd.Retry: _each(settle.retry),
-    cmd.Bury: _each(settle.bury),
-    cmd.Release: _each(settle.release),
-    cmd.Find: _each(look.find),
-    cmd.Scan: _each(look.scan),
-    cmd.Count: _each(look.count),
-    cmd.Forecast: _each(look.forecast),
-    cmd.Queues: _each(look.queues),
-}
+VERBS: dict[type, Verb] = {kind: _verb(kind) for kind in get_args(cmd.Command)}
+VERBS[cmd.Put] = put.put  # all at once

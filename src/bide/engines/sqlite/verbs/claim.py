@@ -1,31 +1,18 @@
 """Claim: lease the next due messages; on the way take back what lapsed and expire what is late."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bide.engines.cursor import Budget
-from bide.engines.sqlite.session import (
-    DELAYED,
-    EXPIRED,
-    READY,
-    Place,
-    QueueRow,
-    Session,
-    as_failures,
-    as_headers,
-    size_of_row,
-)
+from bide.engines.sqlite.rows import DELAYED, EXPIRED, READY, MessageRow, Place, QueueRow, as_row
+from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Claim
-from bide.model.message import Message
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
-from bide.model.replies import Claimed
+from bide.model.replies import Claimed, Died
 
 __all__ = ["claim"]
 
 _EVERYTHING = 1 << 62
-
-_Row = tuple[Any, ...]
-"""seq, rank, id, data, due, priority, attempt, attempts, expires, group, headers, failures"""
 
 
 class _Grant(NamedTuple):
@@ -43,44 +30,33 @@ def claim(session: Session, command: Claim) -> Claimed:
     if queue is None or queue.paused:
         return Claimed([], 0, now)
     reach = max(PROMOTE, command.count)
-    if queue.leased:
-        _collect_lapsed(session, queue, reach)
+    died = _collect_lapsed(session, queue, reach) if queue.leased else []
     grant = _Grant(queue.token + 1, now + command.lease, command.holder)
     rows = _take(session, queue, command, reach, grant)
     if not rows:
-        return Claimed([], 0, now, _next_claim(session, queue))
+        return Claimed([], 0, now, _next_claim(session, queue), died)
     queue.token += 1
     queue.leased += len(rows)
     if queue.weighted:
-        rows.sort(key=lambda row: (ready_rank(row[4], row[5]), row[0]))
-    return Claimed([_leased(command.queue, row, grant) for row in rows], queue.token, now)
+        rows.sort(key=lambda row: (ready_rank(row.due, row.priority), row.seq))
+    messages = [row.message(command.queue, now, grant.holder, grant.until) for row in rows]
+    return Claimed(messages, queue.token, now, died=died)
 
 
-def _leased(queue: str, row: _Row, grant: _Grant) -> Message:
-    _, _, id, data, due, priority, attempt, attempts, expires, group, headers, failures = row
-    is_json = isinstance(data, str)
-    return Message(
-        id, queue, data.encode() if is_json else data, is_json, due, priority, attempt + 1,
-        attempts, "leased", expires, group, as_headers(headers) if headers else None,
-        as_failures(failures) if failures else (), grant.holder, grant.until,
-    )  # fmt: skip
-
-
-def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> None:
+def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> list[Died]:
     rows = session.run(SQL.lapsed, (queue.id, session.now, limit)).fetchall()
-    if rows:
-        session.take_back(queue, [Place(*row) for row in rows])
+    return session.take_back(queue, [Place(*row) for row in rows]) if rows else []
 
 
 def _take(
     session: Session, queue: QueueRow, command: Claim, reach: int, grant: _Grant
-) -> list[_Row]:
+) -> list[MessageRow]:
     """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
     Those that are too late are set aside as expired; a claim examines `reach` messages at most, so
     that a flood of them stops nobody for long.
     """
-    taken: list[_Row] = []
+    taken: list[MessageRow] = []
     budget = Budget(command.max_bytes)
     examined = 0
     full = False
@@ -88,62 +64,67 @@ def _take(
         left = command.count - len(taken)
         state, limit = _source(session, queue, left, reach)
         before = budget.left, budget.empty
-        rows, full = _pick(session, (queue.id, state, limit, left), budget)
-        if full and state == DELAYED and queue.weighted:  # the weightiest go first
+        good, late, full = _pick(session, (queue.id, state, limit, left), budget)
+        if full and state == DELAYED and queue.weighted:  # the highest priority goes first
             _promote(session, queue, reach, limit)
             budget.left, budget.empty = before
             full = False
             continue
-        if not rows:
+        if not good and not late:
             break
-        examined += len(rows)
-        taken += _lease(session, queue, state, rows, grant)
+        examined += len(good) + len(late)
+        _lease(session, queue, state, good, late, grant)
+        taken += good
     return taken
 
 
-def _pick(session: Session, bounds: tuple[int, ...], budget: Budget) -> tuple[list[_Row], bool]:
-    """Return the next messages of a set, and whether the reply has no room for more."""
+def _pick(
+    session: Session, bounds: tuple[int, ...], budget: Budget
+) -> tuple[list[MessageRow], list[MessageRow], bool]:
+    """Return the next messages of a set, those too late, and whether the reply is full."""
+    now = session.now
     found = session.run(SQL.pick, bounds)
-    rows: list[_Row] = []
-    for row in found:
-        size = size_of_row(row[2], row[3], row[10], row[11])
-        if not _too_late(row, session.now) and not budget.takes(size):
+    good: list[MessageRow] = []
+    late: list[MessageRow] = []
+    for row in map(as_row, found):
+        if row.expires is not None and now > row.due + row.expires:
+            late.append(row)
+            continue
+        if row.size > budget.left and not (budget.empty and not good):
             found.close()
-            return rows, True
-        rows.append(row)
-    return rows, False
+            return good, late, True
+        budget.left -= row.size
+        good.append(row)
+    budget.empty = budget.empty and not good
+    return good, late, False
 
 
 def _lease(
-    session: Session, queue: QueueRow, state: int, rows: list[_Row], grant: _Grant
-) -> list[_Row]:
-    """Lease the first messages of a set but those that are too late, and return them.
+    session: Session,
+    queue: QueueRow,
+    state: int,
+    good: list[MessageRow],
+    late: list[MessageRow],
+    grant: _Grant,
+) -> None:
+    """Lease the first messages of a set; those that are too late become expired.
 
-    They stand together there, so that one statement leases them all and another takes them out.
+    They are next to each other, so one statement leases them all and another removes them.
     """
-    seq, rank = rows[-1][:2]
-    bounds = {"queue": queue.id, "state": state, "rank": rank, "seq": seq}
-    late = [row[0] for row in rows if _too_late(row, session.now)]
-    good = rows
+    last = max(good[-1:] + late[-1:], key=lambda row: (row.rank, row.seq))
+    bounds = {"queue": queue.id, "state": state, "rank": last.rank, "seq": last.seq}
     if late:
-        session.end(queue, late, EXPIRED)
+        session.end(queue, [row.seq for row in late], EXPIRED)
         queue.expired += len(late)
-        good = [row for row in rows if not _too_late(row, session.now)]
-        session.run_many(SQL.insert_lease, [(row[0], queue.id, *grant) for row in good])
+        session.run_many(SQL.insert_lease, [(row.seq, queue.id, *grant) for row in good])
     else:
         session.run(SQL.lease_picked, {**bounds, **grant._asdict()})
     session.run(SQL.drop_picked, bounds)
-    session.count_hours(queue, [row[4] for row in rows], gone=True)
+    session.count_hours(queue, [row.due for row in good + late], gone=True)
     if state == DELAYED:
-        queue.delayed -= len(rows)
+        queue.delayed -= len(good) + len(late)
     else:
-        queue.ready -= len(rows)
-    return good
-
-
-def _too_late(row: _Row, now: int) -> bool:
-    due, expires = row[4], row[8]
-    return expires is not None and now > due + expires
+        queue.ready -= len(good) + len(late)
 
 
 def _source(session: Session, queue: QueueRow, count: int, reach: int) -> tuple[int, int]:

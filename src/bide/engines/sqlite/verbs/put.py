@@ -1,17 +1,11 @@
 """Put: many messages, of many callers, in one go."""
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Any
 
-from bide.engines.sqlite.session import (
-    ACKED,
-    DEAD,
-    EXPIRED,
-    Place,
-    QueueRow,
-    Session,
-    json_text,
-)
+from bide.engines.sqlite.rows import ACKED, DEAD, EXPIRED, Place, QueueRow
+from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Put
 from bide.model.message import Item
@@ -35,27 +29,30 @@ def put(session: Session, run: list[Put]) -> list[Reply]:
 
 
 def _keep(session: Session, run: list[Put]) -> list[Reply]:
-    """Store all messages of all commands with one statement; only then look who met their id."""
+    """Store all messages of all commands with one statement; then find those whose id exists."""
     if not run:
         return []
     now = session.now
-    # Made once: whoever makes a queue ready for a change forgets what was kept, and an id that is
-    # refused here must still be there to be told of below.
+    # Made once: making a queue forgets what was kept long enough, and an id that is refused here
+    # must still be there for its outcome below.
     queues = [session.make(command.queue) for command in run]
-    owned = [
-        (queue.id, item)
+    base = seq = session.next_seq(sum([len(command.items) for command in run]))
+    dues: list[int] = []
+    plain = True
+    for command in run:
+        for item in command.items:
+            dues.append(now + item.delay if item.at is None else item.at)
+            plain = plain and (
+                item.group is None and item.expires is None and item.headers is None
+                and item.died is None and not item.attempt and not item.failures
+            )  # fmt: skip
+    # Most are plain, and SQLite's driver takes its time over each NULL.
+    insert, row = (SQL.insert_plain, _plain_row) if plain else (SQL.insert_message, _row)
+    rest = iter(dues)
+    rows = [
+        row(seq := seq + 1, queue.id, item, next(rest))
         for queue, command in zip(queues, run, strict=True)
         for item in command.items
-    ]
-    base = session.next_seq(len(owned))
-    dues = [now + item.delay if item.at is None else item.at for _, item in owned]
-    if any(_is_rich(item) for _, item in owned):
-        insert, row = SQL.insert_message, _row
-    else:  # most are not, and SQLite's driver takes its time over each NULL
-        insert, row = SQL.insert_plain, _plain_row
-    rows = [
-        row(seq, queue, item, due)
-        for seq, ((queue, item), due) in enumerate(zip(owned, dues, strict=True), base + 1)
     ]
     stored: set[int] | None = None
     if session.run_many(insert, rows).rowcount < len(rows):
@@ -80,34 +77,20 @@ def _count(
     stored: set[int] | None,
 ) -> None:
     """Count what was stored, and set aside what was put as a dead letter."""
-    kept = list(enumerate(items, base + 1))
     if stored is not None:
-        dues = [due for seq, due in enumerate(dues, base + 1) if seq in stored]
-        kept = [(seq, item) for seq, item in kept if seq in stored]
-    session.count_hours(queue, dues)
-    dead = [(seq, queue.id, DEAD, item.died) for seq, item in kept if item.died is not None]
+        new = [seq in stored for seq in range(base + 1, base + len(items) + 1)]
+        items, dues = list(compress(items, new)), list(compress(dues, new))
+    dead = [item for item in items if item.died is not None]
     if dead:
-        gone = [due for due, (_, item) in zip(dues, kept, strict=True) if item.died is not None]
-        session.count_hours(queue, gone, gone=True)
-        session.run_many(SQL.insert_aside, dead)
-    queue.put += len(kept)
-    queue.delayed += len(kept) - len(dead)
+        dues = [due for item, due in zip(items, dues, strict=True) if item.died is None]
+        session.run_many(SQL.insert_dead, [(item.died, queue.id, item.id) for item in dead])
+    session.count_hours(queue, dues)
+    queue.put += len(items)
+    queue.delayed += len(dues)
     queue.dead += len(dead)
     queue.died += len(dead)
-    if not queue.weighted and any(item.priority for _, item in kept):
+    if not queue.weighted and any(item.priority for item in items):
         queue.weighted = 1
-
-
-def _is_rich(item: Item) -> bool:
-    """Tell whether a message has more than the common parts."""
-    return (
-        item.group is not None
-        or item.expires is not None
-        or item.headers is not None
-        or item.died is not None
-        or item.attempt > 0
-        or len(item.failures) > 0
-    )
 
 
 def _plain_row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from bide.engines.sqlite.session import ACKED, Place, QueueRow, Session, json_text
+from bide.engines.sqlite.rows import ACKED, Place, QueueRow
+from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
-from bide.engines.sqlite.verbs.change import change_each, set_aside
+from bide.engines.sqlite.verbs.edit import edit_each, set_aside
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
 
@@ -143,7 +144,7 @@ def release(session: Session, command: Release) -> Outcomes:
     def is_held(queue: QueueRow, place: Place) -> bool:
         return place.token is not None
 
-    return change_each(session, command.queue, command.ids, is_held, end)
+    return edit_each(session, command.queue, command.ids, is_held, end)
 
 
 def bury(session: Session, command: Bury) -> Outcomes:

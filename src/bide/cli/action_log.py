@@ -1,0 +1,60 @@
+"""Log what commands do to tokens and subscriptions, as servers log what their clients do."""
+
+import functools
+import getpass
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from bide.cli.subscription_access import Identity
+from bide.model.errors import BideError
+
+__all__ = ["logged"]
+
+Done = bool | None | dict[str, bool]
+"""What a command returns: whether it did what was asked; by name, where it takes several."""
+
+
+def logged(act: str) -> Callable[[Callable[..., Done]], Callable[..., bool | None]]:
+    """Take `--action-log`, and append a line for each token or subscription that is named.
+
+    Args:
+        act: the name of what the command does, as /openapi.json has it where it has it.
+    """
+
+    def decorate(function: Callable[..., Done]) -> Callable[..., bool | None]:
+        @click.option(
+            "--action-log", envvar="BIDE_ACTION_LOG", show_envvar=True, metavar="FILE",
+            help="A file to which a JSON line about this is appended.",
+        )  # fmt: skip
+        @functools.wraps(function)
+        def run(*given: Any, action_log: str | None, **options: Any) -> bool | None:
+            from bide.server.action_log import DONE, Act, ActionLog
+
+            log = ActionLog(action_log)
+            which = next((one for one in given if isinstance(one, Identity)), None)
+            queue, name = options.get("queue"), options.get("name") or None
+            name = which.name if which else name or queue
+            results = {name: "failed"}
+            try:
+                done = function(*given, **options)
+                found = {name: done} if not isinstance(done, dict) else done
+                good = (True,) if which else (True, None)
+                results = {n: DONE if one in good else "not-found" for n, one in found.items()}
+                return all(done.values()) if isinstance(done, dict) else done
+            except BideError as error:
+                results = {name: type(error).__name__}
+                raise
+            finally:
+                log.write(
+                    [Act(act, queue, None, result, name) for name, result in results.items()],
+                    who=getpass.getuser(), token="", client=f"shell@{socket.gethostname()}",
+                    namespace=which.namespace if which else options.get("namespace"),
+                )  # fmt: skip
+                log.close()
+
+        return run
+
+    return decorate

@@ -1,0 +1,265 @@
+"""Arguments and options that commands share."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from bide.cli.errors import DEBUG
+from bide.cli.times import read_duration, read_moment
+from bide.engines.registry import mask
+from bide.model.body import MAX_BODY
+from bide.model.errors import BideError, InvalidArgument
+from bide.model.options import OPTIONS, Option
+from bide.queue.values import checked_version
+
+F = Callable[..., Any]
+Decorator = Callable[[F], F]
+
+
+def flag(*names: str, help: str) -> Decorator:
+    """Take an option without a value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
+def time(
+    name: str, help: str, default: str | float | None = None, what: str = "time", **more: Any
+) -> Decorator:
+    """Take a duration; a default that is text is shown.
+
+    Args:
+        name: of the option.
+        help: its help text.
+        default: its value if it is not given.
+        what: "delay" where the user could give `--at` instead.
+        more: for `click.option`.
+    """
+    return click.option(
+        name, type=lambda text: read_duration(text, what), metavar="TIME", default=default,
+        show_default=isinstance(default, str), help=help, **more,
+    )  # fmt: skip
+
+
+def moment(name: str, help: str) -> Decorator:
+    """Take a time."""
+    return click.option(name, type=read_moment, metavar="MOMENT", help=help)
+
+
+def text(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Decorator:
+    """Take a text."""
+    return click.option(name, metavar=metavar, default=default, help=help, **more)
+
+
+def count(
+    *names: str, help: str, least: int = 1, most: int | None = None, default: int | None = None
+) -> Decorator:
+    """Take a whole number; a default is shown."""
+    return click.option(
+        *names, type=click.IntRange(least, most), default=default, show_default=default is not None,
+        metavar="N", help=help,
+    )  # fmt: skip
+
+
+def choice(
+    name: str, values: Sequence[str], help: str, default: str | None = None, **more: Any
+) -> Decorator:
+    """Take one of several words."""
+    return click.option(name, type=click.Choice(values), default=default, help=help, **more)
+
+
+def many(name: str, dest: str, metavar: str, help: str, **more: Any) -> Decorator:
+    """Take an option that can be repeated."""
+    return click.option(
+        name, dest, multiple=True, metavar=metavar, help=f"{help}; can be repeated.", **more
+    )
+
+
+def together(*options: Decorator) -> Decorator:
+    """Take several options, in the order of the help."""
+
+    def take(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return take
+
+
+def complete_queue(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the names of the queues in the store, if there is one."""
+    from bide.cli.store import Store
+
+    try:
+        with Store(ctx.params.get("url")) as store:
+            return [CompletionItem(name) for name in store.names(incomplete)]
+    except BideError:  # no store, or a broken one: there is nothing to offer
+        return []
+
+
+def _no_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if "://" in (value or ""):
+        raise click.BadParameter(f"{mask(value or '')} is a store; write --url before it")
+    return value
+
+
+queue = click.argument("queue", shell_complete=complete_queue, callback=_no_url)
+
+prefix = click.argument("prefix", default="", callback=_no_url)
+"""The beginning of the names of queues; by default that of all."""
+
+when = together(
+    time(
+        "--delay", "The time from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
+        what="delay",
+    ),
+    moment(
+        "--at",
+        "The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00), or Unix seconds. "
+        "A time in the past means at once.",
+    ),
+)  # fmt: skip
+
+rule = together(
+    text("--group", "NAME", "Only messages of this group."),
+    moment("--after", "Only messages due then or later."),
+    moment("--before", "Only messages due before then."),
+)
+
+
+def _message_option(option: Option) -> Decorator:
+    """Take one option of a message as `Options` declares it."""
+    name = f"--{option.name.replace('_', '-')}"
+    if option.least is None:
+        return text(name, "NAME", option.help)
+    return count(
+        name, least=option.least, most=option.most, default=option.default, help=option.help
+    )
+
+
+message = together(*map(_message_option, OPTIONS.values()))
+
+
+def if_due(verb: str) -> Decorator:
+    """Take when the message was due when the user saw it: `--if-due`."""
+    return moment("--if-due", f"{verb} the message only if it is still due then.")
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            checked_version(value)
+        except InvalidArgument:
+            raise click.BadParameter(
+                f"{value!r} is not a version; 'bide get' shows the version of a message"
+            ) from None
+    return value
+
+
+def if_version(what: str) -> Decorator:
+    """Take the version of the message that the user saw: `--if-version`.
+
+    Args:
+        what: what is done only if it is still the same.
+    """
+    help = f"{what} the message still has this version; 'bide get' shows it."
+    return text("--if-version", "VERSION", help, callback=_version)
+
+
+max_body = click.option(
+    "--max-body", type=click.IntRange(1), default=MAX_BODY, metavar="BYTES",
+    help="The maximum size of a body; 1 MiB by default.",
+)  # fmt: skip
+
+
+def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[DEBUG] = True
+
+
+url = text(
+    "--url", "URL",
+    "The store: sqlite:///file.db, redis://host/0, http://host, ...  By default bide.db in this "
+    "folder.",
+    envvar="BIDE_URL", show_envvar=True, is_eager=True,
+)  # fmt: skip
+
+debug = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_remember_debug,
+    help="Show tracebacks of errors.",
+)  # fmt: skip
+
+output = together(flag("--json", "as_json", help="Print one JSON object per line."), debug)
+
+
+def grace(what: str) -> Decorator:
+    """Take how long to wait when the process is stopped: `--grace`.
+
+    Args:
+        what: what may take that time.
+    """
+    return time("--grace", f"How long {what} may take to finish after a stop signal.", "30s")
+
+
+def logs(each: str) -> Decorator:
+    """Take how a long-running process logs: `--log-json` and `--log-level`.
+
+    Args:
+        each: the kind of message that has a line of its own at debug.
+    """
+    return together(
+        flag("--log-json", help="Log one JSON object per line."),
+        choice(
+            "--log-level", ["debug", "info", "warning", "error"],
+            f"debug logs each message that was {each}; info logs failures, and a summary of the "
+            "rest every 10 s.",
+            "info", show_default=True,
+        ),
+    )  # fmt: skip
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Read an address to listen on: "9464" (this machine only), "0.0.0.0:9464", "[::1]:9464"."""
+    host, _, port = text.rpartition(":")
+    if port.isdigit() and 1 <= int(port) <= 65_535:
+        return host.strip("[]") or "127.0.0.1", int(port)
+    raise click.BadParameter(f"{text!r} is not a port; write 9464 or 0.0.0.0:9464")
+
+
+def port(name: str, what: str, usual: int) -> Decorator:
+    """Take an address to listen on."""
+    return click.option(
+        name, type=read_address, metavar="[HOST:]PORT",
+        help=f"{what} Without a host, only this machine can connect; 0.0.0.0:{usual} listens on "
+        "all addresses.",
+    )  # fmt: skip
+
+
+metrics = port("--metrics", "Serve Prometheus metrics.", 9464)
+
+
+def _network(text: str) -> str:
+    from ipaddress import ip_network
+
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write 10.1.0.0/16, or 127.0.0.1") from None
+
+
+def networks(**more: Any) -> Decorator:
+    """Take to which private networks push may send: `--allow-network`."""
+    return many(
+        "--allow-network", "networks", "NETWORK",
+        "A private network that push may send to, such as 10.1.0.0/16", type=_network, **more,
+    )  # fmt: skip
+
+
+rabbitmq = many(
+    "--rabbitmq", "rabbitmq", "URL",
+    "Delay the messages of an exchange, amqp://user@host/vhost?exchange=NAME, and publish them "
+    "when they are due (see bide rabbitmq)", envvar="BIDE_RABBITMQ", show_envvar=True,
+)  # fmt: skip
+"""Exchanges of RabbitMQ whose delayed messages are stored."""

@@ -1,0 +1,113 @@
+"""Claim messages of one queue, for as long as there is room for them."""
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from bide.consuming.queue_handlers import QueueHandlers
+from bide.consuming.store_client import StoreClient
+from bide.lane.request import FOREVER
+from bide.model.commands import Claim
+from bide.model.replies import Claimed
+
+__all__ = ["Claimer"]
+
+
+class Claimer(ABC):
+    """The part of a consumer that claims. A subclass says how much, and what to do with it.
+
+    Args:
+        queue_handlers: the queue and its handlers.
+        store_client: runs its commands on the store.
+        holder: the name of the holder in its claims.
+    """
+
+    def __init__(
+        self, queue_handlers: QueueHandlers, store_client: StoreClient, holder: str
+    ) -> None:
+        self.queue_handlers = queue_handlers
+        self._store_client = store_client
+        self._clock = store_client.clock
+        self._holder = holder
+        self._loop = asyncio.get_running_loop()
+        self._claim: asyncio.Task[Claimed] | None = None
+        self._recalled = False
+        self._vacancy = asyncio.Event()  # set when a place has become free
+
+    @abstractmethod
+    def room(self) -> tuple[int, float | None]:
+        """Return how many messages to claim now, and if none, how many seconds to wait.
+
+        `None` waits until `recall` is called or a place becomes free.
+        """
+
+    @abstractmethod
+    def start(self, reply: Claimed) -> None:
+        """Start the messages of a claim."""
+
+    @abstractmethod
+    def give_back(self, reply: Claimed) -> None:
+        """Release the messages of a claim; their attempt does not count."""
+
+    async def admits(self, reply: Claimed) -> bool:
+        """Tell whether to start what a claim brought; if not, it is released."""
+        return True
+
+    async def claim(self) -> None:
+        """Claim messages while there is room, and start them."""
+        while True:
+            self._recalled = False
+            room, pause = self.room()
+            if not room:
+                await self._until_vacancy(pause)
+            elif (reply := await self._claimed(room)) is not None:
+                admitted = False
+                try:
+                    admitted = not reply.messages or await self.admits(reply)
+                finally:
+                    if not admitted:
+                        self.give_back(reply)
+                if admitted:
+                    self.start(reply)
+
+    def recall(self) -> None:
+        """End the waiting claim, and look again how many messages to claim."""
+        self._recalled = True
+        self._vacancy.set()
+        if self._claim is not None:
+            self._claim.cancel()
+
+    async def _claimed(self, count: int) -> Claimed | None:
+        """Return what a claim brought; `None` if it was recalled."""
+        queue, lease = self.queue_handlers.queue, self.queue_handlers.lease
+        self._claim = claim = self._loop.create_task(
+            self.ask(Claim(queue, count, lease, self._holder))
+        )
+        try:
+            return await claim
+        except asyncio.CancelledError:
+            if not _cancelled():
+                return None
+            if not claim.cancelled() and claim.exception() is None:
+                self.give_back(claim.result())  # it came with the cancellation
+            raise
+
+    async def ask(self, command: Claim) -> Claimed:
+        """Wait for messages, also while the store is unavailable."""
+        return await self._store_client.patiently(Claimed, command, self, FOREVER)
+
+    async def _until_vacancy(self, seconds: float | None) -> None:
+        self._vacancy.clear()
+        timer = None
+        if seconds is not None:
+            timer = self._clock.call_later(self._loop, max(0.0, seconds), self._vacancy.set)
+        try:
+            await self._vacancy.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+def _cancelled() -> bool:
+    """Tell whether the task that runs is cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

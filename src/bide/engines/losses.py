@@ -1,0 +1,57 @@
+"""Losses: changes that a store had confirmed and no longer has, as after a bad failover.
+
+A store numbers its changes (Redis: by shard; others may use a log position or the identity of a
+file). An engine remembers the highest number that the store has confirmed to it, and reports a loss
+if the store comes back with a smaller one.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["counted", "listening", "report"]
+
+_log = logging.getLogger("bide.store")
+_lock = threading.Lock()
+_counts: dict[str, int] = {}
+_listeners: list[Callable[[], object]] = []
+
+
+def report(store: str, queue: str, count: int) -> None:
+    """Log and count lost changes, and tell the listeners of this process.
+
+    Args:
+        store: its URL, without its password.
+        queue: the queue that was changed.
+        count: how many changes are lost, at least.
+    """
+    with _lock:
+        _counts[queue] = _counts.get(queue, 0) + count
+        listeners = tuple(_listeners)
+    _log.error(
+        "%s: queue %s: the store has lost at least %d changes that it had confirmed (a stale "
+        "replica took over, or the store was restored from an older copy or emptied); sources are "
+        "asked again now, and what has no source has to be put again: see the page Guarantees",
+        store, queue, count,
+    )  # fmt: skip
+    for told in listeners:
+        told()
+
+
+def counted() -> dict[str, int]:
+    """Return how many changes this process has seen to be lost, at least, by queue."""
+    with _lock:
+        return dict(_counts)
+
+
+@contextmanager
+def listening(told: Callable[[], object]) -> Iterator[None]:
+    """Call `told` at each loss, in whatever thread found it."""
+    with _lock:
+        _listeners.append(told)
+    try:
+        yield
+    finally:
+        with _lock:
+            _listeners.remove(told)

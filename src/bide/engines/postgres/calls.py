@@ -1,0 +1,288 @@
+"""From commands to calls of the schema's functions, and from their rows to replies."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from bide.engines.postgres.arrays import Array, booleans, byteas, integers, texts
+from bide.engines.postgres.reading import (
+    NEVER,
+    Run,
+    claim,
+    count,
+    find,
+    forecast,
+    message,
+    queues,
+    scan,
+)
+from bide.model import commands as cmd
+from bide.model.message import REASON_LENGTH, STATES, Item
+from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Reply, Settings
+
+__all__ = ["is_one_call", "replies"]
+
+
+def replies(run: Run, commands: Sequence[cmd.Command], now: int | None) -> list[Reply]:
+    """Carry out commands in order, within one transaction of `run`'s connection."""
+    found: list[Reply] = []
+    for (kind, queue), group in groupby(commands, lambda c: (type(c), c.queue)):
+        same = list(group)
+        if kind is cmd.Put:
+            found += _puts(run, queue, same, now)  # type: ignore[arg-type]
+        else:
+            found += [_VERBS[kind](run, command, now) for command in same]
+    return found
+
+
+def is_one_call(command: cmd.Command) -> bool:
+    """Whether a command is one call of one function, which is a transaction of its own."""
+    match command:
+        case cmd.Put(if_version=None) | cmd.Claim() | cmd.Ack() | cmd.Extend() | cmd.Retry():
+            return True
+        case cmd.Release() | cmd.Purge() | cmd.Configure():
+            return True
+        case cmd.Cancel(if_version=None) | cmd.Reschedule(if_version=None) | cmd.Revive():
+            return True
+        case _:
+            return command.only_reads
+
+
+# Putting.
+
+
+def _puts(run: Run, queue: str, commands: list[cmd.Put], now: int | None) -> list[Reply]:
+    """Store the messages of consecutive puts into one queue: in one call those that keep."""
+    found: list[Reply] = []
+    for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
+        same = list(group)
+        if not keeps:
+            found += [_replace(run, command, now) for command in same]
+            continue
+        items = [item for command in same for item in command.items]
+        rows = run("_put", queue, now, *_columns(items))
+        outcomes = _put_outcomes(items, rows)
+        first = 0
+        for command in same:
+            mine = outcomes[first : first + len(command.items)]
+            first += len(mine)
+            found.append(Outcomes(mine, _wake(mine)))
+    return found
+
+
+def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:
+    items = command.items
+    only = None
+    if command.if_version is not None:
+        only = integers(_of_version(run, command.queue, [i.id for i in items], command.if_version))
+    revive = command.on_conflict == "revive"
+    rows = run("_replace", command.queue, now, *_columns(items), revive, only)
+    outcomes = _put_outcomes(items, rows)
+    return Outcomes(outcomes, _wake(outcomes))
+
+
+def _wake(outcomes: list[Outcome]) -> int | None:
+    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
+    return min(dues, default=None)
+
+
+def _columns(items: Sequence[Item]) -> list[Array | None]:
+    """Return items as the arguments of a put; nothing for a field that no item has."""
+
+    def some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
+        return None if all(value == default for value in values) else array(values)
+
+    encode = msgspec.json.encode
+    return [
+        texts([i.id for i in items]),
+        booleans([i.json for i in items]),
+        byteas([i.data for i in items]),
+        some([i.at for i in items], None, integers),
+        some([i.delay for i in items], 0, integers),
+        some([i.priority for i in items], 0, integers),
+        some([i.attempts for i in items], None, integers),
+        some([i.expires for i in items], None, integers),
+        some([i.group for i in items], None, texts),
+        some(
+            [None if i.headers is None else encode(i.headers).decode() for i in items], None, texts
+        ),
+        some([i.attempt for i in items], 0, integers),
+        some([encode(i.failures).decode() if i.failures else None for i in items], None, texts),
+        some([i.died for i in items], None, integers),
+    ]
+
+
+def _put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
+    if not rows:
+        return []
+    now = rows[0].due
+    met = {row.number: row for row in rows[1:]}
+    outcomes = []
+    for number, item in enumerate(items, 1):
+        row = met.get(number)
+        due = now + item.delay if item.at is None else item.at
+        if row is not None:
+            outcomes.append(_outcome(item.id, False, row))
+        elif item.died is not None:
+            outcomes.append(Outcome(item.id, True, "dead", due, item.died))
+        else:
+            outcomes.append(Outcome(item.id, True, "ready" if due <= now else "delayed", due))
+    return outcomes
+
+
+def _outcome(id: str, done: bool, row: Any) -> Outcome:
+    state = None if row.state is None else STATES[row.state]
+    return Outcome(id, done, state, row.due, row.until, row.holder)
+
+
+def _of_version(run: Run, queue: str, ids: Sequence[str], version: str) -> list[int]:
+    """Lock messages, and return which of them are of a version."""
+    rows = run("_find", queue, texts(sorted(set(ids))), NEVER, True)
+    return [row.seq for row in rows if message(queue, row, 0).version == version]
+
+
+# Changing.
+
+
+def _change(
+    run: Run, verb: str, command: Any, ids: Sequence[str], now: int | None, *,
+    tokens: Sequence[int] | None = None, at: int | None = None, delay: int = 0,
+    if_due: int | None = None, if_version: str | None = None, reason: str = "",
+    untouched: bool = False,
+) -> Outcomes:  # fmt: skip
+    only = None
+    if if_version is not None:
+        only = integers(_of_version(run, command.queue, ids, if_version))
+    rows = run(
+        "_change", verb, command.queue, now, texts(ids),
+        None if tokens is None else integers(tokens), at, delay, if_due,
+        msgspec.json.encode(reason[:REASON_LENGTH]).decode(), untouched, only,
+    )  # fmt: skip
+    return _outcomes(ids, rows)
+
+
+def _outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
+    by_number = {row.number: row for row in rows}
+    outcomes = []
+    for number, id in enumerate(ids, 1):
+        row = by_number.get(number)
+        outcomes.append(Outcome(id, False) if row is None else _outcome(id, row.done, row))
+    wakes = [
+        o.due for o in outcomes
+        if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]  # fmt: skip
+    return Outcomes(outcomes, min(wakes, default=None))
+
+
+def _cancel(run: Run, command: cmd.Cancel, now: int | None) -> Reply:
+    where = command.where
+    if where is None:
+        return _change(
+            run, "cancel", command, command.ids, now,
+            if_due=command.if_due, if_version=command.if_version,
+        )  # fmt: skip
+    if command.dry_run:
+        bounds = (where.after or 0, NEVER if where.before is None else where.before)
+        ((count,),) = run("_count_unheld", command.queue, where.group, *bounds)
+        return Affected(count)
+    return _delete_where(
+        run, "cancelled", command.queue, now, None, where.group, where.after, where.before
+    )
+
+
+def _delete_where(run: Run, cause: str, queue: str, now: int | None, *rule: Any) -> Affected:
+    (row,) = run("_delete_where", cause, queue, now, *rule)
+    return Affected(row.count, row.more)
+
+
+def _purge(run: Run, command: cmd.Purge, now: int | None) -> Reply:
+    if command.ids is not None:
+        return _change(run, "purge", command, command.ids, now)
+    state = STATES.index(command.state)
+    return _delete_where(run, "purged", command.queue, now, state, None, None, command.before)
+
+
+def _reschedule(run: Run, command: cmd.Reschedule, now: int | None) -> Reply:
+    return _change(
+        run, "reschedule", command, command.ids, now, at=command.at, delay=command.delay,
+        if_due=command.if_due, if_version=command.if_version,
+    )  # fmt: skip
+
+
+def _revive(run: Run, command: cmd.Revive, now: int | None) -> Reply:
+    return _change(run, "revive", command, command.ids, now, delay=command.delay)
+
+
+def _release(run: Run, command: cmd.Release, now: int | None) -> Reply:
+    return _change(run, "release", command, command.ids, now, reason=command.reason)
+
+
+def _held(run: Run, verb: str, command: Any, now: int | None, **options: Any) -> Outcomes:
+    ids, tokens = [held.id for held in command.leases], [held.token for held in command.leases]
+    return _change(run, verb, command, ids, now, tokens=tokens, **options)
+
+
+def _extend(run: Run, command: cmd.Extend, now: int | None) -> Reply:
+    return _held(run, "extend", command, now, delay=command.lease)
+
+
+def _ack(run: Run, command: cmd.Ack, now: int | None) -> Reply:
+    ids = [held.id for held in command.leases]
+    tokens = [held.token for held in command.leases]
+    if len(set(ids)) < len(ids):  # a message named twice: one after the other
+        return _held(run, "ack", command, now)
+    rows = run("_ack", command.queue, now, texts(ids), integers(tokens))
+    if not rows:
+        return Outcomes([Outcome(id, True) for id in ids])
+    return _outcomes(ids, rows)
+
+
+def _retry(run: Run, command: cmd.Retry, now: int | None) -> Reply:
+    return _held(
+        run, "retry", command, now,
+        delay=command.delay, reason=command.reason, untouched=command.release,
+    )  # fmt: skip
+
+
+def _bury(run: Run, command: cmd.Bury, now: int | None) -> Reply:
+    held = _held(run, "bury", command, now, reason=command.reason)
+    if not command.ids:
+        return held
+    unheld = _change(run, "bury_unheld", command, command.ids, now, reason=command.reason)
+    return Outcomes(held.outcomes + unheld.outcomes)
+
+
+def _configure(run: Run, command: cmd.Configure, now: int | None) -> Reply:
+    (row,) = run("_configure", command.queue, now, command.paused, command.keep)
+    return Settings(row.paused, row.keep, row.moment if row.resumed else None)
+
+
+def _delete(run: Run, command: cmd.Delete, now: int | None) -> Reply:
+    ((deleted,),) = run("_delete", command.queue, now)
+    if deleted:
+        return Deleted(True)
+    counts = count(run, cmd.Count(command.queue), now)
+    return Deleted(False, counts.sizes, counts.kept)
+
+
+_VERBS: dict[type, Callable[[Run, Any, int | None], Reply]] = {
+    cmd.Cancel: _cancel,
+    cmd.Reschedule: _reschedule,
+    cmd.Claim: claim,
+    cmd.Extend: _extend,
+    cmd.Ack: _ack,
+    cmd.Retry: _retry,
+    cmd.Bury: _bury,
+    cmd.Release: _release,
+    cmd.Revive: _revive,
+    cmd.Find: find,
+    cmd.Scan: scan,
+    cmd.Count: count,
+    cmd.Forecast: forecast,
+    cmd.Configure: _configure,
+    cmd.Purge: _purge,
+    cmd.Delete: _delete,
+    cmd.Queues: queues,
+}

@@ -1,0 +1,94 @@
+"""What the server's errors mean to a caller: the cause and the fix."""
+
+import psycopg
+from psycopg import errors
+
+from bide.model.errors import (
+    AccessDenied,
+    NotAStore,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+__all__ = ["RETRIED", "translate"]
+
+RETRIED = (errors.SerializationFailure, errors.DeadlockDetected)
+"""The server undid a transaction because of another: the same again may succeed."""
+
+_TEXTS: dict[str, tuple[type[StoreError], str]] = {
+    "55P03": (
+        StoreBusy,
+        "a message is being changed in an open transaction of somebody else; nothing was changed. "
+        "Try again when that has ended",
+    ),
+    "53100": (
+        StoreFull,
+        "the server's disk is full; what was asked was not done, what was confirmed before is "
+        "safe. Free some space",
+    ),
+    "53200": (StoreFull, "the server is out of memory; what was asked was not done"),
+    "53300": (
+        StoreUnavailable,
+        "the server takes no more connections: raise max_connections, or put PgBouncer before it",
+    ),
+    "25006": (
+        StoreReadOnly,
+        "this server is a standby, or read-only: name the primary in the URL, or several hosts "
+        "with target_session_attrs=read-write",
+    ),
+    "42501": (
+        AccessDenied,
+        "this user may not do that: connect once as a user who may create the schema; then SELECT "
+        "bide.allow('name') lets the other call its functions",
+    ),
+    "42883": (
+        NotAStore,
+        "a function of the schema is missing: it was changed by hand, or restored in part",
+    ),
+    "3D000": (StoreUnavailable, "the server has no such database: create it with createdb"),
+    "28P01": (StoreUnavailable, "the server refused the password"),
+    "28000": (StoreUnavailable, "the server refused this user: see its pg_hba.conf"),
+    "57P03": (StoreUnavailable, "the server is starting or stopping: try again"),
+}
+
+
+_REFUSED = {
+    "does not exist": "3D000",
+    "password authentication failed": "28P01",
+    "no password supplied": "28P01",
+    "pg_hba.conf": "28000",
+    "too many clients": "53300",
+    "starting up": "57P03",
+    "shutting down": "57P03",
+}
+"""What a server says that refuses a connection: psycopg brings the text and no code."""
+
+
+def translate(error: psycopg.Error, place: str, *, sent: bool) -> StoreError:
+    """Return the error that a caller gets.
+
+    Args:
+        error: what psycopg raised.
+        place: the host and database, without a password.
+        sent: whether commands were on their way, so that they may have been carried out.
+    """
+    code = error.sqlstate
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if code is None and not sent:
+        code = next((known for words, known in _REFUSED.items() if words in str(error)), None)
+    if code in _TEXTS:
+        kind, told = _TEXTS[code]
+        return kind(f"{place}: {told} ({text})")
+    lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    if lost and (code is None or code.startswith(("08", "57P"))):
+        if sent:
+            return OutcomeUnknown(
+                f"the connection to {place} was lost after the commands were sent ({text}): they "
+                "may have been carried out or not"
+            )
+        return StoreUnavailable(f"{place} cannot be reached ({text})")
+    return StoreError(f"{place}: PostgreSQL refused the command: {text}")

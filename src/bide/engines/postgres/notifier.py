@@ -1,0 +1,83 @@
+"""How processes wake each other: NOTIFY, and only when somebody would sleep too long."""
+
+import logging
+import os
+import select
+import threading
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from bide.engines.postgres.settings import Settings
+from bide.model.errors import StoreError
+
+__all__ = ["PostgresNotifier"]
+
+AGAIN = 1.0
+"""Seconds until a lost connection is opened again; until then waiting claims look by themselves."""
+
+_log = logging.getLogger("bide.postgres")
+
+
+class PostgresNotifier:
+    """The listening end in one process, on a connection of its own.
+
+    Raises:
+        StoreError: the server cannot be reached.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._closed = threading.Event()
+        self._woken, self._waker = os.pipe()
+        self._connection: psycopg.Connection[Any] | None = self._open()
+
+    def listen(self) -> list[tuple[str, int]]:
+        """Block until hints come, and return them; an empty list once closed."""
+        while not self._closed.is_set():
+            try:
+                self._connection = connection = self._connection or self._open()
+                hints = self._hear(connection)
+            except (psycopg.Error, StoreError, OSError) as error:
+                if self._connection is not None:
+                    _log.warning(
+                        "the connection that listens for puts was lost (%s): until it is back, "
+                        "messages that other processes put are noticed within a second",
+                        error,
+                    )
+                    self._connection.close()
+                    self._connection = None
+                self._closed.wait(AGAIN)
+                continue
+            if hints:
+                return hints
+        if self._connection is not None:
+            self._connection.close()
+        os.close(self._woken)
+        return []
+
+    def decline(self, queue: str, wake: int) -> None:
+        """Do nothing: every process was told."""
+
+    def close(self) -> None:
+        """Stop listening: `listen` returns."""
+        if not self._closed.is_set():
+            self._closed.set()
+            os.close(self._waker)
+
+    def _hear(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
+        notes = list(connection.notifies(timeout=0))
+        if not notes:
+            select.select([connection.fileno(), self._woken], [], [])
+            notes = [] if self._closed.is_set() else list(connection.notifies(timeout=0))
+        return [
+            (queue, int(moment))
+            for note in notes
+            for moment, _, queue in (note.payload.partition(" "),)
+        ]
+
+    def _open(self) -> psycopg.Connection[Any]:
+        connection = self._settings.connect(to_listen=True)
+        connection.execute(sql.SQL("LISTEN {}").format(self._settings.identifier))
+        return connection

@@ -1,0 +1,215 @@
+"""Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from bide.engines.cursor import BEGIN, PHASES, Budget, cursor_after, position
+from bide.engines.postgres.arrays import texts
+from bide.model import commands as cmd
+from bide.model.errors import InvalidArgument
+from bide.model.message import STATES, Failure, Message
+from bide.model.rank import delayed_reach
+from bide.model.replies import (
+    Claimed,
+    Counts,
+    Died,
+    Flow,
+    Forecasted,
+    Found,
+    Names,
+    Page,
+    Reply,
+    Sizes,
+)
+
+__all__ = ["NEVER", "Run", "claim", "count", "find", "forecast", "message", "queues", "scan"]
+
+NEVER = 1 << 53
+_EVERYTHING = 1 << 62
+_BY_ID = "id:"
+
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+
+Run = Callable[..., list[Any]]
+"""Calls a function of the schema with arguments, and returns its rows, each with named columns."""
+
+
+def message(queue: str, row: Any, now: int) -> Message:
+    """Return a row as the message that it tells of."""
+    code = row.state
+    if code == 0 and row.due <= now:
+        code = 1
+    state = STATES[code]
+    return Message(
+        row.id, queue, row.data, row.is_json, row.due, row.priority, row.attempt + (code == 2),
+        row.attempts, state, row.expires, row.group, _headers(row.headers) if row.headers else None,
+        _failures(row.failures) if row.failures else (), row.holder,
+        row.rank if code == 2 else None, row.rank if code > 2 else None, row.planned,
+    )  # fmt: skip
+
+
+def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
+    """Lease up to `count` messages."""
+    rows = run(
+        "_claim", command.queue, now, command.count, command.lease, command.holder,
+        command.max_bytes,
+    )  # fmt: skip
+    end = rows.pop()
+    moment = int(end.exactly)
+    died = [Died(row.id, row.attempt, row.holder or "") for row in rows if row.data is None]
+    rows = [row for row in rows if row.data is not None]
+    if not rows:
+        wait = None if end.due is None else max(0, end.due - end.exactly)
+        return Claimed([], 0, moment, wait, died)
+    rows.sort(key=lambda row: (-row.priority, row.due, row.seq))
+    until = moment + command.lease
+    messages = [
+        Message(
+            row.id, command.queue, row.data, row.is_json, row.due, row.priority, row.attempt,
+            row.attempts, "leased", row.expires, row.group,
+            _headers(row.headers) if row.headers else None,
+            _failures(row.failures) if row.failures else (), command.holder, until,
+            None, row.planned,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return Claimed(messages, end.token, moment, died=died)
+
+
+def find(run: Run, command: cmd.Find, now: int | None) -> Reply:
+    """Look at messages by id."""
+    moment = _now(run, now)
+    rows = run("_find", command.queue, texts(command.ids), command.max_bytes, False)
+    budget = Budget(command.max_bytes)
+    found: list[Message | None] = []
+    rows.reverse()
+    for id in command.ids:
+        if not rows or rows[-1].id != id:
+            found.append(None)
+            continue
+        row = rows.pop()
+        if not budget.takes(row.size):
+            break
+        found.append(message(command.queue, row, moment))
+    return Found(found)
+
+
+def _now(run: Run, now: int | None) -> int:
+    if now is not None:
+        return now
+    ((moment,),) = run("_moment", None)
+    return int(moment)
+
+
+def scan(run: Run, command: cmd.Scan, now: int | None) -> Reply:
+    """Look at a page of messages."""
+    moment = _now(run, now)
+    where = command.where or cmd.Where()
+    bounds = (where.after or 0, NEVER if where.before is None else where.before)
+    budget = Budget(command.max_bytes)
+    found: list[Message] = []
+
+    def page(last: str, rows: list[Any], cursor: Callable[[Any], str]) -> tuple[str, bool]:
+        for row in rows:
+            if not budget.takes(row.size):
+                return last, True
+            found.append(message(command.queue, row, moment))
+            last = cursor(row)
+        return last, len(found) == command.limit
+
+    if command.state is None and where.group is None:
+        last = _BY_ID if command.cursor in (None, BEGIN) else str(command.cursor)
+        if not last.startswith(_BY_ID):
+            raise InvalidArgument(f"cursor={last!r} comes from no scan of all; begin without one")
+        rows = run(
+            "_scan", command.queue, None, last.removeprefix(_BY_ID), 0, 0, 0, None, *bounds,
+            command.limit, command.max_bytes,
+        )  # fmt: skip
+        last, full = page(last, rows, lambda row: _BY_ID + row.id)
+        return Page(found, last if full else None)
+    number, after = position(command.cursor)
+    phases = PHASES[command.state]
+    last = cursor_after(number, *after)
+    for index in range(number, len(phases)):
+        rank, seq = after if index == number else (-1, -1)
+        reach = _EVERYTHING
+        state = phases[index].state
+        if phases[index].due is True:
+            reach = delayed_reach(moment)
+        if phases[index].due is False and rank < delayed_reach(moment):
+            rank, seq = delayed_reach(moment), NEVER
+        rows = run(
+            "_scan", command.queue, None if state is None else STATES.index(state), "", rank, seq,
+            reach, where.group, *bounds, command.limit - len(found), command.max_bytes,
+        )  # fmt: skip
+        of_phase = index if state is not None else 0
+        last, full = page(
+            last,
+            rows,
+            partial(_cursor, of_phase, state),
+        )
+        if full:
+            return Page(found, last)
+    return Page(found, None)
+
+
+def _cursor(phase: int, state: str | None, row: Any) -> str:
+    return cursor_after(phase, row.rank if state is not None else 0, row.seq)
+
+
+def count(run: Run, command: cmd.Count, now: int | None) -> Counts:
+    """Count by the counters."""
+    ((told,),) = run("_count", command.queue, now, command.recount)
+    counters = told["counters"] or {}
+    due = told["due"]
+
+    def sizes(pending: int, leased: int, dead: int) -> Sizes:
+        return Sizes(pending - due, due, leased, dead)
+
+    recount = None
+    strays = told["strays"]
+    if command.recount:
+        there = {int(state): count for state, count in (told["states"] or {}).items()}
+        pending = there.get(0, 0) + there.get(1, 0)
+        recount = sizes(pending, there.get(2, 0), there.get(3, 0))
+        strays += abs(there.get(4, 0) + there.get(5, 0) - counters.get("kept", 0))
+    return Counts(
+        sizes(*(counters.get(name, 0) for name in ("pending", "leased", "dead"))),
+        Flow(**{name: counters.get(name, 0) for name in Flow.__struct_fields__}),
+        kept=counters.get("kept", 0),
+        paused=told["paused"] or False,
+        keep=told["keep"] or 0,
+        oldest=told["oldest"],
+        recount=recount,
+        strays=strays,
+    )
+
+
+def forecast(run: Run, command: cmd.Forecast, now: int | None) -> Reply:
+    """Count what falls due in each bucket."""
+    buckets = [0] * command.buckets
+    pending = start = due = later = 0
+    for number, count in run("_forecast", command.queue, now, command.bucket, command.buckets):
+        match number:
+            case -3:
+                start = count
+            case -2:
+                due = count
+            case -1:
+                pending = count
+            case _ if number < command.buckets:
+                buckets[number] += count
+            case _:
+                later += count
+    if command.bucket % 3_600_000 == 0:
+        due = pending - sum(buckets) - later
+    return Forecasted(start, due, buckets, pending - due - sum(buckets))
+
+
+def queues(run: Run, command: cmd.Queues, now: int | None) -> Reply:
+    """Name the queues."""
+    return Names([name for (name,) in run("_queues", command.queue)])

@@ -1,0 +1,185 @@
+-- Rules that several functions share. None of them is for callers.
+
+-- The moment of a command in Unix milliseconds: the caller's in tests, else the server's.
+CREATE FUNCTION bide._exactly(p_now bigint) RETURNS double precision LANGUAGE sql VOLATILE AS $$
+  SELECT coalesce(p_now, extract(epoch FROM clock_timestamp()) * 1000)::double precision
+$$;
+
+CREATE FUNCTION bide._moment(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+$$;
+
+CREATE FUNCTION bide._rank(p_state integer, p_due bigint, p_priority integer)
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE p_state WHEN 0 THEN p_due * 256 + 255 - p_priority
+                      ELSE (255 - p_priority)::bigint * 4398046511104 + p_due END
+$$;
+
+CREATE FUNCTION bide._hour(p_due bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+  SELECT ((p_due + 3599999) / 3600000)::integer
+$$;
+
+-- How many bytes a message takes that has not failed.
+CREATE FUNCTION bide._size(p_id text, p_data bytea, p_headers text)
+RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+  SELECT char_length(p_id) + octet_length(p_data) + coalesce(octet_length(p_headers), 0)
+$$;
+
+-- The failures with one more; of more than twenty the oldest are dropped. The reason is JSON.
+CREATE FUNCTION bide._failed(p_failures text, p_attempt integer, p_moment bigint, p_holder text,
+                             p_reason text)
+RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  failure text := '[' || p_attempt || ',' || p_moment || ',' || to_json(coalesce(p_holder, ''))
+                  || ',' || p_reason || ']';
+BEGIN
+  IF p_failures IS NULL OR p_failures = '[]' THEN
+    RETURN '[' || failure || ']';
+  END IF;
+  IF json_array_length(p_failures::json) >= 20 THEN
+    SELECT '[' || string_agg(value::text, ',' ORDER BY n) || ']' INTO p_failures
+    FROM json_array_elements(p_failures::json) WITH ORDINALITY AS f(value, n)
+    WHERE n > json_array_length(p_failures::json) - 19;
+  END IF;
+  RETURN left(p_failures, -1) || ',' || failure || ']';
+END $$;
+
+-- What the counters change by when a message goes from one state to another: `p_was` is null for a
+-- new one, `p_is` for one that is gone. `p_cause` is the counter of what happened, if there is one.
+CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text)
+RETURNS bide.tally[] LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  sets CONSTANT text[] := '{pending,pending,leased,dead,kept,kept}';
+  moved bide.tally[] := '{}';
+BEGIN
+  IF p_was.seq IS NOT NULL THEN
+    moved := moved || (p_was.queue, sets[p_was.state + 1],
+      CASE WHEN p_was.state < 2 THEN _hour(p_was.due) ELSE -1 END, -1)::tally;
+  END IF;
+  IF p_is.seq IS NOT NULL THEN
+    moved := moved || (p_is.queue, sets[p_is.state + 1],
+      CASE WHEN p_is.state < 2 THEN _hour(p_is.due) ELSE -1 END, 1)::tally;
+  END IF;
+  IF p_is.state = 3 THEN
+    moved := moved || (p_is.queue, 'died', -1, 1)::tally;
+  END IF;
+  IF p_cause IS NOT NULL THEN
+    moved := moved || (coalesce(p_was.queue, p_is.queue), p_cause, -1, 1)::tally;
+  END IF;
+  RETURN moved;
+END $$;
+
+CREATE FUNCTION bide._count_moves(p_moves bide.tally[]) RETURNS void LANGUAGE sql VOLATILE AS $$
+  INSERT INTO tally
+  SELECT queue, what, hour, sum(by) FROM unnest(p_moves) GROUP BY queue, what, hour
+  HAVING sum(by) <> 0
+$$;
+
+-- See that whoever connected may use a queue.
+CREATE FUNCTION bide._check_access(p_queue text) RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  IF session_user <> current_user AND NOT EXISTS (
+    SELECT FROM access WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, role, 'MEMBER')
+  ) THEN
+    RAISE EXCEPTION 'user % may not use the queue %', session_user, p_queue
+      USING ERRCODE = 'insufficient_privilege', HINT = 'SELECT bide.allow(role, queues) lets them';
+  END IF;
+END $$;
+
+-- A queue to look at; a row of nulls when there is none.
+CREATE FUNCTION bide._queue(p_queue text) RETURNS bide.queue LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  q queue;
+BEGIN
+  PERFORM _check_access(p_queue);
+  SELECT * INTO q FROM queue WHERE name = p_queue;
+  RETURN q;
+END $$;
+
+-- The queue that a command is going to change, without what was remembered for long enough; a row of
+-- nulls when there is none and none is to be made.
+CREATE FUNCTION bide._open(p_queue text, p_now bigint, p_make boolean DEFAULT false)
+RETURNS bide.queue LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  q queue;
+  gone bigint[];
+BEGIN
+  PERFORM _check_access(p_queue);
+  IF p_make THEN
+    LOOP  -- the shared lock lasts until the commit: nobody deletes the queue meanwhile
+      SELECT * INTO q FROM queue WHERE name = p_queue FOR KEY SHARE;
+      EXIT WHEN FOUND;
+      INSERT INTO queue (name) VALUES (p_queue) ON CONFLICT DO NOTHING;
+    END LOOP;
+  ELSE
+    SELECT * INTO q FROM queue WHERE name = p_queue;
+    IF NOT FOUND THEN
+      RETURN q;
+    END IF;
+  END IF;
+  IF EXISTS (SELECT FROM message WHERE queue = q.id AND state BETWEEN 4 AND 5) THEN
+    WITH acked AS (
+      SELECT ctid, seq FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
+      ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), expired AS (
+      SELECT ctid, seq FROM message
+      WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, 86400000)
+      ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), old AS (
+      SELECT * FROM acked UNION ALL SELECT * FROM expired
+    ), removed AS (
+      DELETE FROM message USING old WHERE message.ctid = old.ctid
+    )
+    SELECT array_agg(seq) INTO gone FROM old;
+    IF gone IS NOT NULL THEN
+      DELETE FROM content WHERE seq = ANY (gone);
+      INSERT INTO tally VALUES (q.id, 'kept', -1, -cardinality(gone));
+    END IF;
+  END IF;
+  RETURN q;
+END $$;
+
+-- Count a failed attempt of a message, which must be locked, and free it: ready again, or dead.
+CREATE FUNCTION bide._fail(p_message bide.message, p_moment bigint, p_now bigint, p_reason text,
+                           p_final boolean DEFAULT false)
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  dead CONSTANT boolean := p_final OR p_message.attempt + 1 >= p_message.attempts;
+BEGIN
+  UPDATE message SET
+    state = CASE WHEN dead THEN 3 ELSE 1 END,
+    rank = CASE WHEN dead THEN p_now ELSE _rank(1, due, priority) END,
+    attempt = attempt + 1, token = NULL, holder = NULL,
+    failures = _failed(failures, attempt + 1, p_moment, holder, p_reason)
+  WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
+  RETURN p_message;
+END $$;
+
+-- Take a message back whose lease is over.
+CREATE FUNCTION bide._lapse(p_message bide.message, p_now bigint)
+RETURNS bide.message LANGUAGE sql VOLATILE AS $$
+  SELECT _fail(p_message, p_message.rank, p_now,
+    '"the lease lapsed: the holder died, hung, or needed longer than its lease"')
+$$;
+
+-- A message that is locked from now on; a row of nulls when there is none.
+CREATE FUNCTION bide._locked(p_queue integer, p_id text)
+RETURNS bide.message LANGUAGE sql VOLATILE AS $$
+  SELECT * FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE
+$$;
+
+-- Where a message stands in the words of replies: what is delayed and due is ready.
+CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
+                             OUT state smallint, OUT due bigint, OUT until bigint, OUT holder text)
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT (CASE WHEN p_message.state = 0 AND p_message.due <= p_now THEN 1 ELSE p_message.state END
+         )::smallint,
+         p_message.due, CASE WHEN p_message.state >= 2 THEN p_message.rank END, p_message.holder
+$$;
+
+-- A message as callers see it.
+CREATE VIEW bide._message AS
+SELECT m.seq, m.queue, m.id, c.is_json, c.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
+       m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned,
+       m.size + coalesce(octet_length(m.failures), 0) AS size
+FROM bide.message m JOIN bide.content c ON c.seq = m.seq;

@@ -1,0 +1,150 @@
+-- Claim: lease the next due messages; on the way take back what lapsed and expire what is late.
+--
+-- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
+-- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
+-- its `token` the number of the claim, and `exactly` the server's clock.
+CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease bigint,
+                            p_holder text, p_max_bytes bigint)
+RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
+               attempt integer, attempts integer, expires bigint, "group" text, headers text,
+               failures text, planned bigint, holder text, token bigint,
+               exactly double precision)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+  clock CONSTANT double precision := _exactly(p_now);
+  moment CONSTANT bigint := floor(clock);
+  q CONSTANT queue := _open(p_queue, moment);
+  reach CONSTANT integer := greatest(1024, p_count);
+  source smallint;
+  last_rank bigint;
+  claim bigint;
+  taken integer := 0;
+  examined integer := 0;
+  left_bytes bigint := p_max_bytes;
+  picked record;
+  good tid[];
+  late tid[];
+BEGIN
+  exactly := clock;
+  IF q.id IS NULL OR q.paused THEN
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  FOR id, attempt, holder IN SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach) AS c
+  LOOP
+    RETURN NEXT;
+  END LOOP;
+  id := NULL; attempt := NULL; holder := NULL;
+  WHILE taken < p_count AND examined < reach LOOP
+    source := 0;
+    last_rank := moment * 256 + 255;
+    IF q.weighted OR EXISTS (SELECT FROM message WHERE queue = q.id AND state = 1) THEN
+      PERFORM _promote(q.id, last_rank, reach);
+      source := 1;
+      last_rank := 9007199254740992;
+    END IF;
+    SELECT array_agg(p.ctid) AS places, array_agg(p.due) AS dues, array_agg(p.bytes) AS sizes,
+           array_agg(p.too_late) AS lates, sum(p.bytes) AS bytes, bool_or(p.too_late) AS any_late,
+           count(*) AS n
+    INTO picked FROM (
+      SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
+             coalesce(moment > m.due + m.expires, false) AS too_late
+      FROM message m WHERE m.queue = q.id AND m.state = source AND m.rank <= last_rank
+      ORDER BY m.rank, m.seq LIMIT p_count - taken FOR UPDATE SKIP LOCKED
+    ) AS p;
+    EXIT WHEN picked.n = 0;
+    good := picked.places;
+    late := '{}';
+    IF picked.any_late OR picked.bytes > left_bytes THEN
+      good := '{}';
+      FOR i IN 1 .. picked.n LOOP
+        IF picked.lates[i] THEN
+          late := late || picked.places[i];
+        ELSIF picked.sizes[i] <= left_bytes OR taken = 0 AND cardinality(good) = 0 THEN
+          good := good || picked.places[i];
+          left_bytes := left_bytes - picked.sizes[i];
+        ELSE
+          picked.n := i - 1;
+          EXIT;
+        END IF;
+      END LOOP;
+      UPDATE message SET state = 5, rank = moment WHERE ctid = ANY (late);
+      IF cardinality(late) > 0 THEN
+        INSERT INTO tally VALUES (q.id, 'kept', -1, cardinality(late)),
+                                 (q.id, 'expired', -1, cardinality(late));
+      END IF;
+    END IF;
+    IF cardinality(good) > 0 THEN
+      claim := coalesce(claim, nextval('token'));
+      RETURN QUERY
+        UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder
+        FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
+        RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
+                  m.expires, m."group", c.headers, m.failures, m.planned, p_holder, claim, clock;
+      INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
+    END IF;
+    INSERT INTO tally
+    SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(picked.dues[1:picked.n]) AS d GROUP BY 3;
+    taken := taken + cardinality(good);
+    examined := examined + picked.n;
+    EXIT WHEN cardinality(late) = 0;  -- no more is due, or no more fits
+  END LOOP;
+  IF taken = 0 THEN
+    due := _next(q.id, moment);
+    IF due <= moment AND p_count > 0 AND examined = 0 AND NOT EXISTS (
+      SELECT FROM message WHERE queue = q.id AND state = 2 AND rank <= moment
+    ) THEN
+      due := moment + 10;  -- somebody else has locked what is due: look again, but do not spin
+    END IF;
+  END IF;
+  token := claim;
+  RETURN NEXT;
+END $$;
+
+-- Take back up to `p_limit` messages whose lease is over; answer those that are dead now.
+CREATE FUNCTION bide._collect(p_queue integer, p_now bigint, p_limit integer)
+RETURNS SETOF bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  was message;
+  new message;
+  moves tally[] := '{}';
+BEGIN
+  FOR was IN
+    SELECT * FROM message WHERE queue = p_queue AND state = 2 AND rank <= p_now
+    ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
+  LOOP
+    new := _lapse(was, p_now);
+    moves := moves || _moved(was, new, 'lapsed');
+    IF new.state = 3 THEN
+      new.holder := was.holder;
+      RETURN NEXT new;
+    END IF;
+  END LOOP;
+  IF cardinality(moves) > 0 THEN
+    PERFORM _count_moves(moves);
+  END IF;
+END $$;
+
+-- Make up to `p_limit` delayed messages ready that are due, so that the weightiest go first.
+CREATE FUNCTION bide._promote(p_queue integer, p_rank bigint, p_limit integer)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  places tid[];
+BEGIN
+  SELECT array_agg(d.ctid) INTO places FROM (
+    SELECT ctid FROM message WHERE queue = p_queue AND state = 0 AND rank <= p_rank
+    ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
+  ) AS d;
+  UPDATE message SET state = 1, rank = _rank(1, due, priority) WHERE ctid = ANY (places);
+END $$;
+
+-- When there is something to claim or to collect; the moment itself or earlier if that is now.
+CREATE FUNCTION bide._next(p_queue integer, p_now bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN EXISTS (SELECT FROM message WHERE queue = p_queue AND state = 1) THEN 0
+    ELSE least(
+      (SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = 0 ORDER BY rank LIMIT 1),
+      (SELECT rank FROM message WHERE queue = p_queue AND state = 2 ORDER BY rank LIMIT 1)) END
+$$;

@@ -1,0 +1,273 @@
+-- What may be done to messages by id, and to many by a rule.
+
+-- Do one thing to each message. Answers a row for each that is there: whether it was done, and where
+-- the message stands now (`state` null: it is gone).
+--
+-- | verb | which messages | what |
+-- |---|---|---|
+-- | cancel, reschedule, bury_unheld | delayed, ready | delete; move to a due time; dead |
+-- | revive, purge | dead | ready or delayed again; delete |
+-- | release | leased | end the lease, as a failed attempt |
+-- | ack, retry, bury, extend | leased, by the token given | as the holder says |
+CREATE FUNCTION bide._change(
+  p_verb text, p_queue text, p_now bigint, p_ids text[], p_tokens bigint[] DEFAULT NULL,
+  p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
+  p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL
+) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _open(p_queue, moment);
+  new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
+  moves tally[] := '{}';
+  wanted record;
+  was message;
+  new message;
+  cause text;
+BEGIN
+  FOR wanted IN
+    SELECT * FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n)
+    ORDER BY id COLLATE "C", n
+  LOOP
+    was := _locked(q.id, wanted.id);
+    CONTINUE WHEN was.seq IS NULL;
+    IF was.state = 2 AND was.rank <= moment THEN
+      new := _lapse(was, moment);
+      moves := moves || _moved(was, new, 'lapsed');
+      was := new;
+    END IF;
+    number := wanted.n;
+    done := CASE
+      WHEN p_verb IN ('cancel', 'reschedule', 'bury_unheld') THEN
+        was.state < 2 AND (p_if_due IS NULL OR was.due = p_if_due)
+        AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs))
+      WHEN p_verb IN ('revive', 'purge') THEN was.state = 3
+      WHEN p_verb = 'release' THEN was.state = 2
+      ELSE was.state = 2 AND was.token = wanted.token
+    END;
+    IF NOT done THEN
+      SELECT * INTO state, due, until, holder FROM _stands(was, moment);
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    new := was;
+    new.planned := CASE WHEN p_verb NOT IN ('reschedule', 'revive') THEN was.planned END;
+    cause := NULL;
+    CASE p_verb
+      WHEN 'cancel' THEN
+        new := NULL;
+        cause := 'cancelled';
+      WHEN 'purge' THEN
+        new := NULL;
+        cause := 'purged';
+      WHEN 'reschedule' THEN
+        new.state := 0;
+        new.due := new_due;
+      WHEN 'revive' THEN
+        new.state := 0;
+        new.due := new_due;
+        new.attempt := 0;
+        cause := 'revived';
+      WHEN 'bury_unheld' THEN
+        new.state := 3;
+        new.rank := moment;
+        new.failures := _failed(was.failures, was.attempt, moment, '', p_reason);
+      WHEN 'extend' THEN
+        new.rank := moment + p_delay;
+      WHEN 'ack' THEN
+        cause := 'acked';
+        new.state := 4;
+        new.rank := moment;
+        new.attempt := was.attempt + 1;
+        IF q.keep = 0 THEN
+          new := NULL;
+        END IF;
+      WHEN 'bury' THEN
+        new := _fail(was, moment, moment, p_reason, true);
+      WHEN 'release' THEN
+        new := _fail(was, moment, moment, p_reason);
+        cause := CASE WHEN new.state = 1 THEN 'retried' END;
+      WHEN 'retry' THEN
+        IF NOT p_untouched THEN
+          new := _fail(was, moment, moment, p_reason);
+          cause := CASE WHEN new.state = 1 THEN 'retried' END;
+        END IF;
+        IF p_untouched AND p_delay = 0 THEN
+          new.state := 1;
+          new.rank := _rank(1, was.due, was.priority);
+        ELSIF new.state <> 3 THEN
+          new.state := 0;
+          new.planned := coalesce(was.planned, was.due);
+          new.due := new_due;
+          new.expires := was.expires - (new_due - was.due);
+        END IF;
+    END CASE;
+    IF new.seq IS NULL THEN
+      DELETE FROM message WHERE queue = q.id AND id = was.id;
+      DELETE FROM content WHERE seq = was.seq;
+    ELSE
+      IF new.state = 0 THEN
+        new.rank := _rank(0, new.due, new.priority);
+      END IF;
+      IF new.state <> 2 THEN
+        new.token := NULL;
+        new.holder := NULL;
+      END IF;
+      UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
+        planned = new.planned, attempt = new.attempt, token = new.token, holder = new.holder, failures = new.failures
+      WHERE queue = q.id AND id = was.id;
+    END IF;
+    IF p_verb <> 'extend' THEN
+      moves := moves || _moved(was, new, cause);
+    END IF;
+    SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+    due := coalesce(due, CASE WHEN p_verb <> 'ack' THEN was.due END);
+    RETURN NEXT;
+  END LOOP;
+  PERFORM _count_moves(moves);
+END $$;
+
+-- Ack messages, as `_change` does and with the same answer. The common case, good leases in a queue
+-- that remembers nothing, takes one statement for all.
+CREATE FUNCTION bide._ack(p_queue text, p_now bigint, p_ids text[], p_tokens bigint[])
+RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _open(p_queue, moment);
+  gone bigint[];
+BEGIN
+  IF q.keep = 0 THEN
+    WITH acked AS (
+      DELETE FROM message m USING unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n)
+      WHERE m.queue = q.id AND m.id = w.id
+        AND m.state + 0 = 2 AND m.token = w.token AND m.rank + 0 > moment  -- not by that index
+      RETURNING m.seq, w.n
+    ), contents AS (
+      DELETE FROM content c USING acked WHERE c.seq = acked.seq
+    )
+    SELECT array_agg(n) INTO gone FROM acked;
+    IF gone IS NOT NULL THEN
+      INSERT INTO tally VALUES (q.id, 'leased', -1, -cardinality(gone)),
+                               (q.id, 'acked', -1, cardinality(gone));
+    END IF;
+  END IF;
+  IF cardinality(gone) = cardinality(p_ids) THEN
+    RETURN;  -- all of them: told by an answer without rows
+  END IF;
+  RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text
+    FROM unnest(gone) AS n;
+  RETURN QUERY
+    SELECT w.numbers[c.number], c.done, c.state, c.due, c.until, c.holder
+    FROM (
+      SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(n) AS numbers
+      FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS u(id, token, n)
+      WHERE n <> ALL (coalesce(gone, '{}'))
+    ) AS w, _change('ack', p_queue, p_now, w.ids, w.tokens) AS c;
+  RETURN QUERY SELECT 0::bigint, false, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text;
+END $$;
+
+-- The delayed and ready messages that a rule names, at most `p_limit`; ready ones first.
+CREATE FUNCTION bide._unheld(p_queue integer, p_group text, p_after bigint, p_before bigint,
+                             p_limit integer)
+RETURNS SETOF bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  found integer;
+BEGIN
+  IF p_group IS NOT NULL THEN
+    RETURN QUERY SELECT * FROM message
+      WHERE queue = p_queue AND "group" = p_group AND state < 2
+        AND due >= p_after AND due < p_before
+      ORDER BY seq LIMIT p_limit;
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT * FROM message p
+    WHERE p.queue = p_queue AND p.state = 1 AND p.due >= p_after AND p.due < p_before
+    ORDER BY p.rank, p.seq LIMIT p_limit;
+  GET DIAGNOSTICS found = ROW_COUNT;
+  RETURN QUERY SELECT * FROM message p
+    WHERE p.queue = p_queue AND p.state = 0 AND p.rank >= p_after * 256 AND p.rank < p_before * 256
+    ORDER BY p.rank, p.seq LIMIT p_limit - found;
+END $$;
+
+-- Delete up to 1,000 messages and count why. Answers how many, and whether more are left.
+CREATE FUNCTION bide._delete_where(
+  p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
+  p_before bigint, OUT count integer, OUT more boolean
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _open(p_queue, moment);
+  first_due bigint := coalesce(p_after, 0);
+  last_due bigint := coalesce(p_before, 9007199254740992);
+  moves tally[] := '{}';
+  was message;
+BEGIN
+  count := 0; more := false;
+  CASE p_state
+    WHEN 0 THEN first_due := moment + 1;
+    WHEN 1 THEN last_due := least(last_due, moment + 1);
+    ELSE NULL;
+  END CASE;
+  FOR was IN
+    (SELECT * FROM message
+     WHERE p_state >= 3 AND queue = q.id AND state = p_state
+       AND rank < coalesce(p_before, 9007199254740992) ORDER BY rank, seq LIMIT 1001)
+    UNION ALL
+    SELECT * FROM _unheld(q.id, p_group, first_due, last_due, 1001) WHERE coalesce(p_state, 0) < 2
+  LOOP
+    IF count = 1000 THEN
+      more := true;
+      EXIT;
+    END IF;
+    DELETE FROM message WHERE queue = q.id AND id = was.id AND state = was.state;
+    CONTINUE WHEN NOT FOUND;  -- somebody claimed or changed it meanwhile
+    DELETE FROM content WHERE seq = was.seq;
+    count := count + 1;
+    moves := moves || _moved(was, NULL, CASE WHEN was.state < 4 THEN p_cause END);
+  END LOOP;
+  PERFORM _count_moves(moves);
+END $$;
+
+-- Set what is given for a queue, made if it does not exist.
+CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint)
+RETURNS TABLE (paused boolean, keep bigint, resumed boolean, moment bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  q queue;
+BEGIN
+  moment := _moment(p_now);
+  q := _open(p_queue, moment, true);
+  SELECT * INTO q FROM queue WHERE id = q.id FOR UPDATE;
+  resumed := q.paused AND NOT coalesce(p_paused, true);
+  UPDATE queue SET paused = coalesce(p_paused, paused), keep = coalesce(p_keep, keep)
+  WHERE id = q.id RETURNING paused, keep INTO paused, keep;
+  RETURN NEXT;
+END $$;
+
+-- Delete a queue that is empty. Answers whether that was done, else what is in it is to be counted.
+CREATE FUNCTION bide._delete(p_queue text, p_now bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  q queue := _open(p_queue, _moment(p_now));
+BEGIN
+  -- Who puts into it meanwhile holds the row, as does a put that has not been committed.
+  PERFORM FROM queue WHERE id = q.id FOR UPDATE;
+  IF NOT FOUND OR EXISTS (SELECT FROM message WHERE queue = q.id) THEN
+    RETURN false;
+  END IF;
+  DELETE FROM queue WHERE id = q.id;
+  DELETE FROM tally WHERE queue = q.id;
+  DELETE FROM total WHERE queue = q.id;
+  RETURN true;
+END $$;

@@ -1,0 +1,167 @@
+-- What reads and changes nothing.
+
+-- Messages by id. With `p_lock` nobody changes them until the transaction ends.
+CREATE FUNCTION bide._find(p_queue text, p_ids text[], p_max_bytes bigint, p_lock boolean)
+RETURNS SETOF bide._message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  q CONSTANT queue := _queue(p_queue);
+  found bigint[];
+BEGIN
+  IF p_lock THEN
+    PERFORM _locked(q.id, id) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
+  END IF;
+  RETURN QUERY
+    SELECT (s.message).* FROM (
+      SELECT v AS message, w.n,
+             v.size AS size,
+             sum(v.size) OVER (ORDER BY w.n) AS total,
+             row_number() OVER (ORDER BY w.n) AS nth
+      FROM unnest(p_ids) WITH ORDINALITY AS w(id, n)
+      JOIN _message v ON v.queue = q.id AND v.id = w.id
+    ) AS s WHERE s.total - s.size <= p_max_bytes OR s.nth <= 2 ORDER BY s.n;
+END $$;
+
+-- A page of messages, with one more than fits in `p_max_bytes` if there are more. By state, in rank
+-- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`; by group, in the order of putting;
+-- else by id.
+CREATE FUNCTION bide._scan(
+  p_queue text, p_state integer, p_id text, p_rank bigint, p_seq bigint, p_last bigint,
+  p_group text, p_after bigint, p_before bigint, p_limit integer, p_max_bytes bigint
+) RETURNS SETOF bide._message
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  q CONSTANT queue := _queue(p_queue);
+  row _message;
+  total bigint := 0;
+  count integer := 0;
+BEGIN
+  FOR row IN
+    SELECT * FROM _message v
+    WHERE p_state IS NOT NULL AND v.queue = q.id AND v.state = p_state
+      AND (v.rank, v.seq) > (p_rank, p_seq) AND v.rank <= p_last
+      AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
+    ORDER BY v.rank, v.seq LIMIT p_limit
+  LOOP
+    RETURN NEXT row;
+    total := total + row.size;
+    count := count + 1;
+    EXIT WHEN total > p_max_bytes AND count > 1;
+  END LOOP;
+  FOR row IN
+    SELECT * FROM _message v
+    WHERE p_state IS NULL AND p_group IS NOT NULL AND v.queue = q.id AND v."group" = p_group
+      AND v.seq > p_seq AND v.due >= p_after AND v.due < p_before
+    ORDER BY v.seq LIMIT p_limit
+  LOOP
+    RETURN NEXT row;
+    total := total + row.size;
+    count := count + 1;
+    EXIT WHEN total > p_max_bytes AND count > 1;
+  END LOOP;
+  FOR row IN
+    SELECT * FROM _message v
+    WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id AND v.id > p_id
+      AND v.due >= p_after AND v.due < p_before
+    ORDER BY v.id LIMIT p_limit
+  LOOP
+    RETURN NEXT row;
+    total := total + row.size;
+    count := count + 1;
+    EXIT WHEN total > p_max_bytes AND count > 1;
+  END LOOP;
+END $$;
+
+-- What the counters say, by name and hour.
+CREATE VIEW bide._counter AS
+SELECT queue, what, hour, sum(n)::bigint AS n FROM (
+  SELECT queue, what, hour, count AS n FROM bide.total
+  UNION ALL SELECT queue, what, hour, by FROM bide.tally
+) AS both_parts GROUP BY queue, what, hour;
+
+-- How many messages are in each state, and what has become of the others, as JSON.
+CREATE FUNCTION bide._count(p_queue text, p_now bigint, p_recount boolean) RETURNS json
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  WITH q AS MATERIALIZED (SELECT * FROM _queue(p_queue)),
+  moment AS (SELECT _moment(p_now) AS now),
+  counted AS (SELECT what, sum(n) AS n FROM _counter WHERE queue = (SELECT id FROM q) GROUP BY what),
+  due AS (
+    SELECT count(*) FILTER (WHERE state = 0) AS delayed, count(*) AS n, min(due) AS oldest
+    FROM message, moment
+    WHERE queue = (SELECT id FROM q) AND (state = 1 OR state = 0 AND rank <= now * 256 + 255)
+  ),
+  there AS (
+    SELECT state, count(*) AS n FROM message WHERE p_recount AND queue = (SELECT id FROM q)
+    GROUP BY state
+  ),
+  hours AS (
+    SELECT sum(abs(coalesce(c.n, 0) - coalesce(p.n, 0))) AS wrong
+    FROM (SELECT hour, n FROM _counter WHERE queue = (SELECT id FROM q) AND what = 'pending') AS c
+    FULL JOIN (SELECT _hour(due) AS hour, count(*) AS n FROM message
+               WHERE p_recount AND queue = (SELECT id FROM q) AND state < 2 GROUP BY 1) AS p
+    USING (hour)
+  ),
+  strays AS (
+    SELECT count(*) AS n FROM message m LEFT JOIN content c ON c.seq = m.seq
+    WHERE p_recount AND m.queue = (SELECT id FROM q) AND c.seq IS NULL
+  )
+  SELECT json_build_object(
+    'paused', (SELECT paused FROM q), 'keep', (SELECT keep FROM q),
+    'counters', (SELECT json_object_agg(what, n) FROM counted),
+    'due', (SELECT n FROM due), 'oldest', (SELECT oldest FROM due),
+    'states', CASE WHEN p_recount THEN (SELECT json_object_agg(state, n) FROM there) END,
+    'strays', CASE WHEN p_recount THEN (SELECT n FROM strays)
+                                       + coalesce((SELECT wrong FROM hours), 0) END)
+$$;
+
+-- How many pending messages fall due in each bucket, as rows (number, count). Buckets of whole hours
+-- come from the counters. Number -1 is all that is pending, -2 what is due already (for short buckets),
+-- -3 where the first bucket begins; from `p_buckets` on it is later than the last.
+CREATE FUNCTION bide._forecast(p_queue text, p_now bigint, p_bucket bigint, p_buckets integer)
+RETURNS TABLE (number bigint, count bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  first CONSTANT bigint := CASE WHEN p_bucket < 3600000 THEN moment
+                                ELSE moment - moment % 3600000 END;
+  q CONSTANT queue := _queue(p_queue);
+  by_hour CONSTANT boolean := p_bucket % 3600000 = 0;
+  first_hour CONSTANT bigint := first / 3600000 + 1;
+  reach CONSTANT bigint := CASE WHEN by_hour THEN first_hour * 3600000
+                                ELSE first + p_bucket * p_buckets END;
+BEGIN
+  RETURN QUERY SELECT -3::bigint, first;
+  RETURN QUERY SELECT -1::bigint, sum(n)::bigint FROM _counter
+    WHERE queue = q.id AND what = 'pending' HAVING sum(n) IS NOT NULL;
+  RETURN QUERY  -- of the hour that has begun, and of short buckets, the messages themselves
+    SELECT (rank / 256 - first - 1) / p_bucket, count(*) FROM message
+    WHERE queue = q.id AND state = 0 AND rank > moment * 256 + 255 AND rank <= reach * 256 + 255
+    GROUP BY 1;
+  IF by_hour THEN
+    RETURN QUERY SELECT (hour - first_hour) * 3600000 / p_bucket, sum(n)::bigint FROM _counter
+      WHERE queue = q.id AND what = 'pending' AND hour > first_hour GROUP BY 1;
+  ELSE
+    RETURN QUERY SELECT -2::bigint, count(*) FROM message
+      WHERE queue = q.id AND (state = 1 OR state = 0 AND rank <= moment * 256 + 255);
+  END IF;
+END $$;
+
+-- How many delayed and ready messages a rule names.
+CREATE FUNCTION bide._count_unheld(p_queue text, p_group text, p_after bigint, p_before bigint)
+RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT count(*) FROM message p WHERE p.state < 2 AND p.queue = (SELECT (_queue(p_queue)).id)
+    AND p.due >= p_after AND p.due < p_before
+    AND (p_group IS NULL OR p."group" = p_group)
+$$;
+
+-- The names of the queues that begin so, of those that the caller may use.
+CREATE FUNCTION bide._queues(p_prefix text) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT q.name FROM queue q WHERE starts_with(q.name, p_prefix) AND (
+    session_user = current_user OR EXISTS (
+      SELECT FROM access a
+      WHERE q.name LIKE ANY (a.queues) AND pg_has_role(session_user, a.role, 'MEMBER')))
+  ORDER BY q.name COLLATE "C"
+$$;

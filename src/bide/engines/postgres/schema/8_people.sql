@@ -1,0 +1,148 @@
+-- For people, triggers and programs in other languages: one message at a time, in the caller's own
+-- transaction, so that an order and its time-out are committed together. Answers hold once that has
+-- been committed; a delay counts from the call.
+
+CREATE TYPE bide.outcome AS (
+  id    text,
+  done  boolean,      -- whether the message was changed as asked
+  state text,         -- the state it is in now; null: it is not in the queue
+  due   timestamptz
+);
+
+-- 1 to 512 bytes without control characters.
+CREATE FUNCTION bide._check_name(p_what text, p_value text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF octet_length(p_value) NOT BETWEEN 1 AND 512 OR p_value ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+    RAISE EXCEPTION '% must have 1 to 512 bytes and no control characters', p_what
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
+CREATE FUNCTION bide._due(delay interval, at timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  due timestamptz := coalesce(at, clock_timestamp() + coalesce(delay, '0'));
+BEGIN
+  IF at IS NOT NULL AND delay IS NOT NULL THEN
+    RAISE EXCEPTION 'give delay or at, not both' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF due NOT BETWEEN '1970-01-01Z' AND '2100-01-01Z' THEN
+    RAISE EXCEPTION 'a message cannot be due at %: that is before 1970 or after 2099', due
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  RETURN ceil(extract(epoch FROM due) * 1000);
+END $$;
+
+-- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
+-- there, or 'replace' it unless a worker holds it.
+CREATE FUNCTION bide.put(
+  queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+  id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
+  expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
+  on_conflict text DEFAULT 'keep'
+) RETURNS bide.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  due bigint := _due(delay, at);
+  late bigint := ceil(extract(epoch FROM expires) * 1000);
+  data bytea := convert_to(body::text, 'UTF8');
+  asked CONSTANT text := id;
+  met record;
+  result outcome;
+BEGIN
+  IF queue IS NULL OR queue !~ '^([A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$' THEN
+    RAISE EXCEPTION 'queue % must have 1 to 128 of A-Z a-z 0-9 _ . : -, a letter or digit first', queue
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  id := coalesce(asked, gen_random_uuid()::text);
+  PERFORM _check_name('id', id);
+  PERFORM _check_name('group', "group") WHERE "group" IS NOT NULL;
+  IF priority NOT BETWEEN 0 AND 255 OR attempts NOT BETWEEN 1 AND 10000 OR late < 0
+     OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > 1048576 THEN
+    RAISE EXCEPTION 'priority is 0 to 255, attempts 1 to 10000, expires not negative, on_conflict '
+      'keep or replace, and the body has at most 1048576 bytes'
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF body IS NULL THEN
+    RAISE EXCEPTION 'body is null; the JSON value null is ''null''::json'
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF json_typeof(headers) <> 'object' OR EXISTS (
+    SELECT FROM json_each(CASE WHEN json_typeof(headers) = 'object' THEN headers END)
+    WHERE json_typeof(value) <> 'string'
+  ) THEN
+    RAISE EXCEPTION 'headers must be a JSON object of texts'
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF on_conflict = 'keep' THEN
+    SELECT * INTO met FROM _put(queue, NULL, ARRAY[id], '{t}', ARRAY[data], ARRAY[due], NULL,
+      ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
+      ARRAY[headers::text], NULL, NULL, NULL) AS p WHERE p.number > 0;
+  ELSE
+    SELECT * INTO met FROM _replace(queue, NULL, ARRAY[id], '{t}', ARRAY[data], ARRAY[due], NULL,
+      ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
+      ARRAY[headers::text], NULL, NULL, NULL, false, NULL) AS p WHERE p.number > 0;
+  END IF;
+  PERFORM _wake('', queue, due) WHERE met.number IS NULL;
+  result.id := id;
+  result.done := met.number IS NULL;
+  result.state := _name(coalesce(met.state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
+  result.due := to_timestamp(coalesce(met.due, due) / 1000.0);
+  RETURN result;
+END $$;
+
+CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT ('{delayed,ready,leased,dead,acked,expired}'::text[])[p_state + 1]
+$$;
+
+-- Cancel a message that nobody holds. Done: it will not be delivered.
+CREATE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
+LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome
+  FROM (SELECT 1) AS one LEFT JOIN _change('cancel', queue, NULL, ARRAY[id]) AS c ON true
+$$;
+
+-- Move a message that nobody holds to another due time.
+CREATE FUNCTION bide.reschedule(queue text, id text, delay interval DEFAULT NULL,
+                                at timestamptz DEFAULT NULL) RETURNS bide.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  due CONSTANT bigint := _due(delay, at);
+  c record;
+BEGIN
+  SELECT * INTO c FROM _change('reschedule', queue, NULL, ARRAY[id], p_at => due);
+  PERFORM _wake('', queue, due) WHERE c.done;
+  RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome;
+END $$;
+
+-- Look at a message: no row if there is none. A body that is not JSON is in `bytes`.
+CREATE FUNCTION bide.get(queue text, id text)
+RETURNS TABLE (state text, due timestamptz, body json, bytes bytea, priority integer,
+               attempt integer, attempts integer, "group" text, headers json, failures json,
+               holder text, until timestamptz)
+LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT _name((CASE WHEN f.state = 0 AND f.due <= _moment(NULL) THEN 1 ELSE f.state END)::smallint),
+         to_timestamp(f.due / 1000.0),
+         CASE WHEN f.is_json THEN convert_from(f.data, 'UTF8')::json END,
+         CASE WHEN NOT f.is_json THEN f.data END,
+         f.priority::integer, f.attempt + (f.state = 2)::integer, f.attempts, f."group",
+         f.headers::json, f.failures::json, f.holder,
+         CASE WHEN f.state >= 2 THEN to_timestamp(f.rank / 1000.0) END
+  FROM _find(queue, ARRAY[id], 9007199254740992, false) AS f
+$$;
+
+-- Let a role use the store, by these functions alone: `queues` are patterns as for LIKE.
+CREATE FUNCTION bide.allow(role name, queues text[] DEFAULT '{%}') RETURNS void
+LANGUAGE plpgsql SET search_path = bide, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+  EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role);
+  EXECUTE format('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA %I TO %I', current_schema(), role);
+  EXECUTE format('REVOKE EXECUTE ON FUNCTION allow FROM %I', role);
+  EXECUTE format('GRANT SELECT ON store TO %I', role);
+  DELETE FROM access AS a WHERE a.role = allow.role;
+  INSERT INTO access VALUES (role, queues);
+END $$;
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA bide FROM PUBLIC;

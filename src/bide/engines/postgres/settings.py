@@ -1,0 +1,74 @@
+"""Where the server is, and which schema is the store: what a URL says."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlunsplit
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from bide.engines.postgres.faults import translate
+from bide.model.errors import InvalidArgument
+
+__all__ = ["Settings", "read_url"]
+
+OURS = ("schema", "listen")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to reach a store."""
+
+    url: str
+    """As libpq takes it."""
+    listen: str
+    """The same for LISTEN: a direct address where `url` is that of a pooler."""
+    schema: str
+    place: str
+    """Host and database, as errors name them."""
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The schema, quoted."""
+        return sql.Identifier(self.schema)
+
+    def connect(self, *, to_listen: bool = False) -> psycopg.Connection[Any]:
+        """Open a connection.
+
+        Raises:
+            StoreError: the server cannot be reached.
+        """
+        try:
+            return psycopg.connect(
+                self.listen if to_listen else self.url,
+                autocommit=True,
+                prepare_threshold=None,
+                fallback_application_name="bide",
+                client_encoding="UTF8",
+            )
+        except psycopg.Error as error:
+            raise translate(error, self.place, sent=False) from error
+
+
+def read_url(parts: SplitResult) -> Settings:
+    """Return what a URL says; all options but `schema` and `listen` are libpq's.
+
+    Raises:
+        InvalidArgument: the URL is of another form.
+    """
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in options if name in OURS}
+    theirs = urlencode([(name, value) for name, value in options if name not in OURS])
+    url = urlunsplit(parts._replace(scheme="postgresql", query=theirs))
+    try:
+        known = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise InvalidArgument(f"the postgresql:// URL is wrong: {error}") from None
+    schema = ours.get("schema", "bide")
+    if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
+        raise InvalidArgument(
+            f"schema={schema!r} is no name of a schema: 1 to 63 bytes, not pg_..."
+        )
+    place = f"{known.get('host') or 'localhost'}/{known.get('dbname') or known.get('user') or ''}"
+    return Settings(url, ours.get("listen", url), schema, place)

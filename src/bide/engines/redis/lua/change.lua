@@ -1,0 +1,73 @@
+-- include: records waking
+-- flags: allow-oom
+-- change: do one thing to each of some messages.
+-- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
+--      the caller saw (see is_still), or empty; 11 reason; from 12 on, two for each: id, and token of
+--      the lease or empty
+--   cancel      delete messages that nobody holds, if they are still what the caller saw
+--   reschedule  let them be due at another moment, likewise
+--   purge       delete dead letters
+--   revive      let dead letters be delivered again, with all their attempts
+--   extend      let leases end at another moment
+--   retry       give messages back, to be delivered again; without attempts left they die
+--   untouched   give messages back as if they had not been claimed
+--   bury        let them die; without a token, those that nobody holds, which counts no attempt
+--   release     end the lease, whoever holds it: a failed attempt, ready again at once
+-- Reply: [now, change, [outcome of each]]
+local verb, when, still, reason = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local moment = sub(when, 1, 1) == '+' and now + when or tonumber(when)
+local outcomes, earliest = {}, nil
+records()
+advance()
+
+local function do_it(r, token)
+  if not r then return false end
+  if verb == 'extend' or verb == 'retry' or verb == 'untouched' or verb == 'bury' and token ~= '' then
+    if r.token ~= token then return false end
+  elseif verb == 'release' then
+    if not r.token then return false end
+  elseif verb == 'purge' or verb == 'revive' then
+    if r.state ~= 'dead' then return false end
+  elseif r.token or r.state or still ~= '' and not is_still(r, still) then
+    return false
+  end
+
+  if verb == 'cancel' then
+    delete(r, 'cancelled')
+  elseif verb == 'purge' then
+    delete(r, 'purged')
+  elseif verb == 'bury' then
+    failed(r, reason, now, token ~= '', true)
+  elseif verb == 'extend' then
+    r.until_ = moment
+    call('HSET', LEASES, r.id, concat({r.order, r.size, r.token, int(moment), r.holder}, ' '))
+    call('ZADD', LEASED, int(moment), r.member)
+  elseif verb == 'release' then
+    if failed(r, reason, now, true) then
+      count('retried')
+      to_ready(r)
+    end
+  elseif verb == 'untouched' and moment == now then
+    to_ready(r)
+  elseif verb == 'untouched' or verb ~= 'retry' or failed(r, reason, now, true) then
+    if verb == 'retry' then count('retried') end
+    if verb == 'revive' then
+      r.attempt = 0
+      count('revived')
+    elseif verb ~= 'reschedule' and r.expires then  -- the moment at which it expires stays
+      r.expires = r.expires - (moment - r.due)
+    end
+    r.planned, r.due = (verb == 'retry' or verb == 'untouched') and (r.planned or r.due) or nil, moment
+    to_delayed(r)
+  end
+  if not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
+  return true
+end
+
+for i = 12, #ARGV, 2 do
+  local r = locate(ARGV[i])
+  local done = do_it(r, ARGV[i + 1])
+  outcomes[#outcomes + 1] = outcome(r, done)
+end
+wake(earliest and max(earliest, now))
+return finish('[' .. concat(outcomes, ',') .. ']')

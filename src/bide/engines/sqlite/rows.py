@@ -1,0 +1,147 @@
+"""The rows of the tables, by name: what the statements select, and the messages they describe."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from bide.model.message import STATES, Failure, Message, State
+from bide.model.replies import Flow, Outcome
+
+__all__ = [
+    "ACKED", "DEAD", "DELAYED", "EXPIRED", "LEASED", "READY", "MessageRow", "Place", "QueueRow",
+    "as_failures", "as_row", "columns",
+]  # fmt: skip
+
+DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
+
+_as_headers = msgspec.json.Decoder(dict[str, str]).decode
+as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+
+
+class QueueRow(msgspec.Struct, gc=False):
+    """A row of the table `queue`, changed here and written back at the end of the transaction."""
+
+    id: int
+    name: str
+    paused: int
+    keep: int
+    weighted: int
+    token: int
+    delayed: int
+    ready: int
+    leased: int
+    dead: int
+    kept: int
+    put: int
+    acked: int
+    cancelled: int
+    expired: int
+    purged: int
+    died: int
+    revived: int
+    retried: int
+    lapsed: int
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the columns from `paused` on."""
+        return msgspec.structs.astuple(self)[2:]
+
+    def flow(self) -> Flow:
+        """Return the counters of what has happened."""
+        return Flow(*msgspec.structs.astuple(self)[11:])
+
+
+class Place(NamedTuple):
+    """Where a message stands: the columns `{place}`."""
+
+    id: str
+    seq: int
+    due: int
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    token: int | None
+    until: int | None
+    holder: str | None
+    aside: int | None
+    ended: int | None
+
+    def state(self, now: int) -> State:
+        """Return the state as users see it."""
+        if self.aside is not None:
+            return STATES[self.aside]
+        if self.token is not None:
+            return "leased"
+        return "ready" if self.due <= now else "delayed"
+
+    def outcome(self, done: bool, now: int) -> Outcome:
+        """Tell where the message stands."""
+        until = self.until if self.token is not None else self.ended
+        return Outcome(self.id, done, self.state(now), self.due, until, self.holder)
+
+
+class MessageRow(NamedTuple):
+    """A message: the columns `{message}`, then where it stands."""
+
+    id: str
+    data: Any
+    """A str: JSON; bytes: of the user's own."""
+    due: int
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    group: str | None
+    headers: str | None
+    failures: str | None
+    planned: int | None
+    size: int
+    """How many bytes the message takes in a reply."""
+    code: int
+    """Its state: see `STATES`."""
+    holder: str | None
+    until: int | None
+    ended: int | None
+    rank: int
+    seq: int
+
+    def message(
+        self, queue: str, now: int, holder: str | None = None, until: int | None = None
+    ) -> Message:
+        """Return the message; with a holder, as that holder has just leased it."""
+        # Unpacked, since each message of a claim comes by here.
+        (
+            id, data, due, priority, attempt, attempts, expires, group, headers, failures, planned,
+            _size, code, held_by, held_until, ended, _rank, _seq,
+        ) = self  # fmt: skip
+        if code == DELAYED and due <= now:
+            code = READY
+        is_json = isinstance(data, str)
+        return Message(
+            id, queue, data.encode() if is_json else data, is_json, due, priority,
+            attempt + (code == LEASED), attempts, STATES[code], expires, group,
+            _as_headers(headers) if headers else None,
+            as_failures(failures) if failures else (), holder or held_by, until or held_until,
+            ended, planned,
+        )  # fmt: skip
+
+
+as_row = cast("Callable[[Any], MessageRow]", partial(tuple.__new__, MessageRow))
+"""Returns a row of a statement by name: `MessageRow._make` in half the time."""
+
+
+def columns() -> dict[str, str]:
+    """Return what the names in braces stand for in `statements.sql`."""
+    message = MessageRow._fields[: MessageRow._fields.index("size")]
+    size = "length(m.id) + length(CAST(m.data AS BLOB))"
+    for name in ("headers", "failures"):
+        size += f" + coalesce(length(m.{name}), 0)"
+    return {
+        "message": ", ".join([*(f'm."{name}"' for name in message), size]),
+        "place": ", ".join(f"m.{name}" for name in Place._fields[:7]),
+        "queue": ", ".join(QueueRow.__struct_fields__),
+        "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
+    }

@@ -1,0 +1,249 @@
+"""Cancel, reschedule, revive, purge, configure, delete: changes of what no worker holds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bide.engines.sqlite.rows import DEAD, Place, QueueRow
+from bide.engines.sqlite.session import Session, json_text
+from bide.engines.sqlite.statements import SQL
+from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Reschedule, Revive, Where
+from bide.model.message import STATES
+from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Settings, Sizes
+
+__all__ = [
+    "cancel", "configure", "delete", "edit_each", "purge", "reschedule", "revive", "set_aside",
+]  # fmt: skip
+
+NEVER = 1 << 53
+
+_Pending = tuple[int, int, int]
+"""seq, due, priority"""
+
+May = Callable[[QueueRow, Place], bool]
+Edit = Callable[[QueueRow, list[Place]], list[Outcome]]
+
+
+def edit_each(session: Session, name: str, ids: Sequence[str], may: May, edit: Edit) -> Outcomes:
+    """Edit the messages that may be edited; the outcomes of the others say where they are."""
+    queue = session.open(name)
+    if queue is None:
+        return Outcomes([Outcome(id, False) for id in ids])
+    if len(set(ids)) == len(ids):
+        found = _edited(session, queue, ids, may, edit)
+    else:  # an id named twice: one after the other, as two commands would
+        found = [out for id in ids for out in _edited(session, queue, [id], may, edit)]
+    wakes = [
+        o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
+    ]
+    return Outcomes(found, min(wakes, default=None))
+
+
+def _edited(
+    session: Session, queue: QueueRow, ids: Sequence[str], may: May, edit: Edit
+) -> list[Outcome]:
+    places = session.locate(queue, ids)
+    chosen = [place for place in places.values() if may(queue, place)]
+    outcomes = {outcome.id: outcome for outcome in edit(queue, chosen)} if chosen else {}
+    return [
+        outcomes.get(id)
+        or (places[id].outcome(False, session.now) if id in places else Outcome(id, False))
+        for id in ids
+    ]
+
+
+def _still(session: Session, command: Cancel | Reschedule) -> May:
+    """Return what tells of a message whether it waits, and still is what the caller saw."""
+
+    def may(queue: QueueRow, place: Place) -> bool:
+        due = command.if_due is None or place.due == command.if_due
+        return _waits(queue, place) and due and session.is_of(queue, place, command.if_version)
+
+    return may
+
+
+def _waits(queue: QueueRow, place: Place) -> bool:
+    return place.token is None and place.aside is None
+
+
+def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
+    """Take messages back."""
+    if command.where is not None:
+        return _cancel_where(session, command, command.where)
+
+    def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        _remove(session, queue, [(p.seq, p.due, p.priority) for p in places])
+        queue.cancelled += len(places)
+        return [Outcome(place.id, True, due=place.due) for place in places]
+
+    return edit_each(session, command.queue, command.ids, _still(session, command), remove)
+
+
+def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
+    queue = session.look(command.queue) if command.dry_run else session.open(command.queue)
+    if queue is None:
+        return Affected(0)
+    if command.dry_run:
+        return Affected(_count_unheld(session, queue, where))
+    rows = _unheld(session, queue, where, BULK + 1)
+    _remove(session, queue, rows[:BULK])
+    queue.cancelled += len(rows[:BULK])
+    return Affected(len(rows[:BULK]), more=len(rows) > BULK)
+
+
+def _bounds(queue: QueueRow, where: Where, limit: int) -> dict[str, Any]:
+    return {
+        "queue": queue.id,
+        "group": where.group,
+        "after": where.after or 0,
+        "before": NEVER if where.before is None else where.before,
+        "limit": limit,
+    }
+
+
+def _count_unheld(session: Session, queue: QueueRow, where: Where) -> int:
+    lists = [SQL.ready_between, SQL.delayed_between] if where.group is None else [SQL.of_group]
+    bounds = _bounds(queue, where, NEVER)
+    return sum(
+        session.run(f"SELECT count(*) FROM ({rows})", bounds).fetchone()[0] for rows in lists
+    )
+
+
+def _unheld(session: Session, queue: QueueRow, where: Where, limit: int) -> list[_Pending]:
+    bounds = _bounds(queue, where, limit)
+    if where.group is not None:
+        return session.run(SQL.of_group, bounds).fetchall()
+    ready = session.run(SQL.ready_between, bounds).fetchall() if queue.ready else []
+    bounds["limit"] = limit - len(ready)
+    return ready + session.run(SQL.delayed_between, bounds).fetchall()
+
+
+def _remove(session: Session, queue: QueueRow, rows: Sequence[_Pending]) -> None:
+    session.leave_pending(queue, rows)
+    session.delete([seq for seq, _, _ in rows])
+
+
+def reschedule(session: Session, command: Reschedule) -> Outcomes:
+    """Move messages to another moment."""
+    due = session.now + command.delay if command.at is None else command.at
+
+    def move(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
+        session.run_many(SQL.reschedule, [(due, p.seq) for p in places])
+        return _delayed(session, queue, places, due)
+
+    return edit_each(session, command.queue, command.ids, _still(session, command), move)
+
+
+def revive(session: Session, command: Revive) -> Outcomes:
+    """Let dead letters be handed out again."""
+    due = session.now + command.delay
+
+    def back(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.run(SQL.drop_aside, (json_text([place.seq for place in places]),))
+        session.run_many(SQL.revive, [(due, place.seq) for place in places])
+        queue.dead -= len(places)
+        queue.revived += len(places)
+        return _delayed(session, queue, places, due)
+
+    return edit_each(
+        session, command.queue, command.ids, lambda queue, place: place.aside == DEAD, back
+    )
+
+
+def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
+    state = "ready" if due <= session.now else "delayed"
+    for place in places:
+        session.delay(queue, due, place.priority, place.seq)
+    return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
+
+
+def set_aside(session: Session, name: str, ids: Sequence[str], reason: str) -> Outcomes:
+    """Make dead letters of messages that nobody holds."""
+
+    def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
+        session.taken_aside(places, reason)
+        session.end(queue, [place.seq for place in places], DEAD)
+        queue.died += len(places)
+        return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
+
+    return edit_each(session, name, ids, _waits, aside)
+
+
+def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
+    def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        seqs = [place.seq for place in places]
+        session.run(SQL.drop_aside, (json_text(seqs),))
+        session.delete(seqs)
+        queue.dead -= len(seqs)
+        queue.purged += len(seqs)
+        return [Outcome(place.id, True, due=place.due) for place in places]
+
+    return edit_each(session, name, ids, lambda queue, place: place.aside == DEAD, remove)
+
+
+def purge(session: Session, command: Purge) -> Outcomes | Affected:
+    """Delete messages of a state."""
+    if command.ids is not None:
+        return _purge_by_id(session, command.queue, command.ids)
+    queue = session.open(command.queue)
+    if queue is None:
+        return Affected(0)
+    before = NEVER if command.before is None else command.before
+    if command.state in ("delayed", "ready"):
+        rows = _of_state(session, queue, command.state, before)
+        _remove(session, queue, rows[:BULK])
+        count = len(rows[:BULK])
+        queue.purged += count
+        return Affected(count, more=len(rows) > BULK)
+    code = STATES.index(command.state)
+    found = session.run(SQL.aside_before, (queue.id, code, before, BULK + 1)).fetchall()
+    seqs = [seq for (seq,) in found[:BULK]]
+    _delete_aside(session, queue, code, seqs)
+    return Affected(len(seqs), more=len(found) > BULK)
+
+
+def _delete_aside(session: Session, queue: QueueRow, code: int, seqs: Sequence[int]) -> None:
+    session.run(SQL.drop_aside, (json_text(seqs),))
+    session.delete(seqs)
+    if code == DEAD:
+        queue.dead -= len(seqs)
+        queue.purged += len(seqs)
+    else:
+        queue.kept -= len(seqs)
+
+
+def _of_state(session: Session, queue: QueueRow, state: str, before: int) -> list[_Pending]:
+    now = session.now
+    if state == "delayed":
+        return _unheld_delayed(session, queue, now + 1, before)
+    return _unheld(session, queue, Where(before=min(before, now + 1)), BULK + 1)
+
+
+def _unheld_delayed(session: Session, queue: QueueRow, after: int, before: int) -> list[_Pending]:
+    bounds = {"queue": queue.id, "after": after, "before": before, "limit": BULK + 1}
+    return session.run(SQL.delayed_between, bounds).fetchall()
+
+
+def configure(session: Session, command: Configure) -> Settings:
+    """Set what is given."""
+    queue = session.make(command.queue)
+    resumed = bool(queue.paused) and command.paused is False
+    if command.paused is not None:
+        queue.paused = int(command.paused)
+    if command.keep is not None:
+        queue.keep = command.keep
+    return Settings(bool(queue.paused), queue.keep, session.now if resumed else None)
+
+
+def delete(session: Session, command: Delete) -> Deleted:
+    """Delete a queue if it is empty."""
+    queue = session.open(command.queue)
+    if queue is None:
+        return Deleted(False)
+    due = session.count_due(queue)
+    sizes = Sizes(queue.delayed - due, queue.ready + due, queue.leased, queue.dead)
+    if sizes != Sizes() or queue.kept:
+        return Deleted(False, sizes, queue.kept)
+    session.forget_queue(queue)
+    return Deleted(True)

@@ -1,0 +1,140 @@
+"""From replies to what users get: results that read well, errors that must not go unseen."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
+from bide.model.moments import to_datetime
+from bide.model.replies import Counts, Deleted, Forecasted, Outcome
+
+__all__ = ["Audit", "Forecast", "deleted", "held", "in_parts", "must_be_new"]
+
+T = TypeVar("T")
+
+
+def must_be_new(outcome: Outcome) -> Outcome:
+    """Return the outcome of a put.
+
+    Raises:
+        AlreadyExists: the id exists.
+    """
+    if outcome.done:
+        return outcome
+    raise AlreadyExists(
+        f"{outcome}; nothing was stored. Use another id, or on_conflict='keep' or 'replace'"
+    )
+
+
+def held(outcome: Outcome, verb: str) -> Outcome:
+    """Return the outcome of settling one message.
+
+    Raises:
+        LeaseLost: the lease was over.
+    """
+    if not outcome.done:
+        if outcome.state == "leased":
+            where = f"it went to {outcome.holder}"
+        elif outcome.state is None:
+            where = "the message was settled already"
+        else:
+            where = f"the message is {outcome.state} again"
+            if outcome.state in ("dead", "acked", "expired"):
+                where = f"the message is {outcome.state}"
+        raise LeaseLost(
+            f"{outcome.id} could not be {verb}: the lease is over, {where}. If it lapsed, take a "
+            "longer lease, or extend it while you work"
+        )
+    return outcome
+
+
+def deleted(queue: str, reply: Deleted) -> bool:
+    """Return whether a queue was deleted; there was none otherwise.
+
+    Raises:
+        NotEmpty: messages are in it.
+    """
+    found = {**msgspec.structs.asdict(reply.sizes), "acked or expired": reply.kept}
+    told = ", ".join(f"{count:,} {state}" for state, count in found.items() if count)
+    if told:
+        raise NotEmpty(
+            f"queue {queue!r} is not empty, so it was not deleted: {told}. Let its workers finish, "
+            "or cancel or purge these messages first"
+        )
+    return reply.done
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """How many messages fall due when, by counting.
+
+    Iterating gives pairs of the moment at which a bucket begins, and how many fall due in it.
+    """
+
+    start: datetime
+    """Now, by the store's clock."""
+    bucket: float
+    """The length of a bucket, in seconds."""
+    overdue: int
+    """How many are due already."""
+    counts: list[int]
+    """How many fall due in each bucket."""
+    later: int
+    """How many fall due after the last bucket."""
+
+    @classmethod
+    def of(cls, reply: Forecasted, bucket_ms: int) -> "Forecast":
+        """Make a forecast of a reply."""
+        start = to_datetime(reply.start)
+        return cls(start, bucket_ms / 1000, reply.overdue, reply.buckets, reply.later)
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        begin = self.start.timestamp() * 1000
+        for number, count in enumerate(self.counts):
+            yield to_datetime(round(begin + number * self.bucket * 1000)), count
+
+    @property
+    def total(self) -> int:
+        """All messages that wait."""
+        return self.overdue + sum(self.counts) + self.later
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """Whether everything that was put is accounted for. True when it is."""
+
+    queue: str
+    counts: Counts
+    problems: list[str]
+    """What does not add up, in words; empty when all does."""
+
+    @classmethod
+    def of(cls, queue: str, counts: Counts) -> "Audit":
+        """Check the counters of a queue against each other and against its messages."""
+        return cls(queue, counts, list(_problems(counts)))
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+
+def _problems(counts: Counts) -> Iterator[str]:
+    flow, sizes, recount = counts.flow, counts.sizes, counts.recount
+    accounted = flow.gone + sizes.total
+    if flow.put != accounted:
+        yield (
+            f"{flow.put:,} were put, {accounted:,} are accounted for "
+            f"({flow.gone:,} gone and {sizes.total:,} in the queue)"
+        )
+    if recount is not None:
+        for state in ("delayed", "ready", "leased", "dead"):
+            counted, found = getattr(sizes, state), getattr(recount, state)
+            if counted != found:
+                yield f"{counted:,} are counted as {state}, {found:,} are there"
+    if counts.strays:
+        yield f"{counts.strays:,} stand in no state, or in two"
+
+
+def in_parts(named: Sequence[T], size: int = 1_000) -> Iterator[Sequence[T]]:
+    """Split ids or leases into parts of the size of one command."""
+    for start in range(0, len(named), size):
+        yield named[start : start + size]

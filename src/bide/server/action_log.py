@@ -1,0 +1,135 @@
+"""The action log: who did what from where, one JSON line per act. Never bodies, never secrets."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.replies import Affected, Claimed, Found, Outcome, Outcomes, Page
+from bide.observing.logs import timestamp
+from bide.server import wire
+
+__all__ = ["DONE", "Act", "ActionLog", "count_of"]
+
+DONE = "done"
+
+_log = logging.getLogger("bide.server")
+
+
+class Act(msgspec.Struct, omit_defaults=True):
+    """One act: a request, a command of a batch, or a command at a shell."""
+
+    act: str
+    """The operation, as /openapi.json names it, or the command."""
+    queue: str | None = None
+    """By its name within the namespace."""
+    messages: int | None = None
+    """How many were put, changed, claimed, settled or shown."""
+    result: str = DONE
+    """"done", or what kind of problem there was."""
+    target: str | None = None
+    """The subscription or token that it is about."""
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    time: str
+    act: str
+    result: str
+    who: str = ""
+    token: str = ""
+    client: str = ""
+    namespace: str | None = None
+    queue: str | None = None
+    messages: int | None = None
+    target: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ActionLog:
+    """A file to which all processes of a server append. It is created for its user alone (0600).
+
+    Args:
+        path: of the file; `None`: nothing is logged.
+
+    Raises:
+        InvalidArgument: it cannot be opened.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._file: int | None = None
+        if path is not None:
+            try:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._file = os.open(path, flags, 0o600)
+            except OSError as error:
+                raise InvalidArgument(
+                    f"action_log={path!r} cannot be opened: {error.strerror}; name a file in a "
+                    "folder that this user may write to"
+                ) from None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether acts are logged."""
+        return self._file is not None
+
+    def write(
+        self, acts: Sequence[Act], *, who: str, token: str, client: str, namespace: str | None
+    ) -> None:
+        """Append a line for each act.
+
+        Args:
+            acts: what was done.
+            who: the name or id of the token, the subject of a JWT, or a user of this machine.
+            token: the id of the token.
+            client: the address of the client.
+            namespace: whose queues it is about; `None`: of the whole store.
+        """
+        if self._file is None:
+            return
+        now = timestamp(time.time())
+        lines = [
+            _encode(
+                _Line(
+                    now, act.act, act.result, who, token, client, namespace, act.queue,
+                    act.messages, act.target,
+                )
+            )
+            for act in acts
+        ]  # fmt: skip
+        try:
+            os.write(self._file, b"".join(line + b"\n" for line in lines))
+        except OSError as error:
+            _log.error("the action log cannot be written: %s", error.strerror)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def count_of(content: Any) -> int | None:
+    """Return how many messages an answer or a reply is about, `None` for others.
+
+    Example:
+        >>> count_of(Outcomes([Outcome("a", True), Outcome("b", False)]))
+        1
+    """
+    match content:
+        case Outcome():
+            return int(content.done)
+        case Outcomes() | wire.OutcomesOut():
+            return sum(outcome.done for outcome in content.outcomes)
+        case Claimed() | Page() | Found() | wire.Messages() | wire.ClaimedOut():
+            return sum(message is not None for message in content.messages)
+        case wire.MessageOut():
+            return 1
+        case Affected() | wire.AffectedOut():
+            return content.count
+    return None

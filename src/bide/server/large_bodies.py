@@ -1,0 +1,62 @@
+"""Large request bodies: how much memory they may take, and how they share the event loop."""
+
+import asyncio
+
+from bide.server.problem import Problem
+
+__all__ = ["ESCAPED", "LARGE", "LargeBodies"]
+
+LARGE = 64 * 1024
+"""Bytes above which decoding a body takes the event loop milliseconds, and not less."""
+
+ESCAPED = 6
+"""Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
+
+BUFFERED = 128 * 1024 * 1024
+"""Bytes that large bodies may take in a process, or four of the largest if that is more."""
+
+
+class LargeBodies:
+    """Bounds the memory of large bodies, and lets others go on between two of them.
+
+    A body is decoded in one step, which no thread can make shorter: it holds the interpreter. So
+    large ones take turns, one at a time in the order in which they came, and after each the event
+    loop belongs to other requests for as long as that one took.
+
+    Args:
+        max_request: how many bytes a request may take.
+    """
+
+    def __init__(self, max_request: int) -> None:
+        self._most = max(BUFFERED, 4 * max_request)
+        self._turn = asyncio.Lock()
+        self.buffered = 0
+        """Bytes of requests that are under way, beyond `LARGE` each."""
+
+    def grow(self, before: int, after: int) -> None:
+        """Count what has come of a body; `grow(size, 0)` when its request is over.
+
+        Raises:
+            Problem: all large bodies together would take too much memory.
+        """
+        added = max(after - LARGE, 0) - max(before - LARGE, 0)
+        if added > 0 and self.buffered + added > self._most:
+            raise Problem(
+                "overloaded",
+                f"large requests under way take {self.buffered >> 20:,} MiB already; try again in "
+                "a second, or send less at a time",
+                headers={"connection": "close"},
+            )
+        self.buffered += added
+
+    async def turn(self, size: int) -> None:
+        """Wait until a body of so many bytes may be decoded, before the next `await`."""
+        if size <= LARGE:
+            return
+        await self._turn.acquire()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._over, loop.time())
+
+    def _over(self, began: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(loop.time() - began, self._turn.release)

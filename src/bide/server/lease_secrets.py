@@ -1,0 +1,104 @@
+"""The secret part of lease tokens.
+
+A store numbers its leases, and numbers can be guessed. So a server that asks for tokens adds a
+secret to each: an HMAC over queue, message and number, under a key that all servers of a store
+share. Only a caller who was given the lease can settle it.
+"""
+
+import base64
+import hmac
+import secrets
+
+import msgspec
+
+from bide.lane.lane import Lane
+from bide.model.commands import Find, Lease, Put
+from bide.model.errors import LeaseLost
+from bide.model.identity import RESERVED
+from bide.model.message import Item
+from bide.model.moments import LATEST
+from bide.model.replies import Claimed, Found
+
+__all__ = ["LeaseSecrets"]
+
+QUEUE = f"{RESERVED}/keys"
+
+KEY = "leases"
+
+SIZE = 16
+"""Bytes of a secret."""
+
+NO_LEASE = 0
+"""The number of no lease: a store answers that the lease is over, and where the message is."""
+
+
+class LeaseSecrets:
+    """Sign leases, and check what callers settle.
+
+    Args:
+        lane: the way to the store, which keeps the key.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._key: bytes | None = None
+
+    async def signed(self, queue: str, reply: Claimed) -> Claimed:
+        """Return the reply to a claim with the secrets of its leases.
+
+        Args:
+            queue: its name in the store.
+            reply: as the store gave it.
+        """
+        if not reply.messages:
+            return reply
+        key = await self._known_key()
+        messages = [
+            msgspec.structs.replace(m, secret=_secret(key, queue, m.id, reply.token))
+            for m in reply.messages
+        ]
+        return msgspec.structs.replace(reply, messages=messages)
+
+    async def checked(self, queue: str, leases: list[Lease], *, trusted: bool) -> list[Lease]:
+        """Return leases as the store knows them; one whose secret is wrong is no lease.
+
+        Args:
+            queue: its name in the store.
+            leases: as the caller gave them.
+            trusted: whether the caller may settle by the number alone.
+
+        Raises:
+            LeaseLost: a secret is missing.
+        """
+        key = await self._known_key() if leases else b""
+        return [self._checked(key, queue, lease, trusted=trusted) for lease in leases]
+
+    def _checked(self, key: bytes, queue: str, lease: Lease, *, trusted: bool) -> Lease:
+        if lease.secret is None:
+            if trusted:
+                return lease
+            raise LeaseLost(
+                f"the token {lease.token} of {lease.id!r} has no secret part; settle with the "
+                "whole token as the claim gave it, such as 7.Wk3vQ9s...; an older client sends "
+                "the number alone"
+            )
+        right = _secret(key, queue, lease.id, lease.token)
+        good = hmac.compare_digest(right.encode(), lease.secret.encode())
+        return Lease(lease.id, lease.token if good else NO_LEASE)
+
+    async def _known_key(self) -> bytes:
+        while self._key is None:
+            reply = await self._lane.acall(Find(QUEUE, [KEY]))
+            assert isinstance(reply, Found)
+            if (message := reply.messages[0]) is not None:
+                self._key = message.data
+            else:  # of several servers that make one at the same time, the first succeeds
+                key = Item(KEY, secrets.token_bytes(32), json=False, at=LATEST)
+                await self._lane.acall(Put(QUEUE, [key]))
+        return self._key
+
+
+def _secret(key: bytes, queue: str, id: str, number: int) -> str:
+    text = f"{queue}\n{number}\n{id}".encode()  # neither queue nor number contains a line end
+    digest = hmac.digest(key, text, "sha256")[:SIZE]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

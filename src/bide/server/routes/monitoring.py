@@ -1,0 +1,86 @@
+"""Health, metrics, usage and the description of the API."""
+
+import msgspec
+
+from bide.server.metrics import KIND, exposition
+from bide.server.operation import Answer, Call, Operation
+from bide.server.quotas import Usage
+
+__all__ = ["MONITORING"]
+
+
+class Health(msgspec.Struct, omit_defaults=True):
+    """How the service is."""
+
+    status: str
+    reason: str | None = None
+
+
+async def healthz(call: Call) -> Answer:
+    """Tell that the process answers."""
+    return Answer(200, Health("ok"))
+
+
+async def readyz(call: Call) -> Answer:
+    """Tell whether the store answers, and the server is not about to stop."""
+    reason = await call.service.ready()
+    return (
+        Answer(200, Health("ready")) if reason is None else Answer(503, Health("not ready", reason))
+    )
+
+
+async def metrics(call: Call) -> Answer:
+    """Tell what Prometheus wants to know."""
+    return Answer(200, await exposition(call.service, call.caller), kind=KIND)
+
+
+async def usage(call: Call) -> Answer:
+    """Tell what the caller's namespace uses of its quotas."""
+    return Answer(200, await call.service.quotas.usage(call.caller))
+
+
+async def openapi(call: Call) -> Answer:
+    """Describe the API."""
+    from bide.server.openapi import document
+
+    return Answer(200, document())
+
+
+async def docs(call: Call) -> Answer:
+    """Describe the API to people."""
+    from bide.server.openapi import description
+    from bide.server.page import POLICY, page
+
+    return Answer(
+        200, page(description()), {"content-security-policy": POLICY},
+        "text/html; charset=utf-8",
+    )  # fmt: skip
+
+
+MONITORING = (
+    Operation(
+        "healthz", "GET", "/healthz", "Whether the process answers", None, healthz, {200: Health},
+        tag="service",
+    ),
+    Operation(
+        "readyz", "GET", "/readyz", "Whether the store answers as well", None, readyz,
+        {200: Health, 503: Health}, tag="service",
+    ),
+    Operation(
+        "metrics", "GET", "/metrics", "Figures for Prometheus", "read", metrics, {200: bytes},
+        tag="service", kind=KIND,
+        description="Those of the token's namespace, from all processes of the server together.",
+    ),
+    Operation(
+        "usage", "GET", "/v1/usage", "How much the namespace uses of its quotas", "read", usage,
+        {200: Usage}, tag="service",
+    ),
+    Operation(
+        "openapi", "GET", "/openapi.json", "This description", None, openapi, {200: bytes},
+        tag="service",
+    ),
+    Operation(
+        "docs", "GET", "/docs", "This description, to be read", None, docs, {200: bytes},
+        tag="service", kind="text/html; charset=utf-8",
+    ),
+)  # fmt: skip

@@ -1,0 +1,198 @@
+"""ServerStats that all processes of a server share, in files without a name.
+
+Each process posts what it has done since it began; the process that answers a scrape adds up all
+posts. A process never writes another one's figures, and reports its own only once they are posted,
+so no sum ever goes back, whichever process is asked.
+"""
+
+import fcntl
+import math
+import os
+import secrets
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, reduce
+from typing import Self
+
+import msgspec
+
+from bide.observing.tally import Tally, total
+from bide.targets.http.push_stats import PushStats
+
+__all__ = ["ServerStats", "SharedFile", "SharedStats", "make_file"]
+
+_HEAD = struct.Struct("=QQ")
+"""The offset of the posts, and their size in bytes."""
+
+
+def make_file(name: str = "bide-shared") -> int:
+    """Return the descriptor of a file without a name, to be inherited by each process.
+
+    Args:
+        name: shown in lists of open files.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class SharedFile:
+    """A file that processes share, and its lock, which the system releases when a process dies.
+
+    Args:
+        descriptor: see `make_file`; by default a file of this process alone.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._given = descriptor
+
+    @cached_property
+    def _file(self) -> int:
+        return make_file() if self._given is None else self._given
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Hold the lock, and yield the descriptor."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield self._file
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._given is not None or "_file" in vars(self):
+            os.close(self._file)
+            self._file = -1  # a late call must not meet another file under this number
+
+
+class ServerStats(msgspec.Struct):
+    """What one process has done since it began, in numbers that add up with those of others."""
+
+    requests: Mapping[tuple[str, int], int] = {}
+    """How many requests were answered, by operation and status."""
+    seconds: Mapping[str, float] = {}
+    """How long they took, by operation."""
+    tallies: Mapping[str, Tally] = {}
+    """What was claimed, by queue."""
+    sent: PushStats = msgspec.field(default_factory=PushStats)
+    """What was pushed."""
+    waiting: int = 0
+    """How many claims wait."""
+    processes: int = 1
+    """Of how many processes that are there this is."""
+
+    def plus(self, other: Self) -> "ServerStats":
+        """Return both together."""
+        requests, seconds = dict(self.requests), dict(self.seconds)
+        for answered, count in other.requests.items():
+            requests[answered] = requests.get(answered, 0) + count
+        for operation, took in other.seconds.items():
+            seconds[operation] = seconds.get(operation, 0.0) + took
+        return ServerStats(
+            requests,
+            seconds,
+            total([self.tallies, other.tallies]),
+            self.sent.plus(other.sent),
+            self.waiting + other.waiting,
+            self.processes + other.processes,
+        )
+
+    def ceased(self) -> "ServerStats":
+        """Return what stays true once the process has ended."""
+        tallies = {queue: tally.ceased() for queue, tally in self.tallies.items()}
+        return ServerStats(self.requests, self.seconds, tallies, self.sent.ceased(), 0, 0)
+
+
+class _Posts(msgspec.Struct):
+    """What is on a board; what those who are there have posted is read when it is added up."""
+
+    gone: ServerStats = msgspec.field(default_factory=lambda: ServerStats(processes=0))
+    """What those have done that have ended."""
+    there: dict[str, msgspec.Raw] = {}
+    """By process: its id, and a word of its own, for an id may come again."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_posts = msgspec.msgpack.Decoder(_Posts).decode
+_decode = msgspec.msgpack.Decoder(ServerStats).decode
+
+_FINEST = 1 << 20
+"""Sums of seconds are told in parts of so many: these add up exactly, in whatever order, so that a
+sum does not go back by a hair when a process ends."""
+
+
+class SharedStats(SharedFile):
+    """Where the processes of a server post their figures.
+
+    The last post of a process that was killed is kept: up to a second of its figures is lost.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        super().__init__(descriptor)
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._last = b""
+        self._left = False
+
+    def post(self, mine: ServerStats) -> None:
+        """Let the others know what this process has done so far."""
+        told = _encode(mine)
+        if told != self._last and not self._left:
+            with self._posts() as posts:
+                posts.there[self._name] = msgspec.Raw(told)
+            self._last = told
+
+    def together(self, mine: ServerStats) -> ServerStats:
+        """Return what all processes have done, this one up to now, others up to a second ago."""
+        with self._posts() as posts:
+            if not self._left:
+                posts.there[self._name] = msgspec.Raw(_encode(mine))
+        return reduce(ServerStats.plus, map(_read, posts.there.values()), posts.gone)
+
+    def leave(self, mine: ServerStats) -> None:
+        """Post for the last time: this process ends."""
+        self._left = True
+        with self._posts() as posts:
+            posts.there.pop(self._name, None)
+            posts.gone = posts.gone.plus(_read(_encode(mine)).ceased())
+
+    @contextmanager
+    def _posts(self) -> Iterator[_Posts]:
+        """Hold the posts; changes are kept."""
+        with self.locked() as file:
+            head = os.pread(file, _HEAD.size, 0)
+            at, size = _HEAD.unpack(head) if head else (_HEAD.size, 0)
+            posts = _posts(os.pread(file, size, at)) if size else _Posts()
+            for name in [name for name in posts.there if not _lives(name)]:
+                posts.gone = posts.gone.plus(_read(posts.there.pop(name)).ceased())
+            yield posts
+            data = _encode(posts)
+            # Beside the posts that count so far: a process killed while writing changes nothing.
+            place = _HEAD.size if at - _HEAD.size >= len(data) else at + size
+            os.pwrite(file, data, place)
+            os.pwrite(file, _HEAD.pack(place, len(data)), 0)
+
+
+def _read(told: bytes | msgspec.Raw) -> ServerStats:
+    """Return figures as they add up exactly."""
+    found = _decode(told)
+    found.seconds = {operation: _exact(took) for operation, took in found.seconds.items()}
+    for tally in (*found.tallies.values(), *found.sent.tallies.values()):
+        tally.lateness.sum = _exact(tally.lateness.sum)
+        tally.duration.sum = _exact(tally.duration.sum)
+    return found
+
+
+def _exact(seconds: float) -> float:
+    return math.floor(seconds * _FINEST) / _FINEST
+
+
+def _lives(name: str) -> bool:
+    try:
+        os.kill(int(name.partition("-")[0]), 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,204 @@
+"""Encrypt what subscriptions keep secret: their URL, headers and signing secrets.
+
+The key comes from the environment, never from the store: whoever reads the store alone, a backup
+for instance, cannot send as a subscription does.
+"""
+
+import os
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.targets.http.signing import Secret
+from bide.targets.http.subscription import Subscription
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+__all__ = [
+    "KEY",
+    "KEY_FILE",
+    "LOST",
+    "SecretKeys",
+    "change_of_lost",
+    "new_key",
+    "stored",
+]
+
+KEY = "BIDE_SECRETS_KEY"
+"""The environment variable with the keys: the first one encrypts, all of them decrypt."""
+
+KEY_FILE = "BIDE_SECRETS_KEY_FILE"
+"""The environment variable that names a file with them instead, one a line."""
+
+LOST = (
+    f"its secrets cannot be decrypted: {KEY} or {KEY_FILE} lacks their key; add it, or put the "
+    "subscription again"
+)
+"""Why a subscription is paused whose key is missing."""
+
+
+REMEMBERED = 10_000
+"""How many subscriptions are decrypted only once."""
+
+
+class _Secrets(msgspec.Struct):
+    """What is encrypted. With the URL, so that a writer of the store cannot redirect the rest."""
+
+    url: str
+    headers: dict[str, str]
+    secrets: tuple[Secret, ...]
+
+
+class SecretKeys:
+    """Encrypts and decrypts subscriptions; without keys it leaves them in clear text.
+
+    Args:
+        keys: as `new_key` makes them; the first one encrypts, all of them decrypt.
+
+    Raises:
+        InvalidArgument: one of them is no key; the text does not repeat it.
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        texts = list(keys)
+        self._fernet = _fernet(texts) if texts else None
+        # All subscriptions are read every second; what one text holds does not change.
+        self._decrypted = lru_cache(maxsize=REMEMBERED)(partial(_decrypted, self._fernet))
+
+    @classmethod
+    def of_environment(cls) -> "SecretKeys":
+        """Read the keys of this process.
+
+        Raises:
+            InvalidArgument: the file cannot be read, or there is no key in it.
+        """
+        file = os.environ.get(KEY_FILE)
+        if not file:
+            return cls(os.environ.get(KEY, "").split())
+        try:
+            keys = Path(file).read_text("utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"{KEY_FILE}={file!r} cannot be read: {error}") from None
+        if not keys:
+            raise InvalidArgument(
+                f"{KEY_FILE}={file!r} is empty; bide subscription new-key makes a key"
+            )
+        return cls(keys)
+
+    def __bool__(self) -> bool:
+        """Whether there is a key."""
+        return self._fernet is not None
+
+    def encrypt(self, one: Subscription) -> Subscription:
+        """Return a subscription as it is stored."""
+        if self._fernet is None or one.encrypted:
+            return one
+        data = msgspec.json.encode(_Secrets(one.url, one.headers, one.secrets))
+        return msgspec.structs.replace(
+            one,
+            encrypted=self._fernet.encrypt(data).decode(),
+            url=_shown(one.url), headers={}, secrets=(),
+        )  # fmt: skip
+
+    def decrypt(self, stored: Subscription) -> Subscription:
+        """Return a stored subscription as it works; without the key still encrypted, and paused."""
+        if not stored.encrypted:
+            return stored
+        data = self._decrypted(stored.encrypted)
+        if data is None:
+            return msgspec.structs.replace(stored, paused=True, reason=LOST)
+        clear = msgspec.structs.asdict(msgspec.json.decode(data, type=_Secrets))
+        return msgspec.structs.replace(stored, encrypted="", **clear)
+
+
+def new_key() -> str:
+    """Return a new key: 32 random bytes in base64.
+
+    Raises:
+        InvalidArgument: the package for it is missing.
+    """
+    _require_extra()
+    from cryptography.fernet import Fernet
+
+    return Fernet.generate_key().decode()
+
+
+def stored(message: Message) -> Subscription:
+    """Decode a subscription; return one that cannot be decrypted where its record is damaged."""
+    try:
+        found = msgspec.json.decode(message.data, type=Subscription)
+        # What an earlier version kept of deleted ones has no URL.
+        return found if found.encrypted or "#" in message.id else found.check()
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument):
+        namespace, _, name = message.id.partition("#")[0].partition("/")
+        return Subscription(
+            name=name, namespace=namespace or None, queue=name, url="https://damaged.invalid/",
+            encrypted="damaged",
+        )  # fmt: skip
+
+
+def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription) -> Subscription:
+    """Return what may become of a subscription whose key is missing: all but its secrets stays.
+
+    Args:
+        last: it as it is stored.
+        known: it as it was read: paused for the missing key.
+        wanted: it as it is to be.
+
+    Raises:
+        InvalidArgument: a part of what is encrypted is to change, and the rest would be lost.
+    """
+    secret = "url", "headers", "secrets"
+    if wanted.encrypted and any(getattr(wanted, one) != getattr(known, one) for one in secret):
+        raise InvalidArgument(f"{known.name!r} cannot be changed so: {LOST}")
+    if (wanted.paused, wanted.reason) != (known.paused, known.reason):
+        return wanted
+    return msgspec.structs.replace(wanted, paused=last.paused, reason=last.reason)
+
+
+def _fernet(texts: list[str]) -> "MultiFernet":
+    _require_extra()
+    from cryptography.fernet import Fernet, MultiFernet
+
+    try:
+        return MultiFernet([Fernet(text) for text in texts])
+    except ValueError:
+        raise InvalidArgument(
+            f"{KEY} or {KEY_FILE} has something that is no key; bide subscription new-key makes one"
+        ) from None
+
+
+def _decrypted(fernet: "MultiFernet | None", text: str) -> bytes | None:
+    if fernet is None:
+        return None
+    from cryptography.fernet import InvalidToken
+
+    try:
+        return fernet.decrypt(text)
+    except InvalidToken:
+        return None
+
+
+def _shown(url: str) -> str:
+    """Return what may be seen of a URL: neither its password nor its query."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("cryptography") is None:
+        raise InvalidArgument(
+            f"{KEY} needs the package cryptography, which is not installed: "
+            "pip install 'bide[secrets]'"
+        )

@@ -1,0 +1,86 @@
+"""Messages that are stored, and whose acknowledgement RabbitMQ may not have seen.
+
+RabbitMQ delivers such a message again. By then a user may have cancelled it, and it must not come
+back. So each batch is stored together with a record of its messages, in a queue of bide's own. The
+record goes once RabbitMQ has seen the acknowledgement. The record of a process or a connection that
+died before that counts for a day.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import msgspec
+from aio_pika.abc import AbstractIncomingMessage
+
+from bide.model.commands import Cancel, Put, Scan, Where
+from bide.model.identity import RESERVED, new_id
+from bide.model.message import Item, Message
+
+__all__ = ["Unacknowledged", "digest_of"]
+
+RECORDS = f"{RESERVED}/rabbitmq"
+
+KEPT = 24 * 3_600_000
+"""For how many milliseconds the record of a process that died counts."""
+
+
+class Unacknowledged:
+    """What one session of an intake has stored, and RabbitMQ may deliver again.
+
+    Args:
+        queue: of the store, into which the messages go.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._open: list[str] = []
+        self._over: list[str] = []
+
+    def record(self, digests: Iterable[str]) -> Put | None:
+        """Return the command that records messages; `None` for none."""
+        if not (known := [one for one in digests if one]):
+            return None
+        self._open.append(new_id())
+        data = msgspec.json.encode(known)
+        return Put(RECORDS, [Item(self._open[-1], data, delay=KEPT, group=self._queue)])
+
+    def retract(self) -> Cancel | None:
+        """Return the command that removes the last record: its messages were not stored."""
+        return Cancel(RECORDS, [self._open.pop()]) if self._open else None
+
+    def acknowledged(self) -> None:
+        """RabbitMQ has seen the acknowledgements of all that was recorded."""
+        self._over += self._open
+        self._open.clear()
+
+    @property
+    def over(self) -> bool:
+        """Whether there are records to forget."""
+        return bool(self._over)
+
+    def forget(self) -> Cancel | None:
+        """Return the command that removes the records of what is acknowledged."""
+        ids, self._over = self._over, []
+        return Cancel(RECORDS, ids) if ids else None
+
+    def scan(self, cursor: str | None) -> Scan:
+        """Return the command that finds the records of all processes."""
+        return Scan(RECORDS, where=Where(group=self._queue), cursor=cursor)
+
+    def read(self, records: Iterable[Message]) -> set[str]:
+        """Return what is recorded. Those that no longer count are removed by the next `forget`."""
+        found: set[str] = set()
+        for one in records:
+            if one.state == "delayed":
+                found.update(msgspec.json.decode(one.data, type=list[str]))
+            else:
+                self._over.append(one.id)
+        return found
+
+
+def digest_of(message: AbstractIncomingMessage, item: Item) -> str:
+    """Return what a message is known again by; nothing for one without a `message_id`."""
+    if not message.message_id:
+        return ""
+    told = repr((message.message_id, sorted((item.headers or {}).items())))
+    return blake2b(told.encode() + item.data, digest_size=12).hexdigest()

@@ -1,0 +1,158 @@
+"""What the suite asks of queues of several shards."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from bide.engines.port import Capabilities, Engine, Notifier
+from bide.engines.registry import opener
+from bide.model.commands import Cancel, Claim, Command, Where
+from bide.model.message import FORGET
+from bide.model.rank import PROMOTE
+from bide.model.replies import Claimed, Found, Names, Page, Reply
+from bide.testing.conformance import EngineConformance
+from bide.testing.conformance.desk import START, Desk, leases
+from bide.testing.conformance.scripts import EXAMPLES, ScriptCases, searching
+from bide.testing.conformance.vocabulary import scripts
+from tests.effort import effort
+
+
+class Forgetting:
+    """An engine of which every change reaches all shards.
+
+    What is remembered too long is forgotten by the changes of its own shard, so that it can be seen
+    for longer than in a queue of one. Here a change that finds nothing goes to all shards first.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.engine.capabilities
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        asked: list[Command] = []
+        wanted: list[int] = []
+        for command in commands:
+            if not command.only_reads:
+                asked.append(Cancel(command.queue, where=Where(group="nobody")))
+            wanted.append(len(asked))
+            asked.append(command)
+        replies = self.engine.execute(asked, now)
+        return [replies[index] for index in wanted]
+
+    def reader(self) -> Engine | None:
+        return None
+
+    def notifier(self) -> Notifier | None:
+        return None
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class Apart(Forgetting):
+    """An engine whose queues have a prefix, so that many stores share a cluster, which is one."""
+
+    def __init__(self, engine: Engine, prefix: str) -> None:
+        super().__init__(engine)
+        self._prefix = prefix
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        mine = [replace(command, queue=self._prefix + command.queue) for command in commands]
+        return [self._plain(reply) for reply in super().execute(mine, now)]
+
+    def _plain(self, reply: Reply) -> Reply:
+        if isinstance(reply, Names):
+            return Names([name.removeprefix(self._prefix) for name in reply.names])
+        if isinstance(reply, (Claimed, Found, Page)):
+            messages: list[Any] = [
+                message and replace(message, queue=message.queue.removeprefix(self._prefix))
+                for message in reply.messages
+            ]
+            return replace(reply, messages=messages)
+        return reply
+
+
+def conforms(url: str) -> None:
+    """See that a store, whatever it went through, answers a few random scripts as it should."""
+    numbers = itertools.count()
+
+    def make() -> Engine:
+        return Apart(opener(url)(), f"conforms{next(numbers)}/")
+
+    cases = ScriptCases()
+    for test in (
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers,
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other,
+    ):
+        fewer(test, 20)(cases, make_engine=make)
+
+
+def fewer(test: Any, part: int) -> Any:
+    """Return a test of random scripts with fewer of them: there are several times as many calls."""
+    again = given(script=scripts())(test.hypothesis.inner_test)
+    return settings(searching, max_examples=max(1, EXAMPLES // part))(again)
+
+
+class ShardedConformance(EngineConformance):
+    """The whole suite; but what is done up to a number at a time is done so in each shard."""
+
+    SHARDS = 4
+
+    test_any_script_is_answered_as_the_memory_engine_answers = fewer(
+        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 5)
+    )
+    test_a_batch_is_its_commands_one_after_the_other = fewer(
+        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, effort(10, 5)
+    )
+
+    # A shard leases one message in any case, whatever the others lease.
+    test_a_claim_leases_what_it_returns = None  # type: ignore[assignment]
+    test_a_claim_with_a_budget_takes_the_weightiest = None  # type: ignore[assignment]
+    test_what_expires_takes_no_room = None  # type: ignore[assignment]
+
+    def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, desk: Desk) -> None:
+        desk.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)
+        claimed = desk.ask(Claim("q", 40, 1_000, "w1", 8_192), Claimed)
+        assert 1 <= len(claimed.messages) <= 8 + self.SHARDS
+        assert desk.counts().sizes.leased == len(claimed.messages)
+
+    def test_one_claim_weighs_so_many_due_ones_and_no_more(self, bare: Desk) -> None:
+        bare.put(*(f"m{number:04}" for number in range(PROMOTE)), at=START - 9)
+        bare.put("far", at=START - 8, priority=255)
+        assert bare.take(1) == ["far"]
+        assert bare.take(1) == ["m0000"]
+        assert bare.counts().sizes.ready == PROMOTE - 1
+
+    def test_more_lapses_than_one_claim_collects_are_collected_by_the_next(
+        self, bare: Desk
+    ) -> None:
+        ids = [f"m{number:04}" for number in range(PROMOTE + 10)]
+        bare.put(*ids, attempts=1)
+        bare.take(len(ids))
+        bare.wait(1_000)
+        assert bare.claim(5).next is None
+        assert bare.counts().sizes.dead == PROMOTE + 10
+
+    def test_a_crowd_is_forgotten_bit_by_bit(self, bare: Desk) -> None:
+        bare.configure(keep=5)
+        ids = [f"m{number:04}" for number in range(self.SHARDS * (FORGET + 100))]
+        bare.put(*ids)
+        bare.ack(*leases(bare.claim(len(ids))))
+        bare.wait(5)
+        while kept := bare.counts().kept:
+            bare.claim(0)
+            assert bare.counts().kept < kept
+
+    def test_a_put_that_meets_a_crowd_to_be_forgotten(self, bare: Desk) -> None:
+        bare.configure(keep=5)
+        ids = [f"m{number:04}" for number in range(FORGET)]
+        bare.put(*ids)
+        bare.ack(*leases(bare.claim(len(ids))))
+        bare.wait(5)
+        assert all(bare.put(*ids))

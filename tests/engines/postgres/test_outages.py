@@ -1,0 +1,199 @@
+"""A server that goes away, and stores that are none."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import bide
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.errors import (
+    InvalidArgument,
+    NotAStore,
+    OutcomeUnknown,
+    SchemaTooNew,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Outcomes
+from tests.postgres_server import PostgresServer, new_folder
+
+
+@pytest.fixture
+def mine() -> Iterator[PostgresServer]:
+    """Provide a server that a test may kill; it writes to the disk what it confirms."""
+    with new_folder() as folder:
+        server = PostgresServer(folder, fsync="on")
+        yield server
+        server.stop()
+
+
+def open_engine(url: str) -> PostgresEngine:
+    return from_url(urlsplit(url))()
+
+
+def total(engine: PostgresEngine) -> Counts:
+    (reply,) = engine.execute([cmd.Count("q", recount=True)])
+    assert isinstance(reply, Counts)
+    assert (reply.recount, reply.strays) == (reply.sizes, 0)
+    return reply
+
+
+@pytest.mark.process
+def test_what_was_confirmed_survives_a_kill_of_the_server(mine: PostgresServer) -> None:
+    engine = open_engine(mine.url)
+    confirmed = 0
+    killer = threading.Timer(0.5, mine.kill)
+    killer.start()
+    with suppress(OutcomeUnknown, StoreUnavailable):
+        while True:
+            engine.execute([cmd.Put("q", [Item(f"m{confirmed}", b"1")])])
+            confirmed += 1
+    killer.join()
+    with pytest.raises(StoreUnavailable):
+        engine.execute([cmd.Count("q")])
+    mine.start()
+    assert total(engine).sizes.total in (confirmed, confirmed + 1)
+    assert confirmed > 0
+    engine.close()
+
+
+@pytest.mark.process
+def test_an_idle_connection_that_the_server_closed_is_opened_again(mine: PostgresServer) -> None:
+    engine = open_engine(mine.url)
+    engine.execute([cmd.Put("q", [Item("a", b"1")])])
+    mine.stop("fast")
+    mine.start()
+    (reply,) = engine.execute([cmd.Claim("q", 1, 60_000, "w")])  # which may not be repeated
+    assert isinstance(reply, Claimed)
+    assert len(reply.messages) == 1
+    engine.close()
+
+
+@pytest.mark.process
+def test_a_claim_that_waits_is_woken_by_a_put_of_another_process(
+    postgres_url: Callable[[], str],
+) -> None:
+    url = postgres_url()
+    with bide.Queue("q", url) as queue:
+        queue.put("first")
+        got: list[object] = []
+
+        def take() -> None:
+            for _ in range(4):
+                with queue.take(wait=20) as message:
+                    got.append(message.body)
+
+        waiter = threading.Thread(target=take)
+        waiter.start()
+        with bide.Queue("q", url) as other:
+            for number in range(3):
+                other.put(number)
+        waiter.join(30)
+        assert got == ["first", 0, 1, 2]
+
+
+def test_a_put_wakes_only_whoever_would_sleep_too_long(
+    postgres: PostgresServer, postgres_url: Callable[[], str]
+) -> None:
+    url = postgres_url()
+    sleeper, other = open_engine(url), open_engine(url)
+    sleeper.notifier()
+    listener = sleeper.notifier()
+    assert listener is not None
+    sleeper.execute([cmd.Put("q", [Item("soon", b"1", delay=60_000)])])
+    sleeper.execute([cmd.Claim("q", 1, 1_000, "w")])
+    other.execute([cmd.Put("q", [Item("later", b"1", delay=120_000)])])
+    other.execute([cmd.Put("q", [Item("now", b"1")])])
+    ((queue, moment),) = listener.listen()  # the first hint is about the second put
+    (found,) = other.execute([cmd.Find("q", ["now"])])
+    assert (queue, moment) == ("q", found.messages[0].due)  # type: ignore[union-attr]
+    other.close()
+    sleeper.close()
+    assert listener.listen() == []
+
+
+# Stores that are none.
+
+
+def test_a_schema_that_somebody_else_made_is_left_alone(postgres: PostgresServer) -> None:
+    with postgres.client() as client:
+        client.execute("CREATE SCHEMA theirs")
+        client.execute("CREATE TABLE theirs.message (x integer)")
+        with pytest.raises(NotAStore, match="bide did not make it"):
+            open_engine(f"{postgres.url}&schema=theirs")
+        client.execute("DROP SCHEMA theirs CASCADE")
+
+
+def test_a_store_of_a_newer_bide_is_refused(
+    postgres: PostgresServer, postgres_url: Callable[[], str]
+) -> None:
+    url = postgres_url()
+    engine = open_engine(url)
+    with postgres.client() as client:
+        client.execute(f"UPDATE {engine.schema}.store SET version = 99".encode())
+        with pytest.raises(SchemaTooNew, match="upgrade bide"):
+            open_engine(url)
+        client.execute(f"UPDATE {engine.schema}.store SET version = 1".encode())
+    engine.close()
+
+
+def test_many_first_users_make_one_schema(postgres: PostgresServer) -> None:
+    url = f"{postgres.url}&schema=made_by_many"
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            open_engine(url).close()
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_errors_name_the_cause_and_no_password(postgres: PostgresServer, tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="createdb") as caught:
+        open_engine(postgres.url.replace("/postgres?", "/nothing?").replace("bide@", "bide:pw@"))
+    assert "pw" not in str(caught.value)
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        open_engine(f"postgresql://bide:pw@/postgres?host={tmp_path}")
+    with pytest.raises(InvalidArgument, match="postgresql://"):
+        open_engine("postgresql://bide@/x?no_such_option=1")
+    with pytest.raises(InvalidArgument, match="schema"):
+        open_engine(f"{postgres.url}&schema=pg_mine")
+
+
+def test_a_standby_says_that_it_is_read_only(postgres_url: Callable[[], str]) -> None:
+    url = postgres_url()
+    open_engine(url).close()
+    engine = open_engine(f"{url}&options=-cdefault_transaction_read_only%3Don")
+    assert total(engine).sizes.total == 0
+    with pytest.raises(StoreReadOnly, match="standby"):
+        engine.execute([cmd.Put("q", [Item("a", b"1")])])
+    engine.close()
+
+
+def test_what_is_committed_is_answered_though_nobody_can_be_woken(
+    postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with postgres.client() as client:
+        client.execute("DROP SCHEMA IF EXISTS unwakeable CASCADE")
+        engine = open_engine(f"{postgres.url}&schema=unwakeable")
+        client.execute("DROP FUNCTION unwakeable._wake")
+        (reply,) = engine.execute([cmd.Put("q", [Item("a", b"1")])])
+        assert isinstance(reply, Outcomes)
+        assert reply.outcomes[0].done
+        assert "nobody could be woken" in caplog.text
+        assert total(engine).sizes.total == 1
+        engine.close()
+        client.execute("DROP SCHEMA unwakeable CASCADE")

@@ -1,0 +1,120 @@
+"""What the queue and the user's own transactions do to each other."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.errors import StoreBusy
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Found, Outcomes
+from tests.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def engine(postgres_url: Callable[[], str]) -> Iterator[PostgresEngine]:
+    engine = from_url(urlsplit(postgres_url()))()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def user(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[psycopg.Connection[Any]]:
+    """Provide the user's connection, whose `bide` is the store of the engine."""
+    with psycopg.connect(postgres.url) as connection:
+        yield connection
+        connection.rollback()
+
+
+def put(user: psycopg.Connection[Any], engine: PostgresEngine, id: str, **named: str) -> Any:
+    more = "".join(f", {name} => %({name})s" for name in named)
+    query = f"SELECT (s).* FROM {engine.schema}.put('q', '[1]', id => %(id)s{more}) AS s"
+    return user.execute(query.encode(), {"id": id, **named}).fetchone()
+
+
+def counts(engine: PostgresEngine) -> Counts:
+    (reply,) = engine.execute([cmd.Count("q", recount=True)])
+    assert isinstance(reply, Counts)
+    assert (reply.recount, reply.strays) == (reply.sizes, 0)
+    return reply
+
+
+def claimed(engine: PostgresEngine) -> list[str]:
+    (reply,) = engine.execute([cmd.Claim("q", 10, 60_000, "w")])
+    assert isinstance(reply, Claimed)
+    return [message.id for message in reply.messages]
+
+
+def test_a_put_is_there_with_the_commit_and_not_before(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Put("q", [])])
+    assert put(user, engine, "a")[1:3] == (True, "ready")
+    assert claimed(engine) == []
+    user.commit()
+    assert claimed(engine) == ["a"]
+    assert counts(engine).flow.put == 1
+
+
+def test_a_rollback_leaves_nothing(engine: PostgresEngine, user: psycopg.Connection[Any]) -> None:
+    engine.execute([cmd.Put("q", [Item("a", b"1", delay=60_000)])])
+    before = counts(engine)
+    assert put(user, engine, "b")[1]
+    cancel = f"SELECT (s).done FROM {engine.schema}.cancel('q', 'a') AS s"
+    assert user.execute(cancel.encode()).fetchone() == (True,)
+    user.rollback()
+    assert counts(engine) == before
+    (found,) = engine.execute([cmd.Find("q", ["a", "b"])])
+    assert isinstance(found, Found)
+    assert [message is not None for message in found.messages] == [True, False]
+
+
+def test_a_message_that_somebody_is_changing_is_busy_and_others_are_not(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Put("q", [Item("a", b"1"), Item("b", b"1"), Item("c", b"1")])])
+    user.execute(f"SELECT {engine.schema}.cancel('q', 'a')".encode())
+    with pytest.raises(StoreBusy, match="open transaction"):
+        engine.execute([cmd.Cancel("q", ["a"])])
+    (reply,) = engine.execute([cmd.Cancel("q", ["b"])])
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0].done
+    assert claimed(engine) == ["c"]
+    user.rollback()
+    assert claimed(engine) == ["a"]
+
+
+def test_two_who_put_the_same_id_wait_for_the_first_to_commit(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Put("q", [])])
+    put(user, engine, "a")
+    with pytest.raises(StoreBusy):
+        engine.execute([cmd.Put("q", [Item("a", b"2")])])
+    user.commit()
+    (reply,) = engine.execute([cmd.Put("q", [Item("a", b"2")])])
+    assert isinstance(reply, Outcomes)
+    assert not reply.outcomes[0].done
+
+
+def test_a_queue_into_which_somebody_puts_is_not_deleted(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Put("q", [])])
+    put(user, engine, "a")
+    with pytest.raises(StoreBusy):
+        engine.execute([cmd.Delete("q")])
+    user.commit()
+    assert claimed(engine) == ["a"]
+
+
+def test_numbers_of_many_transactions_add_up(engine: PostgresEngine) -> None:
+    for number in range(600):
+        engine.execute([cmd.Put("q", [Item(f"m{number}", b"1", delay=number * 60_000)])])
+    assert counts(engine).flow.put == 600
+    engine.execute([cmd.Cancel("q", where=cmd.Where(after=0))])
+    assert counts(engine).flow.cancelled == 600

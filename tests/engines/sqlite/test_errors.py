@@ -1,0 +1,279 @@
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite import engine as engine_module
+from bide.model import commands as cmd
+from bide.model.errors import Closed, StoreBusy, StoreError, StoreFull, StoreReadOnly
+from bide.model.message import Item
+from bide.model.replies import Counts
+from bide.testing.conformance.desk import Desk
+
+Connect = Callable[..., sqlite3.Connection]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bide.db"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SqliteEngine]:
+    engine = SqliteEngine(path, timeout=0.01)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def connect_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Connect], None]:
+    """Let the engine open its files in another way."""
+
+    def use(other: Connect) -> None:
+        monkeypatch.setattr(sqlite3, "connect", other)
+
+    return use
+
+
+def test_locked_beyond_the_time_out_says_by_what_and_how_long(
+    engine: SqliteEngine, path: Path
+) -> None:
+    desk = Desk(engine)
+    desk.put("a")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for id in ("b", "a"):
+        with pytest.raises(StoreBusy, match=r"kept .*bide\.db locked for 0\.01 s; nothing was"):
+            engine.execute([cmd.Put("q", [Item(id, b"1")])])
+    with pytest.raises(StoreBusy, match=r"fuser .*timeout=0\.02s"):
+        engine.execute([cmd.Claim("q", 1, 1, "w")])
+    other.execute("ROLLBACK")
+    other.close()
+    assert desk.take() == ["a"]
+
+
+def test_a_reader_does_not_wait_for_a_writer(engine: SqliteEngine, path: Path) -> None:
+    Desk(engine).put("a")
+    reader = engine.reader()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert Desk(reader, watched=False).scan() == ["a"]
+    other.close()
+    reader.close()
+
+
+def test_a_reader_sees_what_was_written_since(engine: SqliteEngine) -> None:
+    reader = engine.reader()
+    looking = Desk(reader, watched=False)
+    assert looking.scan() == []
+    Desk(engine).put("a")
+    assert looking.scan() == ["a"]
+    reader.close()
+
+
+def test_a_reader_writes_nothing(engine: SqliteEngine) -> None:
+    Desk(engine).put("a")
+    reader = engine.reader()
+    with pytest.raises(StoreReadOnly):
+        reader.execute([cmd.Cancel("q", ["a"])])
+    reader.close()
+    assert Desk(engine).state("a") == "ready"
+
+
+def test_a_file_that_cannot_be_written_can_be_read(
+    engine: SqliteEngine, path: Path, connect_as: Callable[[Connect], None]
+) -> None:
+    Desk(engine).put("a")
+    plain = sqlite3.connect
+
+    def read_only(file: Path, **options: Any) -> sqlite3.Connection:
+        opened: sqlite3.Connection = plain(f"file:{file}?mode=ro", uri=True, **options)
+        return opened
+
+    connect_as(read_only)
+    refused = pytest.raises(StoreReadOnly, match="cannot be written to: check the permissions")
+    with refused, closing(SqliteEngine(path)) as engine:
+        engine.execute([cmd.Put("q", [Item("b", b"1")])])
+
+
+def test_a_full_disk_undoes_the_batch_and_harms_nothing(
+    path: Path, connect_as: Callable[[Connect], None]
+) -> None:
+    plain = sqlite3.connect
+
+    def small(file: Path, **options: Any) -> sqlite3.Connection:
+        opened: sqlite3.Connection = plain(file, **options)
+        opened.execute("PRAGMA max_page_count = 60")
+        return opened
+
+    connect_as(small)
+    engine = SqliteEngine(path)
+    desk = Desk(engine)
+    stored = [f"a{number}" for number in range(10)]
+    desk.put(*stored)
+    body = b'"' + b"x" * 9_000 + b'"'
+    with pytest.raises(StoreFull, match="is full; what was asked was not done"):
+        engine.execute([
+            cmd.Cancel("q", stored),
+            cmd.Put("q", [Item(f"b{number}", body) for number in range(50)]),
+        ])  # fmt: skip
+    confirmed = fill(engine, body, desk.now)  # the short way for one message meets it too
+    assert 0 < len(confirmed) < 50
+    assert sorted(desk.scan()) == sorted(stored + confirmed)
+    desk.counts()
+    desk.cancel(*confirmed)
+    assert sorted(desk.take()) == stored
+    engine.close()
+
+
+def fill(engine: SqliteEngine, body: bytes, now: int) -> list[str]:
+    """Put up to 50 messages one at a time until the store is full; return which were stored."""
+    confirmed: list[str] = []
+    for number in range(50):
+        try:
+            engine.execute([cmd.Put("q", [Item(f"c{number}", body)])], now)
+        except StoreFull:
+            break
+        confirmed.append(f"c{number}")
+    return confirmed
+
+
+FILL = """
+import resource, signal, sys
+from bide.engines.sqlite import SqliteEngine
+from bide.model.commands import Put
+from bide.model.errors import StoreError
+from bide.model.message import Item
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+engine = SqliteEngine(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+number = 0
+try:
+    while True:
+        engine.execute([Put("q", [Item(f"m{number}", b"1" * 5_000)])], 0)
+        number += 1
+except StoreError as error:
+    print(number, type(error).__name__, error)
+"""
+
+
+@pytest.mark.process
+def test_a_file_that_may_not_grow_is_an_error_that_names_the_disk(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(path)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    number, kind, _ = done.stdout.split(maxsplit=2)
+    assert kind in ("StoreFull", "StoreError")
+    assert "disk" in done.stdout
+    engine = SqliteEngine(path)
+    (counts,) = engine.execute([cmd.Count("q", recount=True)], 0)
+    assert isinstance(counts, Counts)
+    assert counts.sizes.total == int(number) > 0
+    assert (counts.recount, counts.strays) == (counts.sizes, 0)
+    engine.close()
+
+
+# Another file of the same name.
+
+
+@pytest.fixture
+def vigilant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at every command whether the file is still the same."""
+    monkeypatch.setattr(engine_module, "CHECK_EVERY", -1.0)
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_deleted_is_made_anew(
+    engine: SqliteEngine, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(engine, watched=False)
+    desk.put("a")
+    for file in path.parent.glob("bide.db*"):
+        file.unlink()
+    assert caplog.messages == []
+    assert desk.find("a") == [None]
+    desk.put("b")
+    assert caplog.messages == [
+        f"{path} was deleted, moved away or replaced while it was in use; from now on the file of "
+        "that name is the store, a new and empty one"
+    ]
+    other = SqliteEngine(path)
+    assert Desk(other).scan() == ["b"]
+    other.close()
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_put_back_from_a_backup_is_the_one_used(
+    engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backup = SqliteEngine(tmp_path / "backup.db")
+    Desk(backup).put("old")
+    backup.close()
+    desk = Desk(engine, watched=False)
+    desk.put("a")
+    for file in path.parent.glob("bide.db-*"):
+        file.unlink()
+    (tmp_path / "backup.db").replace(path)
+    assert desk.scan() == ["old"]
+    assert desk.put("b", "c")
+    assert desk.put("d")
+    assert sorted(desk.scan()) == ["b", "c", "d", "old"]
+    (told,) = caplog.messages
+    assert told.startswith(f"{path} was deleted, moved away or replaced while it was in use")
+    assert told.endswith(" is the store")
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_away_and_came_back_is_nothing_to_tell_of(
+    engine: SqliteEngine, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(engine, watched=False)
+    desk.put("a")
+    elsewhere = tmp_path.rename(tmp_path.with_name("elsewhere"))
+    with pytest.raises(StoreError, match="there is no directory"):
+        engine.execute([cmd.Count("q")])
+    elsewhere.rename(tmp_path)
+    assert desk.scan() == ["a"]
+    assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_replaced_by_something_else_is_refused(
+    engine: SqliteEngine, path: Path
+) -> None:
+    Desk(engine).put("a")
+    for file in path.parent.glob("bide.db*"):
+        file.unlink()
+    path.write_text("no database at all, but a letter to the editor")
+    with pytest.raises(StoreError, match="not a SQLite database"):
+        engine.execute([cmd.Count("q")])
+
+
+@pytest.mark.usefixtures("vigilant")
+def test_a_file_that_was_refused_is_no_hindrance_once_it_is_gone(
+    engine: SqliteEngine, path: Path
+) -> None:
+    Desk(engine).put("a")
+    for file in path.parent.glob("bide.db*"):
+        file.unlink()
+    path.write_text("no database at all, but a letter to the editor")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="not a SQLite database"):
+            engine.execute([cmd.Count("q")])
+    path.unlink()
+    desk = Desk(engine, watched=False)
+    assert desk.put("b")
+    assert desk.scan() == ["b"]
+
+
+def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:
+    engine.close()
+    with pytest.raises(Closed, match="this engine was closed"):
+        engine.execute([cmd.Count("q")])

@@ -1,0 +1,209 @@
+"""A claim whose caller has gone gives its messages back at once."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from bide.lane import Lane
+from bide.lane.request import AsyncRequest
+from bide.model.errors import StoreBusy
+from bide.model.replies import Reply
+from bide.testing.clock import FakeClock
+from bide.testing.faults import FlakyEngine
+from tests.lane.commands import PATIENCE, claim, claims, eventually, ids, put, sizes, waiting
+
+WAITS = [None, 0.0, 60.0]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_cancelled_before_it_was_executed(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None], wait: float | None
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            first = asyncio.create_task(lane.acall(put("b", queue="other")))
+            await asyncio.to_thread(engine.wait_until_held)
+            task = asyncio.create_task(lane.acall(claim(), wait=wait))
+            await asyncio.sleep(0)
+            assert len(lane._inbox) == 1
+            task.cancel()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(back)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_cancelled_while_it_is_executed(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None], wait: float | None
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            task = asyncio.create_task(lane.acall(claim(), wait=wait))
+            await asyncio.to_thread(engine.wait_until_held)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await asyncio.to_thread(back)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_cancelled_between_its_execution_and_its_settling(
+    lane: Lane, back: Callable[[], None], wait: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        real = lane._deliver
+
+        def cancel_first(requests: list[AsyncRequest]) -> None:
+            task.cancel()
+            real(requests)
+
+        monkeypatch.setattr(lane, "_deliver", cancel_first)
+        task = asyncio.create_task(lane.acall(claim(), wait=wait))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(back)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_cancelled_in_the_very_moment_in_which_it_is_settled(
+    lane: Lane, back: Callable[[], None], wait: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        real = lane._deliver
+
+        def cancel_after(requests: list[AsyncRequest]) -> None:
+            real(requests)
+            assert requests[0].future.done()
+            task.cancel()
+
+        monkeypatch.setattr(lane, "_deliver", cancel_after)
+        task = asyncio.create_task(lane.acall(claim(), wait=wait))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(back)
+
+    asyncio.run(main())
+
+
+def test_an_error_for_somebody_who_was_cancelled_goes_unheard(
+    lane: Lane, engine: FlakyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        real = lane._deliver
+
+        def cancel_after(requests: list[AsyncRequest]) -> None:
+            real(requests)
+            task.cancel()
+
+        monkeypatch.setattr(lane, "_deliver", cancel_after)
+        engine.fail(StoreBusy("locked"))
+        task = asyncio.create_task(lane.acall(claim()))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_a_timeout_around_a_claim_leaves_nothing_held(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None]
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await lane.acall(claim(), wait=60)
+        await asyncio.to_thread(back)
+
+    asyncio.run(main())
+
+
+def test_a_parked_claim_that_is_cancelled_asks_no_more(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(lane.acall(claim(), wait=60))
+        await asyncio.to_thread(waiting, lane)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert len(lane._waiting) == 0
+    before = claims(engine)
+    lane.call(put("a"))
+    clock.advance(5)
+    lane.call(put("b"))
+    assert claims(engine) == before
+    assert sizes(engine, clock.now()) == (0, 2, 0)
+
+
+def test_of_two_who_wait_the_second_gets_what_the_cancelled_first_left(
+    lane: Lane, engine: FlakyEngine
+) -> None:
+    async def main() -> Reply:
+        first = asyncio.create_task(lane.acall(claim(), wait=60))
+        await asyncio.to_thread(waiting, lane, 1)
+        second = asyncio.create_task(lane.acall(claim(), wait=60))
+        await asyncio.to_thread(waiting, lane, 2)
+        first.cancel()
+        await asyncio.to_thread(lane.call, put("a"))
+        return await asyncio.wait_for(second, PATIENCE)
+
+    assert ids(asyncio.run(main())) == ["a"]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_whose_event_loop_was_closed_meanwhile(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None], wait: float | None
+) -> None:
+    loop = asyncio.new_event_loop()
+    with engine.held():
+        task = loop.create_task(lane.acall(claim(), wait=wait))
+        loop.run_until_complete(asyncio.sleep(0))
+        engine.wait_until_held()
+        loop.close()
+    back()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_whose_event_loop_is_closed_just_before_it_would_be_woken(
+    lane: Lane, engine: FlakyEngine, back: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AsyncRequest, "gone", False)
+    test_whose_event_loop_was_closed_meanwhile(lane, engine, back, None)
+
+
+def test_whose_event_loop_was_closed_while_it_waited(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(lane.acall(claim(), wait=60))
+    loop.run_until_complete(asyncio.sleep(0))
+    waiting(lane)
+    loop.close()
+    lane.call(put("a"))
+    eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0) and not lane._waiting)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_put_whose_caller_was_cancelled_is_carried_out_all_the_same(
+    lane: Lane, engine: FlakyEngine, clock: FakeClock
+) -> None:
+    async def main() -> None:
+        with engine.held():
+            task = asyncio.create_task(lane.acall(put("a")))
+            await asyncio.to_thread(engine.wait_until_held)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    eventually(lambda: sizes(engine, clock.now()) == (0, 1, 0))

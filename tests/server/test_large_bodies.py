@@ -1,0 +1,110 @@
+"""Large bodies: what they may take of the memory, and what they leave of the event loop."""
+
+import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from bide.server import large_bodies
+from bide.server.large_bodies import LARGE, LargeBodies
+from bide.server.problem import Problem
+from tests.server.client import Q
+from tests.server.conftest import Serve
+from tests.server.raw import request
+
+KIB = 1024
+
+
+def test_large_ones_take_turns_and_others_go_on_between() -> None:
+    async def story() -> None:
+        bodies, said = LargeBodies(1), []
+
+        async def large(number: int) -> None:
+            await bodies.turn(LARGE + 1)
+            said.append(f"large {number}")
+
+        async def small() -> None:
+            await bodies.turn(LARGE)
+            said.append("small")
+
+        tasks = [asyncio.create_task(large(number)) for number in range(3)]
+        while len(said) < 3 or not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            await small()
+        order = [one for one in said if one != "small"]
+        assert order == ["large 0", "large 1", "large 2"]
+        assert not any("large" in one and "large" in next for one, next in zip(said, said[1:]))  # noqa: B905, RUF007
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_is_not_waited_for_any_more_goes_to_the_next() -> None:
+    async def story() -> None:
+        bodies = LargeBodies(1)
+        await bodies.turn(LARGE + 1)
+        given_up, next = (asyncio.create_task(bodies.turn(LARGE + 1)) for _ in range(2))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait_for(next, 10)
+
+    asyncio.run(story())
+
+
+def test_what_is_counted_is_given_back() -> None:
+    bodies = LargeBodies(40 << 20)  # four of the largest: more than the 128 MiB of others
+    bodies.grow(0, LARGE)
+    assert bodies.buffered == 0
+    bodies.grow(LARGE, LARGE + (160 << 20))
+    with pytest.raises(Problem, match="take 160 MiB already"):
+        bodies.grow(0, LARGE + 1)
+    bodies.grow(LARGE + (160 << 20), 0)
+    assert bodies.buffered == 0
+
+
+def test_many_unfinished_large_bodies(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_bodies, "BUFFERED", 0)
+    client = serve(max_request=256 * KIB)
+    head = request(
+        "POST", f"{Q}/put", content_length=str(256 * KIB), content_type="application/json"
+    )
+    bodies = client.app.service.large_bodies
+    with ExitStack() as stack:
+        for number in range(6):  # the sixth reaches 4 times 256 KiB, of which 64 do not count
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", client.port), 20))
+            raw.sendall(head + b" " * (255 * KIB))
+            if number < 5:
+                while bodies.buffered < (number + 1) * 191 * KIB:
+                    pass
+        assert raw.recv(100).startswith(b"HTTP/1.1 503")
+        assert client.post(f"{Q}/messages", {"body": "small"}).status == 201
+        assert client.post(f"{Q}/messages", {"body": "x" * 200_000}).status == 503
+    while bodies.buffered:
+        pass
+    assert client.post(f"{Q}/messages", {"body": "x" * 200_000}).status == 201
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_text_that_is_much_longer_than_its_body(serve: Serve, many: bool) -> None:
+    client = serve(max_body=1_000)
+    for text, status in (
+        ('"' + "\\u0041" * 998 + '"', 201),
+        ("[1," + " " * 5_995 + "1]", 201),
+        ("[1," + " " * 5_996 + "1]", 400),
+    ):
+        data = f'{{"body": {text}}}'
+        if many:
+            data = f'{{"messages": [{data}]}}'
+        path = f"{Q}/put" if many else f"{Q}/messages"
+        reply = client.send("POST", path, data=data.encode())
+        assert reply.status == (200 if many and status == 201 else status)
+        if status == 400:
+            assert "body takes 6,001 bytes, the limit is 1,000" in reply.problem["detail"]
+
+
+def test_large_bodies_arrive_whole(serve: Serve) -> None:
+    client = serve()
+    body = {"numbers": [*range(50_000)], "text": "ü" * 50_000}
+    messages = [{"id": f"m{number}", "body": body} for number in range(4)]
+    assert client.post(f"{Q}/put", {"messages": messages}).status == 200
+    assert client.get(f"{Q}/messages/m3").json["body"] == body
