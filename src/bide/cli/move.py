@@ -12,7 +12,7 @@ from bide.cli.errors import NOT_DONE, usage_error
 from bide.cli.output import DONE, NOTHING, WARNING, Output, plural
 from bide.cli.progress import Bar
 from bide.cli.store import Store
-from bide.cli.termination import raise_on_termination
+from bide.cli.termination import DeferredInterrupt, raise_on_termination
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_PAGE
@@ -121,25 +121,28 @@ def _move(there: Store, here: Store, name: str, batch: int, *, dry_run: bool) ->
 
 
 def _follow(there: Store, here: Store, queues: tuple[str, ...], batch: int) -> list[Moved]:
-    """Move until Ctrl-C or SIGTERM, which is not an error here."""
+    """Move until Ctrl-C or SIGTERM, which is not an error here and ends no batch half-way."""
     movers: dict[str, Mover] = {}
     pause = SOON
-    with (
-        Bar("moving new messages") as bar,
-        raise_on_termination(KeyboardInterrupt),
-        suppress(KeyboardInterrupt),
-    ):
+    interrupt = DeferredInterrupt()
+    with Bar("moving new messages") as bar, suppress(KeyboardInterrupt), interrupt.listening():
+
+        def progress(count: int) -> None:
+            bar.advance(count)
+            interrupt.check()
+
         while True:
             worked = False
             for name in _names(there, queues):
                 if name not in movers:
                     movers[name] = Mover(
-                        there.queue(name), here.queue(name), batch=batch, progress=bar.advance
+                        there.queue(name), here.queue(name), batch=batch, progress=progress
                     )
                 if movers[name].has_work():
                     moved = movers[name].moved
                     before = moved.moved + moved.dead
-                    movers[name].run()
+                    with interrupt.deferred():
+                        movers[name].run()
                     worked = worked or moved.moved + moved.dead > before
             pause = SOON if worked else min(LATER, pause * 2)
             time.sleep(pause)

@@ -64,7 +64,8 @@ class Mover:
         source: the queue to move.
         target: where to.
         batch: how many messages are in transit at a time.
-        progress: is told how many messages have been looked at since it was told last.
+        progress: is told after each batch how many messages were looked at; what it raises ends
+            the move between two batches.
         lease: for how many seconds the ledger is held at a time.
     """
 
@@ -177,14 +178,17 @@ class Mover:
         self.moved.fresh()
         for page in islice(steps.pages("next", self._batch), pages):
             self.moved.moved += self._surely(steps, steps.carry, page)
+            self._progress(len(page))
         for page in islice(steps.pages("leased", self._batch), pages):
             # Nobody else may be left to notice that a lease is over.
             now = self._source._clock.now()
             lapsed = [m for m in page if m.until is not None and m.until <= now]
             if lapsed:
                 self.moved.moved += self._surely(steps, steps.carry, lapsed)
+                self._progress(len(lapsed))
         for page in islice(steps.pages("dead", self._batch), pages):
             self.moved.dead += self._surely(steps, steps.carry_letters, page)
+            self._progress(len(page))
 
     def _passes(self, steps: Steps) -> None:
         """Go through the queue until there is no more, or no less, than the time before.
@@ -226,7 +230,6 @@ class Mover:
             except OutcomeUnknown:
                 if attempt == TRIES:
                     raise
-        self._progress(len(page))
         return count
 
     def _settings(self) -> None:
