@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants fmt clean
+.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants dist fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,11 @@ vulnerabilities: $(VENV)/.dev ## Look for known vulnerabilities of what bide nee
 
 mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
 	$(BIN)/python tools/mutants
+
+dist: | $(BIN)/python ## Build wheel and sdist, and try them on every supported Python (4 min)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
+	$(BIN)/python tools/dist
 
 fmt: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .

@@ -1,5 +1,6 @@
 """The `bide` command line: its commands, their errors and exit codes."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ class Entry(NamedTuple):
     name: str
     file: str
     summary: str
+    posix: bool = False
+    """Whether it needs signals and locks that Windows does not have."""
 
 
 SECTIONS: dict[str, tuple[Entry, ...]] = {
@@ -45,7 +48,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("move", "move", "Move queues to another store, live."),
     ),
     "Work": (
-        Entry("worker", "worker", "Run the handlers of an app."),
+        Entry("worker", "worker", "Run the handlers of an app.", posix=True),
         Entry("sources", "sources", "List sources, their progress and their errors."),
         Entry("schedules", "schedules", "List schedules and their next ticks."),
         Entry("claim", "claim", "Take due messages, or run a command for each."),
@@ -58,13 +61,13 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("revive", "dead", "Return dead letters to the queue."),
     ),
     "Service": (
-        Entry("serve", "serve", "Offer the queue over HTTP."),
+        Entry("serve", "serve", "Offer the queue over HTTP.", posix=True),
         Entry("token", "token", "Create, list, rotate or revoke the tokens of the server."),
-        Entry("push", "push", "Send due messages to the URLs of subscriptions."),
-        Entry("rabbitmq", "push", "Delay messages for exchanges of RabbitMQ."),
+        Entry("push", "push", "Send due messages to the URLs of subscriptions.", posix=True),
+        Entry("rabbitmq", "push", "Delay messages for exchanges of RabbitMQ.", posix=True),
         Entry("subscription", "subscription", "Configure which queues are pushed to which URLs."),
     ),
-    "Try it": (Entry("demo", "demo", "Watch orders time out on time, with a proof."),),
+    "Try it": (Entry("demo", "demo", "Watch orders time out on time, with a proof.", posix=True),),
 }
 
 _ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
@@ -102,6 +105,11 @@ class Program(click.Group):
         """Import a command."""
         if (entry := _ENTRIES.get(cmd_name)) is None:
             return None
+        if entry.posix and os.name != "posix":
+            raise errors.CommandError(
+                f"bide {cmd_name} needs Linux or macOS; on Windows run it in WSL",
+                errors.WRONG_USAGE,
+            )
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         command: click.Command = getattr(import_module(f"bide.cli.{entry.file}"), name)
         return command

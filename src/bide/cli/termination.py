@@ -6,8 +6,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""The signals that end a command besides Ctrl-C: a request to stop, and a closed terminal."""
+TERMINATION_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""The signals that end a command besides Ctrl-C: a request to stop, and a closed terminal.
+
+Windows has no SIGHUP.
+"""
 
 _Handler = Callable[[int, FrameType | None], None]
 

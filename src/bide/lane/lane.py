@@ -392,8 +392,9 @@ def _each_lane(do: Callable[[Lane], None]) -> Callable[[], None]:
     return each
 
 
-os.register_at_fork(
-    before=_each_lane(lambda lane: lane._executor.hold()),
-    after_in_parent=_each_lane(lambda lane: lane._executor.let_go()),
-    after_in_child=_each_lane(Lane._begin_anew),
-)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(
+        before=_each_lane(lambda lane: lane._executor.hold()),
+        after_in_parent=_each_lane(lambda lane: lane._executor.let_go()),
+        after_in_child=_each_lane(Lane._begin_anew),
+    )

@@ -44,4 +44,5 @@ def _fresh_lock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_fresh_lock)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_fresh_lock)

@@ -198,4 +198,5 @@ def _draw() -> None:
 
 
 _draw()
-os.register_at_fork(after_in_child=_draw)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_draw)

@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-import resource
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -122,10 +121,8 @@ def _create(path: Path, mode: int) -> None:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY & mode)
     except FileExistsError:
         return
-    try:
-        os.fchmod(descriptor, mode)
-    finally:
-        os.close(descriptor)
+    os.close(descriptor)
+    os.chmod(file, mode)  # noqa: PTH101
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float, read_only: bool) -> None:
@@ -264,6 +261,10 @@ def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:
 
 def _may_not_grow(path: Path) -> bool:
     """Whether the file, or the log beside it, is as large as this process may make a file."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return False
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit == resource.RLIM_INFINITY:
         return False

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -324,10 +325,10 @@ def _free_room(path: Path, reserve: float = 1.0) -> int | None:
         reserve: which part of the room for deleting is to be left.
     """
     try:
-        disk = os.statvfs(path)
+        disk = shutil.disk_usage(path)
         log = os.stat(f"{path}-wal").st_size  # noqa: PTH116
     except OSError:  # gone, or out of reach: the command tells which
         return None
-    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     # The log may hold new pages alone: the file grows by so much at a checkpoint.
-    return free - log - int(reserve * min(RESERVE, size // 4)) if size else None
+    room = disk.free - log - int(reserve * min(RESERVE, disk.total // 4))
+    return room if disk.total else None

@@ -1,0 +1,76 @@
+"""What works where POSIX is not: the library, with its embedded stores, and most commands."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WINDOWS = """
+import asyncio, os, signal, socket, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name in {"fcntl", "grp", "pwd", "resource", "termios", "uvloop"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+for module, names in (
+    (signal, "SIGHUP SIGKILL SIGUSR1 SIGUSR2 SIGALRM SIGCHLD SIGPIPE pthread_sigmask"),
+    (os, "chown fchmod fork geteuid getuid killpg mkfifo register_at_fork setsid O_DIRECTORY"),
+    (socket, "AF_UNIX SO_REUSEPORT"),
+):
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+"""
+"""Hides what Python lacks on Windows, as far as a program on another system can."""
+
+LIBRARY = """
+import bide
+import bide.testing, bide.timing
+
+@bide.App().handler("orders")
+def handle(message): ...
+
+for url in ("memory://", "sqlite:///test.db"):
+    orders = bide.Queue("orders", url)
+    orders.put("first")
+    orders.put("second", delay=0.01)
+    for expected in ("first", "second"):
+        with orders.take(wait=30) as delivery:
+            assert delivery.body == expected
+    assert orders.audit()
+    orders.close()
+"""
+
+COMMANDS = """
+from bide.cli import main
+main()
+"""
+
+
+def on_windows(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", WINDOWS + program, *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_library_needs_no_posix(tmp_path: Path) -> None:
+    result = on_windows(tmp_path, LIBRARY)
+    assert result.returncode == 0, result.stderr
+
+
+def test_commands_that_only_use_the_store_need_no_posix(tmp_path: Path) -> None:
+    put = on_windows(tmp_path, COMMANDS, "put", "orders", "1", "--id", "a")
+    assert put.returncode == 0, put.stderr
+    assert on_windows(tmp_path, COMMANDS, "get", "orders", "a").stdout.startswith("a\tready\t")
+
+
+@pytest.mark.parametrize("name", ["worker", "serve", "push", "rabbitmq", "demo"])
+def test_commands_that_need_posix_say_so(name: str, tmp_path: Path) -> None:
+    pretend = "import os, pathlib\nfrom bide.cli import main\nos.name = 'nt'\nmain()"
+    result = on_windows(tmp_path, pretend, name)
+    assert result.returncode == 2
+    assert f"bide {name} needs Linux or macOS" in result.stderr
