@@ -18,10 +18,10 @@ from click.testing import Result
 from rich.console import Console
 
 import bide
-from bide.cli.top.polling import View, Workers
-from bide.cli.top.screen import Rates, picture, rates
+from bide.cli.top.polling import View
+from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
-from bide.observing.sample import REMEMBER, Lateness, Sample, Worker
+from bide.observing.sample import REMEMBER, Lateness, Rates, RecentWorkers, Sample, Worker, rates
 from tests.cli.conftest import BOUND, environment
 
 Bide = Callable[..., Result]
@@ -44,7 +44,7 @@ def test_rates_that_nobody_can_know_are_not_told() -> None:
 
 
 def test_a_worker_is_remembered_for_a_minute_after_it_held_something() -> None:
-    workers = Workers()
+    workers = RecentWorkers()
     held = {"web1:7": Worker("web1:7", {"orders": 2}, until=5, seen=1.0)}
     assert [one.holds for one in workers.see(Sample(1.0, {}, held))] == [2]
     (idle,) = workers.see(Sample(2.0, {}, {}))
@@ -57,13 +57,13 @@ def test_those_that_hold_most_come_first() -> None:
     held = {
         "a": Worker("a", {"q": 1}), "b": Worker("b", {"q": 2, "r": 3}), "c": Worker("c", {"q": 2}),
     }  # fmt: skip
-    assert [one.holder for one in Workers().see(Sample(0.0, {}, held))] == ["b", "c", "a"]
+    assert [one.holder for one in RecentWorkers().see(Sample(0.0, {}, held))] == ["b", "c", "a"]
 
 
 def drawn(
     found: Sample, before: Sample | None = None, lines: int | None = None, width: int = 100
 ) -> str:
-    view = View(found, before, Workers().see(found), 100_000)
+    view = View(found, before, RecentWorkers().see(found), 100_000)
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(picture(view, "sqlite:///shop.db", lines, width))
     return console.export_text()

@@ -10,20 +10,13 @@ from bide.cli.output import STYLES, Output, Part, first_line, warn
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, Cell, Column
 from bide.cli.times import now_ms, relative
-from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument, StoreUnavailable
-from bide.model.message import Message
-from bide.model.replies import Page
+from bide.observing.sample import run_steps
 
 if TYPE_CHECKING:
     from bide.worker.app.app import App
-    from bide.worker.periodic.recurrence import Recurrence
-    from bide.worker.periodic.schedule import TickBody
 
 EXAMPLE = "bide schedules shop:app"
-
-LOOK = 500
-"""How many ticks of a schedule are read: the next one, and those that are retried."""
 
 COLUMNS = (
     Column("schedule", least=ID), Column("when", falls=2), Column("next"),
@@ -77,6 +70,7 @@ def _line(one: dict[str, Any]) -> list[object]:
 def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
     """Return the facts about the schedules of an app."""
     from bide.worker.app.loading import load
+    from bide.worker.periodic.progress import rule_in_words, schedule_facts, upcoming
 
     app: App = load(target)
     given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
@@ -89,74 +83,28 @@ def _of_app(store: Store, target: str, count: int) -> list[dict[str, Any]]:
         for schedule in app.schedules.values():
             rule = schedule.recurrence
             stored = _stored(place, schedule.queue, count) if schedule.queue in known else None
-            facts = stored or _facts(schedule.queue, rule, [], [], 0)
-            if (when := _when(rule)) != (facts["when"], facts["timezone"]):
+            facts = stored or schedule_facts(schedule.queue, rule, [], [], 0)
+            if (when := rule_in_words(rule)) != (facts["when"], facts["timezone"]):
                 # The next worker with this schedule puts another tick.
                 facts["was"] = f"{facts['when']} {facts['timezone']}"
                 facts["when"], facts["timezone"] = when
                 facts["ticks"] = []
             facts["missed"] = schedule.missed
             if not facts["ticks"]:
-                facts["ticks"] = _upcoming(rule, rule.after(now_ms()), count)
+                facts["ticks"] = upcoming(rule, rule.after(now_ms()), count)
             found.append(facts)
     return found
 
 
 def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
     """Return the facts about a schedule in the store; `None` if the queue belongs to none."""
-    from bide.worker.periodic.recurrence import parse
-    from bide.worker.periodic.schedule_ticks import read
+    from bide.worker.periodic.progress import schedule_progress
 
-    links: dict[str, tuple[Message, TickBody]] = {}
-    for state in ("leased", "next", "leased"):
-        for message in store.ask(Page, Scan(queue, state, limit=LOOK)).messages:
-            if (tick := read(message)) is not None:
-                links[message.id] = message, tick
-    if not links:
-        return None
-    ticks = sorted(links.values(), key=lambda pair: pair[1].due)
-    head, tick = ticks[-1]
     try:
-        rule = parse(tick.spec)
+        return run_steps(schedule_progress(queue, count), store.lane.call)
     except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
         warn(f"{queue}: {error}")
         return None
-    moments = _upcoming(rule, tick.due, count)
-    dead = store.queue(queue).counts().sizes.dead
-    facts = _facts(queue, rule, [message for message, _ in ticks], moments, dead)
-    return facts | {"state": head.state}
-
-
-def _facts(
-    queue: str, rule: "Recurrence", links: list[Message], ticks: list[int], dead: int
-) -> dict[str, Any]:
-    when, zone = _when(rule)
-    facts: dict[str, Any] = {
-        "queue": queue, "when": when, "timezone": zone, "ticks": ticks,
-        "running": sum(link.state == "leased" for link in links),
-        "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
-        "dead": dead,
-    }  # fmt: skip
-    if errors := [link.error for link in links if link.error is not None]:
-        facts["error"] = errors[-1]
-    return facts
-
-
-def _when(rule: "Recurrence") -> tuple[str, str]:
-    """Return a schedule for people, and its zone."""
-    from bide.model.moments import format_duration
-    from bide.worker.periodic.recurrence import Every
-
-    if isinstance(rule, Every):
-        return f"every {format_duration(rule.period)}", rule.zone.key
-    return rule.spec.removeprefix("cron ").removesuffix(f" {rule.zone.key}"), rule.zone.key
-
-
-def _upcoming(rule: "Recurrence", first: int, count: int) -> list[int]:
-    moments = [first]
-    while len(moments) < count:
-        moments.append(rule.after(moments[-1]))
-    return moments
 
 
 def _moments(one: dict[str, Any]) -> list[Any]:

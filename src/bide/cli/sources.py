@@ -3,15 +3,12 @@
 from typing import Any
 
 import click
-import msgspec
 
 from bide.cli.output import STYLES, Output, first_line
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
-from bide.model.commands import Scan
-from bide.model.message import Message
-from bide.model.replies import Page
+from bide.observing.sample import run_steps
 
 COLUMNS = (
     Column("source", least=ID), Column("state"), Column("next"),
@@ -37,7 +34,11 @@ def sources(store: Store, out: Output) -> None:
       bide sources
       bide sources --json | jq 'select(.error)'
     """  # fmt: skip
-    found = [facts for home in store.names(own=True) if (facts := _facts(store, home)) is not None]
+    from bide.worker.periodic.progress import source_progress
+
+    homes = store.names(own=True)
+    looks = (run_steps(source_progress(home), store.lane.call) for home in homes)
+    found = [facts for facts in looks if facts is not None]
     out.items(
         found, COLUMNS, facts=lambda one: one, line=_line, cells=_cells,
         empty=lambda: f"no worker with a source has run on {store.shown}",
@@ -51,37 +52,6 @@ def _line(one: dict[str, Any]) -> tuple[object, ...]:
         iso(last.get("before")), last.get("found", ""), last.get("put", ""), one["put"],
         one["attempt"], first_line(one.get("error")),
     )  # fmt: skip
-
-
-def _facts(store: Store, home: str) -> dict[str, Any] | None:
-    """Return the facts about a source; `None` if the queue belongs to no source."""
-    from bide.worker.periodic.source import read_window, source_of
-
-    if (named := source_of(home)) is None:
-        return None
-    window = _window(store, home)
-    if window is None:
-        return None
-    body = read_window(window)
-    facts: dict[str, Any] = {
-        "queue": named[0], "name": named[1], "state": window.state, "next": window.due,
-        "every": body.every, "window": body.window, "put": body.put, "attempt": window.attempt,
-    }  # fmt: skip
-    if body.last is not None:
-        facts["last"] = msgspec.structs.asdict(body.last)
-    if window.holder is not None:
-        facts["holder"] = window.holder
-    if window.error is not None:
-        facts["error"] = window.error
-    return facts
-
-
-def _window(store: Store, home: str) -> Message | None:
-    """Return the window that is being read, else the next one, else the dead one."""
-    for state in ("leased", "next", "leased", "dead"):
-        if found := store.ask(Page, Scan(home, state, limit=1)).messages:
-            return found[0]
-    return None
 
 
 def _cells(one: dict[str, Any]) -> list[Cell]:

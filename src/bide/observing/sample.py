@@ -1,7 +1,7 @@
 """Samples of a store: counts of its queues, its workers, and how late deliveries are."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -11,7 +11,10 @@ from bide.model.replies import Counts, Page, Reply
 from bide.observing.heartbeat import read, total_lateness
 from bide.observing.tally import Histogram
 
-__all__ = ["Lateness", "Sample", "Worker", "run_steps", "take_sample"]
+__all__ = [
+    "Lateness", "Looking", "Rates", "RecentWorkers", "Sample", "Worker", "rates", "run_steps",
+    "take_sample",
+]  # fmt: skip
 
 R = TypeVar("R")
 
@@ -72,6 +75,51 @@ class Sample(msgspec.Struct, frozen=True):
     """By queue, if workers reported any."""
     partly: bool = False
     """Whether some queue has more held messages than were read."""
+
+
+class RecentWorkers:
+    """Remembers workers for a minute.
+
+    `bide worker` says that it is there even without messages; a program that claims by hand is only
+    seen while it holds some.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Worker] = {}
+
+    def see(self, sample: Sample) -> list[Worker]:
+        """Return the workers that were seen lately, those that hold most first."""
+        for name, worker in self._known.items():
+            if name not in sample.workers:
+                worker.held, worker.until = {}, None
+        self._known |= sample.workers
+        self._known = {
+            name: worker
+            for name, worker in self._known.items()
+            if sample.moment - worker.seen <= REMEMBER
+        }
+        return sorted(self._known.values(), key=lambda worker: (-worker.holds, worker.holder))
+
+
+class Rates(NamedTuple):
+    """What happened in a queue between two samples, per second."""
+
+    put: float
+    done: float
+    failed: float
+    """Attempts that failed: retried, lapsed, or dead at once."""
+
+
+def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
+    """Return what happened in a queue between two samples; `None` if that is unknown."""
+    if before is None or queue not in before.queues or after.moment <= before.moment:
+        return None
+    seconds = after.moment - before.moment
+    old, new = before.queues[queue].flow, after.queues[queue].flow
+    if new.put < old.put:  # the store was deleted and made again
+        return None
+    failed = (new.retried + new.died + new.lapsed) - (old.retried + old.died + old.lapsed)
+    return Rates((new.put - old.put) / seconds, (new.acked - old.acked) / seconds, failed / seconds)
 
 
 Looking = Generator[Command, Any, R]

@@ -12,7 +12,14 @@ from bide.cli.times import now_ms
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts
-from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, run_steps, take_sample
+from bide.observing.sample import (
+    Lateness,
+    RecentWorkers,
+    Sample,
+    Worker,
+    run_steps,
+    take_sample,
+)  # fmt: skip
 
 AGAIN = 1.0
 """Seconds until a server that is down is tried again."""
@@ -33,30 +40,6 @@ class View(NamedTuple):
     """The store's clock, in Unix milliseconds."""
 
 
-class Workers:
-    """Remembers workers for a minute.
-
-    `bide worker` says that it is there even without messages; a program that claims by hand is only
-    seen while it holds some.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, Worker] = {}
-
-    def see(self, sample: Sample) -> list[Worker]:
-        """Return the workers that were seen lately, those that hold most first."""
-        for name, worker in self._known.items():
-            if name not in sample.workers:
-                worker.held, worker.until = {}, None
-        self._known |= sample.workers
-        self._known = {
-            name: worker
-            for name, worker in self._known.items()
-            if sample.moment - worker.seen <= REMEMBER
-        }
-        return sorted(self._known.values(), key=lambda worker: (-worker.holds, worker.holder))
-
-
 class Poller(ABC):
     """Keeps the last sample and the one before."""
 
@@ -69,7 +52,7 @@ class Poller(ABC):
         self.interval = interval
         self.view = View(Sample(0.0, {}), None, [], now_ms())
         self.trouble: BideError | None = None
-        self._workers = Workers()
+        self._workers = RecentWorkers()
 
     def take_sample(self) -> None:
         """Take a sample.

@@ -1,14 +1,14 @@
 """What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bide.cli.counts import FLOW, SIZES, facts_of, size_cells
 from bide.cli.output import STYLES, Output
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import rounded
 from bide.cli.top.polling import View
-from bide.observing.sample import Lateness, Sample
+from bide.observing.sample import Lateness, Rates, Sample, rates
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,27 +29,6 @@ WORKERS = (
     Column("first lease ends", falls=1, right=True), Column("of", least=TEXT),
 )  # fmt: skip
 ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
-
-
-class Rates(NamedTuple):
-    """What happened in a queue between two samples, per second."""
-
-    put: float
-    done: float
-    failed: float
-    """Attempts that failed: retried, lapsed, or dead at once."""
-
-
-def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
-    """Return what happened in a queue between two samples; `None` if that is unknown."""
-    if before is None or queue not in before.queues or after.moment <= before.moment:
-        return None
-    seconds = after.moment - before.moment
-    old, new = before.queues[queue].flow, after.queues[queue].flow
-    if new.put < old.put:  # the store was deleted and made again
-        return None
-    failed = (new.retried + new.died + new.lapsed) - (old.retried + old.died + old.lapsed)
-    return Rates((new.put - old.put) / seconds, (new.acked - old.acked) / seconds, failed / seconds)
 
 
 def as_facts(view: View) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""The progress of schedules and sources, read from their queues in the store."""
+
+from typing import Any
+
+import msgspec
+
+from bide.model.commands import Count, Scan
+from bide.model.message import Message
+from bide.model.moments import format_duration
+from bide.model.replies import Counts, Page
+from bide.observing.sample import Looking
+from bide.worker.periodic.recurrence import Every, Recurrence, parse
+from bide.worker.periodic.schedule import TickBody
+from bide.worker.periodic.schedule_ticks import read
+from bide.worker.periodic.source import read_window, source_of
+
+__all__ = ["rule_in_words", "schedule_facts", "schedule_progress", "source_progress", "upcoming"]
+
+LOOK = 500
+"""How many ticks of a schedule are read: the next one, and those that are retried."""
+
+
+def schedule_progress(queue: str, count: int) -> Looking[dict[str, Any] | None]:
+    """Read the facts about a schedule; `None` if the queue belongs to none.
+
+    Args:
+        queue: the queue of its ticks.
+        count: how many of its next ticks to name.
+
+    Raises:
+        InvalidArgument: cronsim or the time zone is not here, or a newer bide put the tick.
+    """
+    links: dict[str, tuple[Message, TickBody]] = {}
+    for state in ("leased", "next", "leased"):
+        page: Page = yield Scan(queue, state, limit=LOOK)
+        for message in page.messages:
+            if (tick := read(message)) is not None:
+                links[message.id] = message, tick
+    if not links:
+        return None
+    ticks = sorted(links.values(), key=lambda pair: pair[1].due)
+    head, tick = ticks[-1]
+    rule = parse(tick.spec)
+    counts: Counts = yield Count(queue)
+    moments = upcoming(rule, tick.due, count)
+    facts = schedule_facts(queue, rule, [one for one, _ in ticks], moments, counts.sizes.dead)
+    return facts | {"state": head.state}
+
+
+def schedule_facts(
+    queue: str, rule: Recurrence, links: list[Message], ticks: list[int], dead: int
+) -> dict[str, Any]:
+    """Return the facts about a schedule: times are Unix milliseconds."""
+    when, zone = rule_in_words(rule)
+    facts: dict[str, Any] = {
+        "queue": queue, "when": when, "timezone": zone, "ticks": ticks,
+        "running": sum(link.state == "leased" for link in links),
+        "retrying": sum(link.state != "leased" and link.attempt > 0 for link in links),
+        "dead": dead,
+    }  # fmt: skip
+    if errors := [link.error for link in links if link.error is not None]:
+        facts["error"] = errors[-1]
+    return facts
+
+
+def rule_in_words(rule: Recurrence) -> tuple[str, str]:
+    """Return a schedule for people, and its zone."""
+    if isinstance(rule, Every):
+        return f"every {format_duration(rule.period)}", rule.zone.key
+    return rule.spec.removeprefix("cron ").removesuffix(f" {rule.zone.key}"), rule.zone.key
+
+
+def upcoming(rule: Recurrence, first: int, count: int) -> list[int]:
+    """Return the next ticks of a schedule from a first one on."""
+    moments = [first]
+    while len(moments) < count:
+        moments.append(rule.after(moments[-1]))
+    return moments
+
+
+def source_progress(home: str) -> Looking[dict[str, Any] | None]:
+    """Read the facts about a source: its next window, or the one that is being read.
+
+    Returns `None` if the queue belongs to no source, or no worker with it has run.
+    """
+    if (named := source_of(home)) is None:
+        return None
+    window: Message | None = None
+    for state in ("leased", "next", "leased", "dead"):
+        page: Page = yield Scan(home, state, limit=1)
+        if page.messages:
+            (window,) = page.messages
+            break
+    if window is None:
+        return None
+    body = read_window(window)
+    facts: dict[str, Any] = {
+        "queue": named[0], "name": named[1], "state": window.state, "next": window.due,
+        "every": body.every, "window": body.window, "put": body.put, "attempt": window.attempt,
+    }  # fmt: skip
+    if body.last is not None:
+        facts["last"] = msgspec.structs.asdict(body.last)
+    if window.holder is not None:
+        facts["holder"] = window.holder
+    if window.error is not None:
+        facts["error"] = window.error
+    return facts
