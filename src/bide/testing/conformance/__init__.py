@@ -13,7 +13,7 @@ except ImportError as error:
 
 _PARTS = (
     "batches budgets changing claiming content desk keeping looking moving play putting releasing "
-    "scripts settling suite watch"
+    "scripts settling states suite watch"
 )
 
 # So that a failing assertion tells what it compared, as in tests of one's own.

@@ -3,8 +3,6 @@
 
 from typing import Any
 
-import pytest
-
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Claimed, Found, Page
@@ -24,35 +22,32 @@ def stock(desk: Desk, **fields: Any) -> None:
 class BudgetCases:
     """What `max_bytes` promises."""
 
-    @pytest.mark.parametrize(("budget", "count"), [(0, 1), (KIB, 1), (4 * KIB, 3), (1 << 20, 10)])
-    def test_a_find_answers_the_first_ids_only(self, desk: Desk, budget: int, count: int) -> None:
+    def test_a_find_answers_the_first_ids_only(self, desk: Desk) -> None:
         stock(desk)
-        found = desk.ask(cmd.Find("q", ["none", *IDS], budget), Found)
-        assert [m and m.id for m in found.messages] == [None, *IDS[:count]]
+        for budget, count in ((0, 1), (KIB, 1), (4 * KIB, 3), (1 << 20, 10)):
+            found = desk.ask(cmd.Find("q", ["none", *IDS], budget), Found)
+            assert [m and m.id for m in found.messages] == [None, *IDS[:count]]
 
-    @pytest.mark.parametrize("budget", [0, 2 * KIB, 4 * KIB])
-    @pytest.mark.parametrize("state", [None, "ready", "delayed", "next", "leased", "dead"])
-    def test_pages_end_before_the_budget_and_go_on_behind_it(
-        self, desk: Desk, state: Any, budget: int
-    ) -> None:
-        stock(desk, delay=HOUR if state == "delayed" else 0)
-        if state in ("leased", "dead"):
-            held = leases(desk.claim())
+    def test_pages_end_before_the_budget_and_go_on_behind_it(self, desk: Desk) -> None:
+        states: list[Any] = [None, "next", "ready", "delayed", "leased", "dead"]
+        for state in states:
+            one = desk.apart(str(state))
+            stock(one, delay=HOUR if state == "delayed" else 0)
+            held = leases(one.claim()) if state in ("leased", "dead") else []
             if state == "dead":
-                desk.bury(*held)
-        found: list[str] = []
-        cursor = None
-        while True:
-            scan = cmd.Scan("q", state, cursor=cursor, max_bytes=budget)
-            page = desk.ask(scan, Page)
-            size = sum(len(message.data) for message in page.messages)
-            assert len(page.messages) == 1 or size <= budget
-            found += [message.id for message in page.messages]
-            if page.cursor is None:
-                break
-            assert page.messages
-            cursor = page.cursor
-        assert (found if state else sorted(found)) == IDS  # without a state there is no order
+                one.bury(*held)
+            for budget in (0, 2 * KIB, 4 * KIB):
+                found: list[str] = []
+                page = one.page(state, max_bytes=budget)
+                while True:
+                    size = sum(len(message.data) for message in page.messages)
+                    assert len(page.messages) == 1 or size <= budget
+                    found += [message.id for message in page.messages]
+                    if page.cursor is None:
+                        break
+                    page = one.page(state, page.cursor, max_bytes=budget)
+                    assert page.messages or page.cursor is None
+                assert (found if state else sorted(found)) == IDS  # without a state: no order
 
     def test_a_page_over_ready_and_delayed_has_one_budget(self, desk: Desk) -> None:
         desk.put("a", "b", data=b"x" * KIB, json=False)
@@ -62,14 +57,15 @@ class BudgetCases:
         rest = desk.ask(cmd.Scan("q", "next", cursor=page.cursor), Page)
         assert [message.id for message in rest.messages] == ["c", "d"]
 
-    @pytest.mark.parametrize(("budget", "count"), [(0, 1), (4 * KIB, 3), (1 << 20, 10)])
-    def test_a_claim_leases_what_it_returns(self, desk: Desk, budget: int, count: int) -> None:
-        stock(desk)
-        claimed = desk.ask(cmd.Claim("q", 10, 1_000, "w1", budget), Claimed)
-        assert [message.id for message in claimed.messages] == IDS[:count]
-        counts = desk.counts()
-        assert (counts.sizes.leased, counts.sizes.ready) == (count, 10 - count)
-        assert desk.take() == IDS[count:]
+    def test_a_claim_leases_what_it_returns(self, desk: Desk) -> None:
+        for budget, count in ((0, 1), (4 * KIB, 3), (1 << 20, 10)):
+            one = desk.apart(f"{budget}")
+            stock(one)
+            claimed = one.ask(cmd.Claim(one.queue, 10, 1_000, "w1", budget), Claimed)
+            assert [message.id for message in claimed.messages] == IDS[:count]
+            sizes = one.counts().sizes
+            assert (sizes.leased, sizes.ready) == (count, 10 - count)
+            assert one.take() == IDS[count:]
 
     def test_a_claim_with_a_budget_takes_the_weightiest(self, desk: Desk) -> None:
         stock(desk)

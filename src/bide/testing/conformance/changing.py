@@ -10,15 +10,14 @@ from bide.model.commands import BULK
 from bide.model.message import State
 from bide.model.replies import Affected, Outcome, Outcomes, Settings
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
-from bide.testing.conformance.putting import refused
 
 __all__ = ["ChangeCases"]
 
-NOT_WAITING: tuple[State, ...] = ("leased", "dead", "acked", "expired")
 
+class ChangeCases:
+    """What anybody may do to messages that nobody holds."""
 
-class _ById:
-    """Cancel, reschedule and revive by id."""
+    # By id.
 
     def test_cancel_of_what_waits_is_final(self, desk: Desk) -> None:
         desk.put("a", delay=50)
@@ -35,29 +34,6 @@ class _ById:
         assert desk.cancel("a")[0]
         assert desk.take() == ["b"]
 
-    @pytest.mark.parametrize("state", NOT_WAITING)
-    def test_cancel_of_anything_else_tells_where_it_is(self, desk: Desk, state: State) -> None:
-        desk.bring("a", state)
-        assert desk.cancel("a") == [refused(desk, "a")]
-        assert desk.state("a") == state
-
-    def test_cancel_of_what_never_was(self, desk: Desk) -> None:
-        assert desk.cancel("a") == [Outcome("a", False)]
-        desk.put("b")
-        assert desk.cancel("a", "b") == [Outcome("a", False), Outcome("b", True, due=START)]
-
-    def test_cancel_twice_in_one_command(self, desk: Desk) -> None:
-        desk.put("a")
-        assert [o.done for o in desk.cancel("a", "a")] == [True, False]
-        assert desk.counts().flow.cancelled == 1
-
-    def test_cancel_of_a_lapsed_lease_is_final(self, desk: Desk) -> None:
-        lease = desk.lease("a")
-        desk.wait(1_000)
-        assert desk.cancel("a") == [Outcome("a", True, due=START)]
-        assert desk.ack(lease) == [Outcome("a", False)]
-        assert desk.counts().flow.lapsed == 1
-
     def test_cancel_only_while_due_is_still_this(self, desk: Desk) -> None:
         desk.put("a", delay=50)
         assert desk.cancel("a", if_due=START) == [Outcome("a", False, "delayed", START + 50)]
@@ -67,7 +43,7 @@ class _ById:
         desk.put("a", at=START + 50)
         seen = desk.get("a").version
         desk.put("a", at=START + 50, data=b"2", on_conflict="replace")
-        assert desk.cancel("a", if_version=seen) == [refused(desk, "a")]
+        assert desk.cancel("a", if_version=seen) == [desk.refusal("a")]
         mine = desk.get("a").version
         assert not desk.cancel("a", if_version=mine, if_due=START)[0]
         assert desk.cancel("a", if_version=mine, if_due=START + 50)[0]
@@ -134,11 +110,6 @@ class _ById:
         assert desk.take() == ["a"]
         assert desk.get("a").due == START - 3
 
-    @pytest.mark.parametrize("state", NOT_WAITING)
-    def test_reschedule_of_anything_else_tells_where_it_is(self, desk: Desk, state: State) -> None:
-        desk.bring("a", state)
-        assert desk.reschedule("a", delay=5) == [refused(desk, "a")]
-
     def test_reschedule_only_while_due_is_still_this(self, desk: Desk) -> None:
         desk.put("a", delay=50)
         assert not desk.reschedule("a", delay=9, if_due=START + 49)[0]
@@ -151,10 +122,6 @@ class _ById:
         assert (message.priority, message.expires, message.group) == (7, 20, "g")
         desk.wait(120)
         assert desk.take() == ["a"]
-
-    def test_reschedule_twice_in_one_command(self, desk: Desk) -> None:
-        desk.put("a")
-        assert [o.done for o in desk.reschedule("a", "a", "b", delay=5)] == [True, True, False]
 
     def test_reschedule_wakes_at_the_new_moment(self, desk: Desk) -> None:
         desk.put("a", delay=HOUR)
@@ -176,19 +143,6 @@ class _ById:
         desk.bring("a", "dead")
         reply = desk.ask(cmd.Revive("q", ["a"], 30), Outcomes)
         assert reply == Outcomes([Outcome("a", True, "delayed", START + 30)], wake=START + 30)
-
-    @pytest.mark.parametrize("state", ["delayed", "ready", "leased", "acked", "expired"])
-    def test_revive_of_what_is_not_dead(self, desk: Desk, state: State) -> None:
-        desk.bring("a", state)
-        assert desk.revive("a", "b") == [refused(desk, "a"), Outcome("b", False)]
-
-    def test_no_ids_nothing_done(self, desk: Desk) -> None:
-        desk.put("a")
-        assert desk.cancel() == desk.reschedule(delay=1) == desk.revive() == []
-
-
-class ChangeCases(_ById):
-    """What anybody may do to messages that nobody holds."""
 
     # By rule.
 
@@ -261,11 +215,6 @@ class ChangeCases(_ById):
         assert bare.cancel_where(**where) == Affected(0)
         assert bare.counts().flow.cancelled == 2 * BULK + 1
 
-    def test_a_rule_for_a_queue_that_is_not_there(self, desk: Desk) -> None:
-        assert desk.cancel_where(group="g") == Affected(0)
-        assert desk.cancel_where(group="g", dry_run=True) == Affected(0)
-        assert desk.queues() == []
-
     def test_far_off_moments_are_within_reach(self, desk: Desk) -> None:
         far = 4_500_000_000_000  # 2112
         desk.put("a", at=far)
@@ -326,10 +275,6 @@ class ChangeCases(_ById):
         assert bare.purge(state) == Affected(BULK, more=True)
         assert bare.purge(state) == Affected(1)
         assert bare.counts().flow.purged == BULK + 1
-
-    def test_purge_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
-        assert desk.purge("dead") == Affected(0)
-        assert desk.queues() == []
 
     # Settings.
 

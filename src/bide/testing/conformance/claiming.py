@@ -43,10 +43,6 @@ class ClaimCases:
         desk.put("a")
         assert desk.claim(0) == Claimed([], 0, START, next=0)
 
-    def test_a_queue_that_is_not_there_has_nothing(self, desk: Desk) -> None:
-        assert desk.claim() == Claimed([], 0, START)
-        assert desk.queues() == []
-
     def test_the_token_grows_and_is_never_used_twice(self, desk: Desk) -> None:
         tokens = []
         for id in ("a", "b", "a", "c"):

@@ -9,7 +9,17 @@ import pytest
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.message import Item
-from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Counts,
+    Deleted,
+    Flow,
+    Forecasted,
+    Outcome,
+    Page,
+    Sizes,
+)
 from bide.testing.conformance.desk import START, Desk, leases
 
 __all__ = ["ContentCases"]
@@ -25,24 +35,26 @@ BODIES: list[Any] = [
     {}, [1, [2, [3]]], {"a": {"b": [None]}}, {"": 0}, "1", "1e1", "null",
 ]  # fmt: skip
 
+HEADERS: list[dict[str, str] | None] = [None, {}, {"a": "1", "": "", "ü": "雪'\""}]
+
 BYTES = [b"", b"\0", b"\xff\xfe", b"1", b'{"a": 1}', bytes(range(256)), "ü".encode()]
 
 
 class ContentCases:
     """What content and names promise."""
 
-    @pytest.mark.parametrize("body", BODIES, ids=repr)
-    def test_json_bodies_come_back_as_they_were(self, desk: Desk, body: Any) -> None:
-        data, is_json = bodies.encode(body)
-        desk.put("a", data=data, json=is_json)
-        for message in (desk.get("a"), desk.claim().messages[0]):
-            assert (message.body, message.json, message.data) == (body, True, data)
-
-    @pytest.mark.parametrize("data", BYTES, ids=repr)
-    def test_bytes_come_back_as_they_were(self, desk: Desk, data: bytes) -> None:
-        desk.put("a", data=data, json=False)
-        for message in (desk.get("a"), desk.claim().messages[0]):
-            assert (message.body, message.json) == (data, False)
+    def test_bodies_and_headers_come_back_as_they_were(self, desk: Desk) -> None:
+        contents: list[tuple[bytes, bool, Any, Any]]
+        contents = [(*bodies.encode(body), body, None) for body in BODIES]
+        contents += [(data, False, data, None) for data in BYTES]
+        contents += [(b"1", True, 1, headers) for headers in HEADERS]
+        for data, is_json, body, headers in contents:
+            desk.put("a", data=data, json=is_json, headers=headers)
+            claimed = desk.claim()
+            for message in (desk.get("a"), claimed.messages[0]):
+                assert (message.body, message.json, message.data) == (body, is_json, data)
+                assert message.headers == headers
+            desk.ack(*leases(claimed))
 
     @pytest.mark.parametrize("is_json", [True, False])
     def test_a_large_body_comes_back_whole(self, bare: Desk, is_json: bool) -> None:
@@ -51,24 +63,17 @@ class ContentCases:
         bare.put("a", data=data, json=is_json)
         assert bare.claim().messages[0].data == data
 
-    @pytest.mark.parametrize("headers", [None, {}, {"a": "1", "": "", "ü": "雪'\""}])
-    def test_headers_come_back_as_they_were(
-        self, desk: Desk, headers: dict[str, str] | None
-    ) -> None:
-        desk.put("a", headers=headers)
-        assert desk.get("a").headers == desk.claim().messages[0].headers == headers
-
-    @pytest.mark.parametrize("id", ODD_IDS, ids=ascii)
-    def test_an_odd_id_is_an_id_like_any_other(self, desk: Desk, id: str) -> None:
-        assert desk.put(id, id, delay=1, group=id)[0].id == id
-        assert desk.reschedule(id, "other", delay=0)[0]
-        assert desk.scan() == desk.scan(group=id) == desk.scan("ready") == [id]
-        assert desk.get(id).group == id
-        claimed = desk.claim()
-        assert desk.extend(*leases(claimed))[0]
-        assert desk.bury(*leases(claimed))[0]
-        assert desk.revive(id)[0]
-        assert desk.cancel(id) == [Outcome(id, True, due=START)]
+    def test_an_odd_id_is_an_id_like_any_other(self, desk: Desk) -> None:
+        for id in ODD_IDS:
+            assert desk.put(id, id, delay=1, group=id)[0].id == id
+            assert desk.reschedule(id, "other", delay=0)[0]
+            assert desk.scan() == desk.scan(group=id) == desk.scan("ready") == [id]
+            assert desk.get(id).group == id
+            claimed = desk.claim()
+            assert desk.extend(*leases(claimed))[0]
+            assert desk.bury(*leases(claimed))[0]
+            assert desk.revive(id)[0]
+            assert desk.cancel(id) == [Outcome(id, True, due=START)]
 
     def test_odd_ids_do_not_take_each_other_for_themselves(self, desk: Desk) -> None:
         outcomes = desk.put(*ODD_IDS)
@@ -100,23 +105,36 @@ class ContentCases:
 
     # Queues apart.
 
-    @pytest.mark.parametrize("other", ["q2", "Q", "q/q", "q.", "p"])
-    def test_two_queues_do_not_touch_each_other(self, desk: Desk, other: str) -> None:
-        beside = Desk(desk.engine, other)
-        desk.put("a", group="g", delay=5)
-        beside.put("a", group="g", data=b"2", priority=9)
-        assert (desk.get("a").body, beside.get("a").body) == (1, 2)
-        assert desk.take() == []
-        claimed = beside.claim()
-        assert [message.queue for message in claimed.messages] == [other]
-        assert not desk.ack(*leases(claimed))[0]
-        assert desk.cancel_where(group="g").count == 1
-        assert beside.ack(*leases(claimed))[0]
-        assert desk.counts().flow == Flow(put=1, cancelled=1)
-        assert beside.counts().flow == Flow(put=1, acked=1)
+    def test_a_queue_that_is_not_there_is_empty_and_is_not_made(self, desk: Desk) -> None:
+        assert desk.find("a", "b") == [None, None]
+        assert desk.page() == desk.page("ready") == Page([], None)
+        assert desk.ask(cmd.Count("q"), Counts) == Counts(Sizes(), Flow())
+        assert desk.counts() == Counts(Sizes(), Flow(), recount=Sizes(), strays=0)
+        assert desk.forecast(10, 2) == Forecasted(START, 0, [0, 0], 0)
+        assert desk.claim() == Claimed([], 0, START)
+        for dry_run in (False, True):
+            assert desk.cancel_where(group="g", dry_run=dry_run) == Affected(0)
+        assert desk.purge("dead") == Affected(0)
+        assert desk.delete() == Deleted(False)
+        assert desk.queues() == []
+
+    def test_two_queues_do_not_touch_each_other(self, desk: Desk) -> None:
+        for name, other in (("a", "a2"), ("b", "B"), ("c", "c/c"), ("d", "d."), ("e", "f")):
+            one, beside = desk.apart(name), desk.apart(other)
+            one.put("a", group="g", delay=5)
+            beside.put("a", group="g", data=b"2", priority=9)
+            assert (one.get("a").body, beside.get("a").body) == (1, 2)
+            assert one.take() == []
+            claimed = beside.claim()
+            assert [message.queue for message in claimed.messages] == [other]
+            assert not one.ack(*leases(claimed))[0]
+            assert one.cancel_where(group="g").count == 1
+            assert beside.ack(*leases(claimed))[0]
+            assert one.counts().flow == Flow(put=1, cancelled=1)
+            assert beside.counts().flow == Flow(put=1, acked=1)
 
     def test_the_token_of_the_same_id_in_another_queue_is_refused(self, desk: Desk) -> None:
-        beside = Desk(desk.engine, "q2")
+        beside = desk.apart("q2")
         beside.lease("x")
         beside.lease("y")
         mine, theirs = desk.lease("a"), beside.lease("a")
@@ -126,7 +144,7 @@ class ContentCases:
         assert desk.ack(mine)[0]
 
     def test_settings_hold_for_one_queue(self, desk: Desk) -> None:
-        beside = Desk(desk.engine, "q2")
+        beside = desk.apart("q2")
         desk.configure(paused=True, keep=99)
         beside.put("a")
         assert beside.take() == ["a"]

@@ -56,6 +56,10 @@ class Desk:
         """Let time pass."""
         self.now += ms
 
+    def apart(self, queue: str) -> "Desk":
+        """Return a caller of another queue of the same store."""
+        return Desk(self.engine, queue, watched=self._watch is not None)
+
     def seen(self) -> set[Transition]:
         """Return the transitions that came to pass at this desk."""
         return set(self._watch.seen) if self._watch is not None else set()
@@ -198,6 +202,12 @@ class Desk:
         """Return the state of a message, `None` if it is not there."""
         (message,) = self.find(id)
         return message.state if message is not None else None
+
+    def refusal(self, id: str) -> Outcome:
+        """Return the outcome of a command that may not change a message as it is now."""
+        message = self.get(id)
+        until = message.until if message.until is not None else message.ended
+        return Outcome(id, False, message.state, message.due, until, message.holder)
 
     def page(self, state: Any = None, cursor: str | None = None, **fields: Any) -> Page:
         """Look at one page."""

@@ -4,14 +4,11 @@
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import KEPT_FAILURES, Failure, Item, State
+from bide.model.message import KEPT_FAILURES, Failure, Item
 from bide.model.replies import Outcome, Outcomes
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
-from bide.testing.conformance.putting import refused
 
 __all__ = ["MoveCases"]
-
-NOT_DEAD: tuple[State, ...] = ("delayed", "ready", "leased", "acked", "expired")
 
 
 class MoveCases:
@@ -41,24 +38,6 @@ class MoveCases:
         assert [o.done for o in desk.set_aside("a", "b")] == [True, True]
         assert desk.counts().sizes.dead == 2
 
-    @pytest.mark.parametrize("state", ["leased", "dead", "acked", "expired"])
-    def test_bury_by_id_leaves_everything_else_alone(self, desk: Desk, state: State) -> None:
-        desk.bring("a", state)
-        before = desk.get("a")
-        assert desk.set_aside("a", "b") == [refused(desk, "a"), Outcome("b", False)]
-        assert desk.get("a") == before
-
-    def test_bury_by_id_after_a_lapse(self, desk: Desk) -> None:
-        lease = desk.lease("a")
-        desk.wait(1_000)
-        assert desk.set_aside("a")[0]
-        assert desk.ack(lease) == [Outcome("a", False, "dead", START, START + 1_000)]
-        assert desk.get("a").attempt == 1
-
-    def test_bury_by_id_twice_in_one_command(self, desk: Desk) -> None:
-        desk.put("a")
-        assert [o.done for o in desk.set_aside("a", "a")] == [True, False]
-
     def test_bury_by_lease_and_by_id_in_one_command(self, desk: Desk) -> None:
         lease = desk.lease("a")
         desk.put("b")
@@ -77,10 +56,6 @@ class MoveCases:
         desk.configure(paused=True)
         assert desk.set_aside("a")[0]
 
-    def test_bury_by_id_where_there_is_no_queue(self, desk: Desk) -> None:
-        assert desk.set_aside("a") == [Outcome("a", False)]
-        assert desk.queues() == []
-
     def test_purge_by_id_deletes_dead_letters(self, desk: Desk) -> None:
         desk.bring("a", "dead")
         desk.bring("b", "dead")
@@ -90,27 +65,6 @@ class MoveCases:
         assert desk.scan() == ["b"]
         counts = desk.counts()
         assert (counts.flow.purged, counts.sizes.dead) == (1, 1)
-
-    @pytest.mark.parametrize("state", NOT_DEAD)
-    def test_purge_by_id_leaves_everything_else_alone(self, desk: Desk, state: State) -> None:
-        desk.bring("a", state)
-        before = desk.get("a")
-        assert desk.purge_by_id("a") == [refused(desk, "a")]
-        assert desk.get("a") == before
-
-    def test_purge_by_id_twice_in_one_command(self, desk: Desk) -> None:
-        desk.bring("a", "dead")
-        assert [o.done for o in desk.purge_by_id("a", "a")] == [True, False]
-        assert desk.counts().flow.purged == 1
-
-    def test_purge_by_no_id_deletes_nothing(self, desk: Desk) -> None:
-        desk.bring("a", "dead")
-        assert desk.purge_by_id() == []
-        assert desk.scan("dead") == ["a"]
-
-    def test_purge_by_id_where_there_is_no_queue(self, desk: Desk) -> None:
-        assert desk.purge_by_id("a") == [Outcome("a", False)]
-        assert desk.queues() == []
 
     def test_a_put_that_revives_replaces_a_dead_letter(self, desk: Desk) -> None:
         desk.bring("a", "dead")
@@ -122,12 +76,6 @@ class MoveCases:
         assert (message.group, message.failures, message.ended) == ("g", (), None)
         assert desk.counts().flow.revived == 1
 
-    def test_a_put_that_revives_stores_nothing_new(self, desk: Desk) -> None:
-        desk.put("b")
-        reply = desk.put_items([Item("a", b"2")], "revive")
-        assert reply == Outcomes([Outcome("a", False)])
-        assert desk.counts().flow.put == 1
-
     def test_a_put_that_revives_does_so_once(self, desk: Desk) -> None:
         desk.bring("a", "dead")
         for _ in range(2):
@@ -135,12 +83,3 @@ class MoveCases:
         desk.ack(*leases(desk.claim()))
         assert [o.done for o in desk.put("a", on_conflict="revive")] == [False]
         assert desk.scan() == []
-
-    @pytest.mark.parametrize("state", NOT_DEAD)
-    def test_a_put_that_revives_leaves_everything_else_alone(
-        self, desk: Desk, state: State
-    ) -> None:
-        desk.bring("a", state)
-        before = desk.get("a")
-        assert desk.put("a", on_conflict="revive") == [refused(desk, "a")]
-        assert desk.get("a") == before

@@ -1,9 +1,9 @@
 # ruff: noqa: D102  (what is promised stands in the name of each case)
 """Release: an operator ends leases, whoever has them."""
 
-from bide.model.message import Failure, State
+from bide.model.message import Failure
 from bide.model.replies import Outcome
-from bide.testing.conformance.desk import HOUR, START, Desk, leases
+from bide.testing.conformance.desk import START, Desk, leases
 
 __all__ = ["ReleaseCases"]
 
@@ -30,23 +30,6 @@ class ReleaseCases:
         assert desk.get("a").failures[-1].reason == "released"
         assert not desk.ack(lease)[0]
         assert (desk.counts().flow.died, desk.counts().flow.retried) == (1, 0)
-
-    def test_what_nobody_holds_is_not_released(self, desk: Desk) -> None:
-        states: tuple[State, ...] = ("dead", "expired", "ready", "delayed")
-        for state in states:
-            desk.bring(state, state)
-        found = desk.release(*states, "none")
-        assert [(o.done, o.state) for o in found] == [*((False, s) for s in states), (False, None)]
-
-    def test_a_lapsed_lease_is_not_released(self, desk: Desk) -> None:
-        desk.lease("a", attempts=2)
-        desk.wait(HOUR)
-        assert desk.release("a") == [Outcome("a", False, "ready", START)]
-        assert desk.get("a").attempt == 1
-
-    def test_a_message_named_twice_is_released_once(self, desk: Desk) -> None:
-        desk.lease("a")
-        assert [bool(outcome) for outcome in desk.release("a", "a")] == [True, False]
 
     def test_several_leases_of_one_claim_are_released_one_by_one(self, desk: Desk) -> None:
         desk.put("a", "b", "c")

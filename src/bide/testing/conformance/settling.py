@@ -1,16 +1,12 @@
 # ruff: noqa: D102  (what is promised stands in the name of each case)
 """Extend, ack, retry, bury: what the holder of a lease may say, and what nobody else may."""
 
-from typing import Any
-
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.commands import Lease
 from bide.model.message import Failure, State
 from bide.model.replies import Outcome, Outcomes
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
-from bide.testing.conformance.putting import refused
 
 __all__ = ["SettleCases"]
 
@@ -18,77 +14,7 @@ every = pytest.mark.parametrize("verb", [cmd.Ack, cmd.Extend, cmd.Retry, cmd.Bur
 EVERY_STATE: tuple[State, ...] = ("delayed", "ready", "dead", "acked", "expired")
 
 
-def settle(desk: Desk, verb: Any, *held: Lease) -> list[Outcome]:
-    """Carry out one of the four commands that settle leases."""
-    fields = {"lease": 1_000} if verb is cmd.Extend else {}
-    return desk.ask(verb(desk.queue, list(held), **fields), Outcomes).outcomes
-
-
-class _EverySettle:
-    """What holds for all four."""
-
-    @every
-    def test_a_message_that_never_was(self, desk: Desk, verb: Any) -> None:
-        assert settle(desk, verb, Lease("a", 1)) == [Outcome("a", False)]
-        desk.put("b")
-        assert settle(desk, verb, Lease("a", 1)) == [Outcome("a", False)]
-
-    @every
-    def test_nothing_named_nothing_done(self, desk: Desk, verb: Any) -> None:
-        desk.put("a")
-        assert settle(desk, verb) == []
-
-    @every
-    @pytest.mark.parametrize("state", EVERY_STATE)
-    def test_without_a_lease_nothing_changes(self, desk: Desk, verb: Any, state: State) -> None:
-        lease = desk.bring("a", state)
-        assert settle(desk, verb, lease) == [refused(desk, "a")]
-        assert desk.state("a") == state
-
-    @every
-    def test_after_the_lapse_nothing_is_settled(self, desk: Desk, verb: Any) -> None:
-        lease = desk.lease("a")
-        desk.wait(1_000)
-        assert settle(desk, verb, lease) == [Outcome("a", False, "ready", START)]
-        assert desk.counts().flow.lapsed == 1
-
-    @every
-    def test_a_lapse_of_the_last_attempt_is_noticed_here_too(self, desk: Desk, verb: Any) -> None:
-        lease = desk.lease("a", attempts=1)
-        desk.wait(1_001)
-        assert settle(desk, verb, lease) == [Outcome("a", False, "dead", START, START + 1_001)]
-
-    @every
-    def test_an_old_token_is_refused_while_another_holds(self, desk: Desk, verb: Any) -> None:
-        old = desk.lease("a")
-        desk.wait(1_000)
-        new = desk.claim(holder="w2")
-        assert settle(desk, verb, old) == [
-            Outcome("a", False, "leased", START, desk.now + 1_000, "w2")
-        ]
-        assert settle(desk, verb, *leases(new))[0]
-
-    @every
-    def test_the_token_of_another_message_is_refused(self, desk: Desk, verb: Any) -> None:
-        first, second = desk.lease("a"), desk.lease("b")
-        assert settle(desk, verb, Lease("a", second.token)) == [refused(desk, "a")]
-        assert settle(desk, verb, first)[0]
-
-    @every
-    def test_good_and_bad_leases_travel_together(self, desk: Desk, verb: Any) -> None:
-        good, bad = desk.lease("a"), desk.lease("b")
-        outcomes = settle(desk, verb, Lease("b", bad.token - 1), good, Lease("c", 1))
-        assert [(o.id, o.done) for o in outcomes] == [("b", False), ("a", True), ("c", False)]
-
-    @every
-    def test_a_good_lease_before_a_bad_one_of_the_same_message(self, desk: Desk, verb: Any) -> None:
-        good = desk.lease("a")
-        outcomes = settle(desk, verb, good, Lease("a", good.token - 1))
-        assert [outcome.done for outcome in outcomes] == [True, False]
-        assert outcomes[1].state == desk.state("a")
-
-
-class SettleCases(_EverySettle):
+class SettleCases:
     """What the four commands of a lease's holder promise."""
 
     # Ack.
@@ -107,11 +33,6 @@ class SettleCases(_EverySettle):
         again = desk.ack(lease)[0]
         assert not again
         assert again.state == ("acked" if keep else None)
-        assert desk.counts().flow.acked == 1
-
-    def test_ack_twice_in_one_command_counts_once(self, desk: Desk) -> None:
-        lease = desk.lease("a")
-        assert desk.ack(lease, lease) == [Outcome("a", True), Outcome("a", False)]
         assert desk.counts().flow.acked == 1
 
     def test_one_tick_before_the_lapse_is_in_time(self, desk: Desk) -> None:

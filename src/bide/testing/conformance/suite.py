@@ -19,6 +19,7 @@ from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.releasing import ReleaseCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.settling import SettleCases
+from bide.testing.conformance.states import StateCases
 
 __all__ = ["EngineConformance"]
 
@@ -33,6 +34,7 @@ class EngineConformance(
     ReleaseCases,
     DeleteCases,
     ChangeCases,
+    StateCases,
     KeepCases,
     SettleCases,
     ClaimCases,
