@@ -135,6 +135,16 @@ def test_an_engine_knows_no_other_engine_and_what_they_share_knows_none() -> Non
     assert wrong == []
 
 
+def test_push_knows_nothing_of_rabbitmq() -> None:
+    """`bide.targets.pusher` knows both."""
+    wrong = [
+        f"{module} imports {name}"
+        for module, name in imports()
+        if module.startswith("bide.targets.http") and name.startswith("bide.targets.rabbitmq")
+    ]
+    assert wrong == []
+
+
 def test_nothing_but_tests_imports_testing() -> None:
     parts = [(part_of(module), part_of(name)) for module, name in imports()]
     assert {module for module, name in parts if name == "bide.testing"} == {"bide.testing"}

@@ -22,8 +22,8 @@ from pamqp.common import FieldTable
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
-from bide.targets.http.pusher import Pusher
-from bide.targets.rabbitmq.address import parse
+from bide.targets.amqp import parse
+from bide.targets.pusher import Pusher
 
 FAR, NEAR, COUNT = 5.0, 1.5, 20
 

@@ -19,7 +19,7 @@ from bide.lane import Lane
 from bide.model.commands import Count, Find
 from bide.model.message import Message
 from bide.model.replies import Counts, Found
-from bide.targets.rabbitmq.address import parse
+from bide.targets.amqp import parse
 from bide.targets.rabbitmq.intake import Intake
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.testing import FlakyEngine

@@ -1,7 +1,7 @@
 import pytest
 
 from bide.model.errors import InvalidArgument
-from bide.targets.rabbitmq.address import parse
+from bide.targets.amqp import parse
 
 
 @pytest.mark.parametrize(

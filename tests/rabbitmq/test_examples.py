@@ -10,8 +10,8 @@ import pytest
 
 from bide.engines.memory import MemoryEngine
 from bide.lane import Lane
-from bide.targets.http.pusher import Pusher
-from bide.targets.rabbitmq.address import parse
+from bide.targets.amqp import parse
+from bide.targets.pusher import Pusher
 from examples.rabbitmq import four_ways, shop
 from tests.rabbitmq.broker import Broker
 from tests.rabbitmq.environment import Stage, until

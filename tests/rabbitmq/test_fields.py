@@ -12,7 +12,7 @@ from pamqp.header import ContentHeader
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.targets.rabbitmq.address import parse
+from bide.targets.amqp import parse
 from bide.targets.rabbitmq.arrivals import GIVEN_ID, due_of, item_of
 from bide.targets.rabbitmq.fields import to_amqp
 

@@ -11,8 +11,8 @@ from bide.consuming.store_client import StoreClient
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
 from bide.model.replies import Claimed
+from bide.targets.amqp import parse
 from bide.targets.rabbitmq import intake as intakes
-from bide.targets.rabbitmq.address import parse
 from bide.targets.rabbitmq.broker import Refused
 from bide.targets.rabbitmq.intake import Intake
 from bide.targets.rabbitmq.redelivery import RECORDS

@@ -14,9 +14,9 @@ from bide.clock import SYSTEM_CLOCK
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.targets.http.pusher import Pusher
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
+from bide.targets.pusher import Pusher
 from tests.rabbitmq.environment import Stage, until
 from tests.rabbitmq.proxy import proxy
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from bide.targets.http.pusher import Pusher
+from bide.targets.pusher import Pusher
 from tests.server.client import Client
 from tests.server.conftest import Serve
 from tests.servers import RedisServer

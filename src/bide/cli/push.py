@@ -44,7 +44,7 @@ def push(
     import asyncio
 
     from bide.observing.logs import configure
-    from bide.targets.http.process import push as run
+    from bide.targets.process import push as run
     from bide.worker.process.child import loop_factory
     from bide.worker.process.descriptors import raise_descriptor_limit
 
@@ -97,8 +97,8 @@ def rabbitmq(
     import asyncio
 
     from bide.observing.logs import configure
-    from bide.targets.http.process import push as run
-    from bide.targets.rabbitmq.address import intakes
+    from bide.targets.amqp import intakes
+    from bide.targets.process import push as run
     from bide.worker.process.child import loop_factory
 
     _refuse_server(url or "", "; start it with bide serve --rabbitmq instead")

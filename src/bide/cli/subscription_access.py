@@ -101,7 +101,7 @@ class _LocalAccess:
 
     def ping(self, which: Identity, networks: Sequence[str]) -> Pinged | None:
         from bide.targets.http.addresses import Gate
-        from bide.targets.http.pusher import Pusher
+        from bide.targets.pusher import Pusher
 
         fix = (
             "this command sends it, whatever a server may do: name the network with "

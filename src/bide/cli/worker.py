@@ -68,7 +68,7 @@ def worker(
 
     from bide.engines.registry import opener
     from bide.observing.logs import configure
-    from bide.targets.rabbitmq.address import intakes
+    from bide.targets.amqp import intakes
     from bide.worker.process.child import Orders
     from bide.worker.process.supervisor import Supervisor, command_of
 

@@ -9,17 +9,17 @@ from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.model.errors import BideError, Closed, StoreError
 from bide.server.settings import Settings
+from bide.targets.amqp import intakes
 from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
 from bide.targets.http.push_stats import PushStats
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.survey import Known, Survey
-from bide.targets.rabbitmq.address import intakes
 
 if TYPE_CHECKING:
-    from bide.targets.http.pusher import Pusher
     from bide.targets.http.subscription_worker import SubscriptionWorker
+    from bide.targets.pusher import Pusher
 
 __all__ = ["Pushing"]
 
@@ -128,7 +128,7 @@ class Pushing:
 
     def _made(self) -> "Pusher":
         # Only now: a server without subscriptions does not load what sends.
-        from bide.targets.http.pusher import Pusher
+        from bide.targets.pusher import Pusher
 
         if self._pusher is None:
             self._pusher = Pusher(

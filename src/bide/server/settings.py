@@ -16,8 +16,8 @@ from bide.model.moments import LATEST, milliseconds
 from bide.server.client_address import ClientAddress
 from bide.server.oidc import OidcSettings
 from bide.server.suggestions import would_fit
-from bide.targets.rabbitmq.address import intakes
-from bide.targets.rabbitmq.address import shown as shown_address
+from bide.targets.amqp import intakes
+from bide.targets.amqp import shown as shown_address
 
 __all__ = ["Quota", "Settings", "read_file"]
 

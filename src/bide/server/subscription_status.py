@@ -7,11 +7,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bide.server.wire import CountsOut
+from bide.targets.amqp import is_amqp
+from bide.targets.amqp import shown as shown_address
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.subscription import Subscription
-from bide.targets.rabbitmq.address import is_amqp
-from bide.targets.rabbitmq.address import shown as shown_address
 
 __all__ = [
     "CircuitOut", "DeliveriesOut", "SecretOut", "Standing", "SubscriptionOut", "Subscriptions",

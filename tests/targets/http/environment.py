@@ -13,10 +13,10 @@ from bide.model import body as bodies
 from bide.model.commands import Command, Count, Find, Put
 from bide.model.message import Item, Message
 from bide.model.replies import Counts, Found
-from bide.targets.http.pusher import Pusher
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker
+from bide.targets.pusher import Pusher
 from bide.testing import FakeClock, FlakyEngine
 from tests.targets.http.receiver import Receiver, receiver
 

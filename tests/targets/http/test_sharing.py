@@ -16,9 +16,9 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane import Lane
 from bide.model.commands import Command, Put
 from bide.model.errors import StoreUnavailable
-from bide.targets.http.pusher import Pusher
 from bide.targets.http.records import Records
 from bide.targets.http.subscription_worker import SubscriptionWorker
+from bide.targets.pusher import Pusher
 from tests.targets.http.environment import LOOPBACK, Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 

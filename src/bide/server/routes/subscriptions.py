@@ -21,10 +21,10 @@ from bide.server.subscription_wire import (
     SubscriptionChange,
     SubscriptionIn,
 )
+from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import Overtaken
 from bide.targets.http.subscription import NAME, Subscription, check_url
-from bide.targets.rabbitmq.address import is_amqp, parse
 
 __all__ = ["SUBSCRIPTIONS"]
 

@@ -11,8 +11,8 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import ATTEMPTS
+from bide.targets.amqp import is_amqp, parse
 from bide.targets.http.signing import Secret
-from bide.targets.rabbitmq.address import is_amqp, parse
 
 __all__ = ["NAME", "Subscription", "check_url", "key_of", "usual_concurrency"]
 

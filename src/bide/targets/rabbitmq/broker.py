@@ -27,7 +27,7 @@ from yarl import URL
 
 from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
-from bide.targets.rabbitmq.address import Address
+from bide.targets.amqp import Address
 
 __all__ = ["LOST", "Broker", "Gate", "Refused", "reason_of", "stray_cancel_is_loss"]
 

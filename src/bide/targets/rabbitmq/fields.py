@@ -16,7 +16,7 @@ from aiormq import spec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.targets.rabbitmq.address import LONGEST, Address
+from bide.targets.amqp import LONGEST, Address
 
 __all__ = ["DELAYS", "KEY", "Publication", "headers_of", "to_amqp"]
 

@@ -19,10 +19,10 @@ from bide.model.errors import BideError, InvalidArgument, StoreError
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.targets.amqp import Address
 from bide.targets.http.subscription import Subscription, usual_concurrency
 from bide.targets.intake_stats import IntakeStats
 from bide.targets.rabbitmq import arrivals, topology
-from bide.targets.rabbitmq.address import Address
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
 from bide.targets.rabbitmq.fields import Publication
 from bide.targets.rabbitmq.publisher import Publisher

@@ -7,7 +7,7 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.exceptions import ChannelClosed, DeliveryError, PublishError
 
 from bide.clock import Clock
-from bide.targets.rabbitmq.address import Address
+from bide.targets.amqp import Address
 from bide.targets.rabbitmq.broker import (
     LOST,
     Broker,

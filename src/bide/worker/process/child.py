@@ -17,7 +17,7 @@ from bide.clock import sleep
 from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
-from bide.targets.rabbitmq.address import intakes
+from bide.targets.amqp import intakes
 from bide.worker.app.app import App
 from bide.worker.app.loading import lives_alone, load
 from bide.worker.process.pipe import Pipe, Report
@@ -154,7 +154,7 @@ async def _delays(app: App, grace: float) -> None:
     addresses = intakes(os.environ.get("BIDE_RABBITMQ", "").split())
     if not addresses:
         return
-    from bide.targets.http.pusher import Pusher
+    from bide.targets.pusher import Pusher
 
     lane = open_lane(app._url, app.clock)
     try:

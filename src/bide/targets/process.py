@@ -15,10 +15,10 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
+from bide.targets.amqp import Address
 from bide.targets.http.metrics import push_metrics
-from bide.targets.http.pusher import Pusher
 from bide.targets.http.survey import Known
-from bide.targets.rabbitmq.address import Address
+from bide.targets.pusher import Pusher
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -16,6 +16,7 @@ from bide.consuming.graceful_stop import FAREWELL, cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
+from bide.targets.amqp import Address, is_amqp
 from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
 from bide.targets.http.client import Busy, HttpClient, Lookup, lookup
@@ -28,7 +29,6 @@ from bide.targets.http.sender import Sender
 from bide.targets.http.subscription import Subscription
 from bide.targets.http.subscription_worker import SubscriptionWorker
 from bide.targets.port import Target
-from bide.targets.rabbitmq.address import Address, is_amqp
 
 if TYPE_CHECKING:
     from bide.targets.rabbitmq.intake import Intake
