@@ -164,7 +164,7 @@ def test_audit_says_when_it_does_not_balance(run: Bide, orders: bide.Queue, tmp_
     orders.put_many(range(5))
     orders.close()
     damaged = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
-    damaged.execute("UPDATE queue SET acked = acked + 1")
+    damaged.execute("UPDATE bide_queue SET acked = acked + 1")
     damaged.close()
     result = run("audit")
     assert result.exit_code == 1

@@ -12,8 +12,6 @@ import bide
 import bide.testing
 import bide.timing
 from bide.engines.port import Capabilities
-from bide.engines.sqlite.connection import APPLICATION_ID
-from bide.engines.sqlite.statements import migrations
 from bide.model import errors
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import STATES
@@ -130,11 +128,6 @@ def test_the_diagram_shows_what_the_table_says() -> None:
         ("revive", "dead", "delayed"),
     }
     assert usual - drawn == left_out
-
-
-def test_a_rescued_file_gets_the_right_marks() -> None:
-    marks = f"application_id = {APPLICATION_ID}; PRAGMA user_version = {len(migrations())}"
-    assert marks in text("operations.md")
 
 
 def test_the_table_of_stores_knows_every_capability() -> None:

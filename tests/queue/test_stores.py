@@ -203,23 +203,24 @@ def test_what_is_no_database_is_left_as_it_is(here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["photo.jpg"]
 
 
-def test_somebody_elses_database_is_left_as_it_is(here: Path) -> None:
-    other = sqlite3.connect(here / "other.db")
-    other.execute("CREATE TABLE message (mine)")
-    other.commit()
-    other.close()
-    before = (here / "other.db").read_bytes()
-    with bide.Queue("orders", f"sqlite:///{here}/other.db") as orders:
-        with pytest.raises(NotAStore, match="not one of bide's; it was left as it is"):
-            orders.put(1)
-    assert (here / "other.db").read_bytes() == before
+def test_a_store_lives_in_the_file_of_an_application(here: Path) -> None:
+    shop = sqlite3.connect(here / "shop.db")
+    shop.executescript("CREATE TABLE message (mine); PRAGMA user_version = 7")
+    with bide.Queue("orders", f"sqlite:///{here}/shop.db") as orders:
+        assert orders.put(1)
+    tables = shop.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert [name for (name,) in tables if not name.startswith("bide_")] == ["message"]
+    marks = shop.execute("PRAGMA user_version"), shop.execute("PRAGMA application_id")
+    assert [mark.fetchone() for mark in marks] == [(7,), (0,)]
+    shop.close()
 
 
 def test_a_store_of_a_newer_bide_is_left_as_it_is(here: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
         orders.put(1)
     other = sqlite3.connect(here / "bide.db")
-    other.execute("PRAGMA user_version = 99")
+    other.execute("UPDATE bide_store SET version = 99")
+    other.commit()
     other.close()
     with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
         with pytest.raises(SchemaTooNew, match=r"schema 99, .*pip install --upgrade bide"):

@@ -7,6 +7,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Counts, Forecasted
+from tests.engines.sqlite.older import older
 
 START = 1_700_000_000_000
 HOUR = 3_600_000
@@ -40,11 +41,7 @@ def fill(path: Path) -> Forecasted:
 def test_a_store_of_the_first_layout_gets_its_hours_counted(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     told = fill(path)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE due_hour")
-        connection.execute("ALTER TABLE message DROP COLUMN planned")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    older(path, 1)
     engine = SqliteEngine(path)
     assert forecast(engine) == told
     assert strays(engine) == 0
@@ -59,7 +56,8 @@ def test_an_audit_finds_hours_that_are_counted_wrongly(tmp_path: Path) -> None:
     fill(path)
     with sqlite3.connect(path) as connection:
         connection.execute(
-            "UPDATE due_hour SET count = count + 2 WHERE hour = (SELECT max(hour) FROM due_hour)"
+            "UPDATE bide_due_hour SET count = count + 2"
+            " WHERE hour = (SELECT max(hour) FROM bide_due_hour)"
         )
     connection.close()
     engine = SqliteEngine(path)
@@ -77,7 +75,7 @@ def test_hours_without_messages_take_no_rows(tmp_path: Path) -> None:
     assert forecast(engine).buckets == [0] * 4
     engine.close()
     connection = sqlite3.connect(path)
-    assert connection.execute("SELECT count(*) FROM due_hour").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM bide_due_hour").fetchone() == (0,)
     connection.close()
 
 

@@ -29,8 +29,8 @@ def desk(path: Path) -> Iterator[Desk]:
 def behind(path: Path) -> int:
     """Return how many messages the counters in the file do not know of."""
     raw = sqlite3.connect(path)
-    (total,) = raw.execute("SELECT count(*) FROM message").fetchone()
-    (counted,) = raw.execute("SELECT sum(put) FROM queue").fetchone()
+    (total,) = raw.execute("SELECT count(*) FROM bide_message").fetchone()
+    (counted,) = raw.execute("SELECT sum(put) FROM bide_queue").fetchone()
     raw.close()
     return int(total - counted)
 

@@ -2,24 +2,27 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from bide.engines.sqlite import SqliteEngine, connection
-from bide.engines.sqlite.connection import APPLICATION_ID, connect
+from bide.engines.sqlite import SqliteEngine, schema
+from bide.engines.sqlite.connection import connect
+from bide.engines.sqlite.schema import APPLICATION_ID
 from bide.engines.sqlite.statements import migrations
 from bide.model.errors import (
     NotAStore,
     SchemaTooNew,
+    StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreReadOnly,
     StoreUnavailable,
 )
 from bide.testing.conformance.desk import Desk
+from tests.engines.sqlite.older import older
 
 
 def pragma(path: Path, text: str) -> object:
@@ -96,35 +99,87 @@ def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path, content: bytes)
     assert path.read_bytes() == content
 
 
-def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_table_of_the_same_name_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     other = sqlite3.connect(path)
-    other.execute("CREATE TABLE message (text)")
-    other.commit()
+    other.execute("CREATE TABLE bide_store (mine)")
     other.close()
     content = path.read_bytes()
-    with pytest.raises(NotAStore, match="is a SQLite database, but not one of bide's"):
+    with pytest.raises(NotAStore, match="a table bide_store that bide did not make"):
         SqliteEngine(path)
     assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("text", ["application_id = 7", "user_version = 3"])
-def test_an_empty_database_that_another_program_has_marked_is_left(
-    tmp_path: Path, text: str
-) -> None:
-    path = tmp_path / "other.db"
-    pragma(path, text)
-    with pytest.raises(NotAStore):
-        SqliteEngine(path)
 
 
 def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "bide.db"
     furnished(path)
-    pragma(path, "user_version = 99")
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE bide_store SET version = 99")
+    raw.commit()
+    raw.close()
+    content = path.read_bytes()
     with pytest.raises(SchemaTooNew, match=r"schema 99, this one knows up to \d.*pip install --up"):
         SqliteEngine(path)
-    assert pragma(path, "user_version") == 99
+    assert path.read_bytes() == content
+
+
+# In the file of an application.
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Provide the database of an application, which has tables called like those of old stores."""
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    connection.executescript(
+        "CREATE TABLE message (mine); CREATE TABLE store (mine); CREATE TABLE queue (mine);"
+        "CREATE INDEX message_id ON message (mine);"
+        "PRAGMA user_version = 3; PRAGMA application_id = 7"
+    )
+    yield connection
+    connection.close()
+
+
+def objects(connection: sqlite3.Connection) -> dict[str, str]:
+    return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+def test_a_store_lives_beside_the_tables_of_an_application(
+    tmp_path: Path, shop: sqlite3.Connection
+) -> None:
+    before = objects(shop)
+    furnished(tmp_path / "shop.db")
+    furnished(tmp_path / "alone.db")
+    with closing(sqlite3.connect(tmp_path / "alone.db")) as alone:
+        ours = objects(alone)
+    assert all(name.startswith("bide_") for name in ours)
+    assert objects(shop) == before | ours
+    assert pragma(tmp_path / "shop.db", "user_version") == 3
+    assert pragma(tmp_path / "shop.db", "application_id") == 7
+
+
+def test_an_application_may_hold_its_file_while_the_store_is_made(
+    tmp_path: Path, shop: sqlite3.Connection
+) -> None:
+    shop.execute("PRAGMA journal_mode = WAL")
+    shop.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy, match=r"kept .* locked"):
+        SqliteEngine(tmp_path / "shop.db", timeout=0.01)
+    shop.execute("ROLLBACK")
+    engine = SqliteEngine(tmp_path / "shop.db", timeout=0.01)
+    assert Desk(engine).put("a")[0]
+    engine.close()
+
+
+def test_a_file_in_which_a_store_was_alone_may_get_tables_of_an_application(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    with closing(sqlite3.connect(path)) as shop:
+        shop.execute("CREATE TABLE store (mine)")
+    engine = SqliteEngine(path)
+    assert len(Desk(engine).scan()) == 300
+    engine.close()
 
 
 def test_a_damaged_file_is_told_with_the_way_to_rescue_it(tmp_path: Path) -> None:
@@ -157,13 +212,40 @@ def test_a_store_of_version_0_is_filled(tmp_path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_store_without_the_prefix_becomes_one_with_it(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    with closing(sqlite3.connect(path)) as raw:
+        today = objects(raw)
+    older(path, version)
+    with closing(SqliteEngine(path)) as engine:
+        assert len(Desk(engine).scan()) == 300
+        assert Desk(engine).put("a")[0]
+    with closing(sqlite3.connect(path)) as raw:
+        migrated = {name: sql.replace('"bide_', "bide_") for name, sql in objects(raw).items()}
+        for name in today:  # renaming a table puts quotes around its name
+            today[name] = today[name].replace('"', "")
+            migrated[name] = migrated[name].replace('"', "")
+        assert migrated == today
+    assert pragma(path, "user_version") == len(migrations())
+
+
+def test_a_reader_migrates_too(tmp_path: Path) -> None:
+    path = tmp_path / "bide.db"
+    furnished(path)
+    older(path, 3)
+    with closing(SqliteEngine(path, read_only=True)) as engine:
+        assert len(Desk(engine).scan()) == 300
+
+
 def test_an_older_store_is_migrated_with_all_that_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "bide.db"
     furnished(path)
     steps = [*migrations(), "CREATE TABLE more (a);\nINSERT INTO more\nVALUES (1);\n"]
-    monkeypatch.setattr(connection, "migrations", lambda: steps)
+    monkeypatch.setattr(schema, "migrations", lambda: steps)
     engine = SqliteEngine(path)
     assert len(Desk(engine).scan()) == 300
     engine.close()
@@ -181,7 +263,7 @@ def test_a_migration_that_fails_changes_nothing(
     furnished(path)
     steps = [*migrations(), "CREATE TABLE more (a);\nCREATE TABLE more (a);\n"]
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "migrations", lambda: steps)
+        patch.setattr(schema, "migrations", lambda: steps)
         with pytest.raises(StoreError, match="more"):
             SqliteEngine(path)
     engine = SqliteEngine(path)

@@ -162,7 +162,7 @@ def test_two_users_of_a_group_share_a_store(shared: Path) -> None:
     groups = {entry.stat().st_gid for entry in path.parent.rglob("*")}
     assert groups == {GROUP}
     with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT count(*) FROM message").fetchone() == (3,)
+        assert connection.execute("SELECT count(*) FROM bide_message").fetchone() == (3,)
     connection.close()
 
 

@@ -14,7 +14,7 @@ from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 @settings(searching, max_examples=40)
 @given(script=scripts())
 def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(script: Script) -> None:
-    own = {"queue", "store"}  # a row a queue, and one in all
+    own = {"bide_queue", "bide_store"}  # a row a queue, and one in all
     with TemporaryDirectory() as folder:
         path = Path(folder, "bide.db")
         engine = SqliteEngine(path)
@@ -27,7 +27,7 @@ def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(scrip
             clear(engine, queue, now)
         engine.close()
         tables = ("message", "pending", "lease", "aside", "due_hour")
-        assert rows(path, own) == dict.fromkeys(tables, 0)
+        assert rows(path, own) == {f"bide_{table}": 0 for table in tables}
 
 
 def rows(path: Path, but: set[str]) -> dict[str, int]:

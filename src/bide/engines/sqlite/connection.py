@@ -1,18 +1,17 @@
-"""Opening a SQLite file as a store of bide's, and saying in plain words what is wrong with it."""
+"""Opening a SQLite file that is a store or holds one, and saying what is wrong with it."""
 
 import errno
 import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from bide.engines.sqlite.statements import migrations
+from bide.engines.sqlite.schema import is_current, migrate
 from bide.model.errors import (
     NotAStore,
-    SchemaTooNew,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -28,7 +27,6 @@ Durability = Literal["full", "normal"]
 OWNER_ONLY = 0o600
 """The permissions of a new file, unless the URL says otherwise: it holds bodies and secrets."""
 
-APPLICATION_ID = 0x62696465  # "bide": how a file tells whose it is
 PAUSE, LONG_PAUSE = 0.000_5, 0.005
 """For how many seconds to pause before looking again whether the store is free; the long one after
 a second, when somebody seems to keep it."""
@@ -52,12 +50,12 @@ def connect(
         durability: "full" confirms a change when the disk has it; "normal" may lose the last
             changes (never the file) in a power cut, not in a crash of a process.
         timeout: seconds to wait for other processes' writes.
-        read_only: for a second connection that only looks; the store must exist.
+        read_only: for a second connection that only looks.
         mode: the permissions of a new file and of the files that SQLite makes beside it, whatever
             the umask. A file that exists keeps its own.
 
     Raises:
-        NotAStore: the file is something else.
+        NotAStore: the file is no SQLite database, or holds tables that are called like bide's.
         SchemaTooNew: a newer bide made it.
         StoreError: it cannot be opened, read, or written.
     """
@@ -68,16 +66,13 @@ def connect(
             f"{path} cannot be reached: {error.strerror}; check the permissions of the directories "
             "on the way to it, and that its disk is there"
         ) from error
-    if read_only and not path.exists():
-        connect(path, durability, timeout, mode=mode).close()
     try:
-        if not read_only:
-            _create(path, mode)
+        _create(path, mode)
         connection = sqlite3.connect(
             path, timeout=timeout, isolation_level=None, check_same_thread=False
         )
         try:
-            _prepare(connection, path, timeout, read_only)
+            _prepare(connection, path, timeout)
             connection.execute(f"PRAGMA synchronous = {durability.upper()}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -125,47 +120,22 @@ def _create(path: Path, mode: int) -> None:
     os.chmod(file, mode)  # noqa: PTH101
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, timeout: float, read_only: bool) -> None:
-    steps = migrations()
-    version = _check(connection, path, len(steps))
-    if read_only:
-        return
-    # A copy made by VACUUM INTO or from a dump has left this mode.
+def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
+    current = is_current(connection.execute, path)
+    # A copy made by VACUUM INTO or from a dump has left this mode; an application's file may have
+    # never been in it.
     patiently(connection.execute, timeout, "PRAGMA journal_mode = WAL")
-    if version == len(steps):
+    if current:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for script in steps[_check(connection, path, len(steps)) :]:
-            for statement in _split(script):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(steps)}")
+        if not is_current(connection.execute, path):
+            migrate(connection.execute, path)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _check(connection: sqlite3.Connection, path: Path, known: int) -> int:
-    """Return the version of the store's schema, 0 for a new file."""
-    # One statement, one snapshot: another process may be making the store at this moment.
-    owner, version, tables = connection.execute(
-        "SELECT (SELECT application_id FROM pragma_application_id), "
-        "(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)"
-    ).fetchone()
-    if owner != APPLICATION_ID and (tables or owner or version):
-        raise NotAStore(
-            f"{path} is a SQLite database, but not one of bide's; it was left as it is. Name "
-            "another file, bide makes it"
-        )
-    if version > known:
-        raise SchemaTooNew(
-            f"{path} was made by a newer bide (schema {version}, this one knows up to {known}); "
-            "it was left as it is. Upgrade with: pip install --upgrade bide"
-        )
-    return int(version)
 
 
 def patiently(
@@ -198,15 +168,6 @@ def patiently(
 def is_busy(error: sqlite3.OperationalError) -> bool:
     """Tell whether SQLite refused because others have the store."""
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _split(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def translate(error: sqlite3.Error, path: Path, timeout: float) -> StoreError:

@@ -4,68 +4,68 @@
 -- the columns of a row in rows.py.
 
 -- name: load_queue
-SELECT {queue} FROM queue WHERE name = ?;
+SELECT {queue} FROM bide_queue WHERE name = ?;
 
 -- name: create_queue
-INSERT INTO queue (name, token) VALUES (?, ?);
+INSERT INTO bide_queue (name, token) VALUES (?, ?);
 
 -- name: drop_queue
-DELETE FROM queue WHERE id = ?;
+DELETE FROM bide_queue WHERE id = ?;
 
 -- name: drop_hours
-DELETE FROM due_hour WHERE queue = ?;
+DELETE FROM bide_due_hour WHERE queue = ?;
 
 -- name: save_queue
-UPDATE queue SET {set_queue} WHERE id = ?;
+UPDATE bide_queue SET {set_queue} WHERE id = ?;
 
 -- name: uncounted
 -- What single puts have added since the counters of the queues were written.
-SELECT queue, (due + 3599999) / 3600000, count(*) FROM message NOT INDEXED
-WHERE seq > (SELECT counted FROM store) GROUP BY 1, 2;
+SELECT queue, (due + 3599999) / 3600000, count(*) FROM bide_message NOT INDEXED
+WHERE seq > (SELECT counted FROM bide_store) GROUP BY 1, 2;
 
 -- name: hours
-SELECT hour, count FROM due_hour WHERE queue = ?;
+SELECT hour, count FROM bide_due_hour WHERE queue = ?;
 
 -- name: count_hour
-INSERT INTO due_hour (queue, hour, count) VALUES (?, ?, ?)
+INSERT INTO bide_due_hour (queue, hour, count) VALUES (?, ?, ?)
 ON CONFLICT (queue, hour) DO UPDATE SET count = count + excluded.count;
 
 -- name: drop_hour
-DELETE FROM due_hour WHERE queue = ? AND hour = ? AND count = 0;
+DELETE FROM bide_due_hour WHERE queue = ? AND hour = ? AND count = 0;
 
 -- name: recount_hours
 -- Counted by the caller: to group millions of rows SQLite would sort them, in memory.
 SELECT (CASE state WHEN 0 THEN rank >> 8 ELSE rank & 4398046511103 END + 3599999) / 3600000
-FROM pending WHERE queue = ?;
+FROM bide_pending WHERE queue = ?;
 
 -- name: count_due_between
-SELECT count(*) FROM pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ?;
+SELECT count(*) FROM bide_pending WHERE queue = ? AND state = 0 AND rank > ? AND rank <= ?;
 
 -- name: count_puts
-UPDATE queue SET put = put + :count, delayed = delayed + :count WHERE id = :queue;
+UPDATE bide_queue SET put = put + :count, delayed = delayed + :count WHERE id = :queue;
 
 -- name: balance
 -- Every message is counted: those to come have larger numbers.
-UPDATE store SET counted = (SELECT coalesce(max(seq), 0) FROM message)
-WHERE counted <> (SELECT coalesce(max(seq), 0) FROM message);
+UPDATE bide_store SET counted = (SELECT coalesce(max(seq), 0) FROM bide_message)
+WHERE counted <> (SELECT coalesce(max(seq), 0) FROM bide_message);
 
 -- name: queue_names
-SELECT name FROM queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
+SELECT name FROM bide_queue WHERE substr(name, 1, length(:prefix)) = :prefix ORDER BY name;
 
 -- name: last_seq
-SELECT max(seq) FROM message;
+SELECT max(seq) FROM bide_message;
 
 -- Putting.
 
 -- name: insert_message
-INSERT INTO message
+INSERT INTO bide_message
   (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: insert_plain
 -- The same for messages with nothing but the common parts.
-INSERT INTO message (seq, queue, id, due, priority, attempt, attempts, data)
+INSERT INTO bide_message (seq, queue, id, due, priority, attempt, attempts, data)
 VALUES (?, ?, ?, ?, ?, 0, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
@@ -78,13 +78,13 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 -- Puts one message. It fails for a queue that is new or has to forget messages first, for the first
 -- message with a priority, and after 1,000 messages that no counter includes.
 CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
-  INSERT INTO message (queue, id, due, priority, attempt, attempts, expires, "group", data)
-  VALUES ((SELECT id FROM queue
+  INSERT INTO bide_message (queue, id, due, priority, attempt, attempts, expires, "group", data)
+  VALUES ((SELECT id FROM bide_queue
            WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
           NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group", NEW.data);
-  SELECT RAISE(ABORT, 'not simple') FROM store WHERE last_insert_rowid() > counted + 1000;
-  INSERT INTO pending (queue, state, rank, seq)
-  VALUES ((SELECT id FROM queue WHERE name = NEW.queue), 0,
+  SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + 1000;
+  INSERT INTO bide_pending (queue, state, rank, seq)
+  VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), 0,
           NEW.due * 256 + 255 - NEW.priority, last_insert_rowid());
 END;
 
@@ -97,87 +97,87 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.
-SELECT seq FROM message WHERE seq > ?;
+SELECT seq FROM bide_message WHERE seq > ?;
 
 -- name: delay_new
 -- Let all messages after a sequence number wait for their due moment, but those set aside.
-INSERT INTO pending (queue, state, rank, seq)
-SELECT queue, 0, due * 256 + 255 - priority, seq FROM message m
-WHERE seq > ? AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq);
+INSERT INTO bide_pending (queue, state, rank, seq)
+SELECT queue, 0, due * 256 + 255 - priority, seq FROM bide_message m
+WHERE seq > ? AND NOT EXISTS (SELECT 1 FROM bide_aside a WHERE a.seq = m.seq);
 
 -- name: insert_pending
-INSERT INTO pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
+INSERT INTO bide_pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
 
 -- name: insert_dead
-INSERT INTO aside (seq, queue, state, ended)
-SELECT seq, queue, 3, ? FROM message WHERE queue = ? AND id = ?;
+INSERT INTO bide_aside (seq, queue, state, ended)
+SELECT seq, queue, 3, ? FROM bide_message WHERE queue = ? AND id = ?;
 
 -- name: insert_aside
-INSERT INTO aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
+INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 
 -- Finding by id.
 
 -- name: locate
 -- Where messages stand: everything but their content.
 SELECT {place}, l.token, l.until, l.holder, a.state, a.ended
-FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
 -- name: locate_one
 SELECT {place}, l.token, l.until, l.holder, a.state, a.ended
-FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id = ?;
 
 -- name: find
 -- In the order of the ids; without those that are not there.
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended,
        0, m.seq
-FROM json_each(:ids) j CROSS JOIN message m ON m.queue = :queue AND m.id = j.value
-  LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq;
+FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
+  LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq;
 
 -- Claiming.
 
 -- name: lapsed
 SELECT {place}, l.token, l.until, l.holder, NULL, NULL
-FROM lease l CROSS JOIN message m ON m.seq = l.seq
+FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 
 -- name: pick
 -- The next pending messages of a state, whole.
 SELECT {message}, 2, NULL, NULL, NULL, p.rank, p.seq
-FROM pending p CROSS JOIN message m ON m.seq = p.seq
+FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = ? AND p.state = ? AND p.rank <= ?
 ORDER BY p.rank, p.seq LIMIT ?;
 
 -- name: drop_picked
 -- A row value, so that of many with the same rank no more are visited than picked.
-DELETE FROM pending
+DELETE FROM bide_pending
 WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
 
 -- name: nth_due
-SELECT rank, seq FROM pending WHERE queue = ? AND state = 0 AND rank <= ?
+SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?
 ORDER BY rank, seq LIMIT 1 OFFSET ?;
 
 -- name: promote
 -- Delayed to ready: the rank of the one is made of the rank of the other.
-INSERT INTO pending (queue, state, rank, seq)
-SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM pending
+INSERT INTO bide_pending (queue, state, rank, seq)
+SELECT queue, 1, ((rank & 255) << 42) + (rank >> 8), seq FROM bide_pending
 WHERE queue = :queue AND state = 0 AND (rank, seq) <= (:rank, :seq);
 
 -- name: lease_picked
 -- Lease pending messages up to a place, all to one holder.
-INSERT INTO lease (seq, queue, token, until, holder)
-SELECT seq, :queue, :token, :until, :holder FROM pending
+INSERT INTO bide_lease (seq, queue, token, until, holder)
+SELECT seq, :queue, :token, :until, :holder FROM bide_pending
 WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
 
 -- name: insert_lease
-INSERT INTO lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
+INSERT INTO bide_lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
 
 -- name: next_due
-SELECT rank >> 8 FROM pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
+SELECT rank >> 8 FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
 
 -- name: next_lapse
-SELECT min(until) FROM lease WHERE queue = ?;
+SELECT min(until) FROM bide_lease WHERE queue = ?;
 
 -- Settling and moving.
 
@@ -185,72 +185,72 @@ SELECT min(until) FROM lease WHERE queue = ?;
 -- The leases that are good of some messages, in the order of the ids. No content is read.
 SELECT l.seq, l.token
 FROM json_each(:ids) j
-CROSS JOIN message m ON m.queue = :queue AND m.id = j.value
-CROSS JOIN lease l ON l.seq = m.seq AND l.until > :now;
+CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
+CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: extend
-UPDATE lease SET until = ? WHERE seq = ?;
+UPDATE bide_lease SET until = ? WHERE seq = ?;
 
 -- name: drop_leases
-DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(?));
+DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: drop_pending
-DELETE FROM pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
+DELETE FROM bide_pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
 
 -- name: drop_aside
-DELETE FROM aside WHERE seq IN (SELECT value FROM json_each(?));
+DELETE FROM bide_aside WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: drop_messages
-DELETE FROM message WHERE seq IN (SELECT value FROM json_each(?));
+DELETE FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: count_attempt
-UPDATE message SET attempt = ? WHERE seq = ?;
+UPDATE bide_message SET attempt = ? WHERE seq = ?;
 
 -- name: failures
-SELECT failures FROM message WHERE seq = ?;
+SELECT failures FROM bide_message WHERE seq = ?;
 
 -- name: failures_of
-SELECT seq, failures FROM message
+SELECT seq, failures FROM bide_message
 WHERE seq IN (SELECT value FROM json_each(?)) AND failures IS NOT NULL;
 
 -- name: record_failure
-UPDATE message SET attempt = ?, failures = ? WHERE seq = ?;
+UPDATE bide_message SET attempt = ?, failures = ? WHERE seq = ?;
 
 -- name: reschedule
-UPDATE message SET due = ?, planned = NULL WHERE seq = ?;
+UPDATE bide_message SET due = ?, planned = NULL WHERE seq = ?;
 
 -- name: move_due
 -- For a retry: `planned` keeps the due time that was asked for.
-UPDATE message SET planned = coalesce(planned, due), due = ?, expires = ? WHERE seq = ?;
+UPDATE bide_message SET planned = coalesce(planned, due), due = ?, expires = ? WHERE seq = ?;
 
 -- name: revive
-UPDATE message SET due = ?, attempt = 0, planned = NULL WHERE seq = ?;
+UPDATE bide_message SET due = ?, attempt = 0, planned = NULL WHERE seq = ?;
 
 -- name: forgettable
-SELECT seq FROM aside WHERE queue = ? AND state = ? AND ended <= ?
+SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
 ORDER BY ended, seq LIMIT ?;
 
 -- name: of_group
 -- The unheld messages of a group.
-SELECT m.seq, m.due, m.priority FROM message m
+SELECT m.seq, m.due, m.priority FROM bide_message m
 WHERE m.queue = :queue AND m."group" = :group AND m.due >= :after AND m.due < :before
-  AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = m.seq)
-  AND NOT EXISTS (SELECT 1 FROM aside a WHERE a.seq = m.seq)
+  AND NOT EXISTS (SELECT 1 FROM bide_lease l WHERE l.seq = m.seq)
+  AND NOT EXISTS (SELECT 1 FROM bide_aside a WHERE a.seq = m.seq)
 ORDER BY m.seq LIMIT :limit;
 
 -- name: delayed_between
-SELECT seq, rank >> 8, 255 - (rank & 255) FROM pending
+SELECT seq, rank >> 8, 255 - (rank & 255) FROM bide_pending
 WHERE queue = :queue AND state = 0 AND rank >= :after * 256 AND rank < :before * 256
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: ready_between
-SELECT seq, rank & 4398046511103, 255 - (rank >> 42) FROM pending
+SELECT seq, rank & 4398046511103, 255 - (rank >> 42) FROM bide_pending
 WHERE queue = :queue AND state = 1
   AND rank & 4398046511103 >= :after AND rank & 4398046511103 < :before
 ORDER BY rank, seq LIMIT :limit;
 
 -- name: aside_before
-SELECT seq FROM aside WHERE queue = ? AND state = ? AND ended < ?
+SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended < ?
 ORDER BY ended, seq LIMIT ?;
 
 -- Looking.
@@ -258,19 +258,19 @@ ORDER BY ended, seq LIMIT ?;
 -- name: scan_all
 -- By id: an order that no change of a message changes.
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
-FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = :queue AND m.id > :id ORDER BY m.id LIMIT :limit;
 
 -- name: scan_group
 SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until, a.ended, 0, m.seq
-FROM message m LEFT JOIN lease l ON l.seq = m.seq LEFT JOIN aside a ON a.seq = m.seq
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = :queue AND m."group" = :group AND m.seq > :seq
   AND m.due >= :after AND m.due < :before
 ORDER BY m.seq LIMIT :limit;
 
 -- name: scan_pending
 SELECT {message}, p.state, NULL, NULL, NULL, p.rank, p.seq
-FROM pending p CROSS JOIN message m ON m.seq = p.seq
+FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq
 WHERE p.queue = :queue AND p.state = :state AND (p.rank, p.seq) > (:rank, :seq) AND p.rank <= :reach
   AND CASE p.state WHEN 0 THEN p.rank >> 8 ELSE p.rank & 4398046511103 END BETWEEN :after AND :before - 1
   AND (:group IS NULL OR m."group" = :group)
@@ -278,48 +278,48 @@ ORDER BY p.rank, p.seq LIMIT :limit;
 
 -- name: scan_leased
 SELECT {message}, 2, l.holder, l.until, NULL, l.until, l.seq
-FROM lease l CROSS JOIN message m ON m.seq = l.seq
+FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = :queue AND (l.until, l.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY l.until, l.seq LIMIT :limit;
 
 -- name: scan_aside
 SELECT {message}, a.state, NULL, NULL, a.ended, a.ended, a.seq
-FROM aside a CROSS JOIN message m ON m.seq = a.seq
+FROM bide_aside a CROSS JOIN bide_message m ON m.seq = a.seq
 WHERE a.queue = :queue AND a.state = :state AND (a.ended, a.seq) > (:rank, :seq)
   AND m.due >= :after AND m.due < :before AND (:group IS NULL OR m."group" = :group)
 ORDER BY a.ended, a.seq LIMIT :limit;
 
 -- name: count_due
-SELECT count(*) FROM pending WHERE queue = ? AND state = 0 AND rank <= ?;
+SELECT count(*) FROM bide_pending WHERE queue = ? AND state = 0 AND rank <= ?;
 
 -- name: oldest_ready
 -- The first of the ready messages from a rank on: asked once for each weight that is there.
-SELECT rank FROM pending WHERE queue = ? AND state = 1 AND rank >= ?
+SELECT rank FROM bide_pending WHERE queue = ? AND state = 1 AND rank >= ?
 ORDER BY rank LIMIT 1;
 
 -- name: forecast
-SELECT ((rank >> 8) - :start - 1) / :bucket AS number, count(*) FROM pending
+SELECT ((rank >> 8) - :start - 1) / :bucket AS number, count(*) FROM bide_pending
 WHERE queue = :queue AND state = 0 AND rank > :first AND rank <= :last
 GROUP BY number;
 
 -- name: recount_pending
-SELECT state, count(*) FROM pending WHERE queue = ? GROUP BY state;
+SELECT state, count(*) FROM bide_pending WHERE queue = ? GROUP BY state;
 
 -- name: recount_leased
-SELECT count(*) FROM lease WHERE queue = ?;
+SELECT count(*) FROM bide_lease WHERE queue = ?;
 
 -- name: recount_aside
-SELECT state, count(*) FROM aside WHERE queue = ? GROUP BY state;
+SELECT state, count(*) FROM bide_aside WHERE queue = ? GROUP BY state;
 
 -- name: recount_messages
 -- How many messages there are, and how many of them do not stand in exactly one place.
 SELECT count(*), coalesce(sum(
-  (SELECT count(*) FROM lease l WHERE l.seq = m.seq)
-  + (SELECT count(*) FROM aside a WHERE a.seq = m.seq)
-  + (SELECT count(*) FROM pending p WHERE p.queue = m.queue AND p.state = 0
+  (SELECT count(*) FROM bide_lease l WHERE l.seq = m.seq)
+  + (SELECT count(*) FROM bide_aside a WHERE a.seq = m.seq)
+  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 0
      AND p.rank = m.due * 256 + 255 - m.priority AND p.seq = m.seq)
-  + (SELECT count(*) FROM pending p WHERE p.queue = m.queue AND p.state = 1
+  + (SELECT count(*) FROM bide_pending p WHERE p.queue = m.queue AND p.state = 1
      AND p.rank = ((255 - m.priority) << 42) + m.due AND p.seq = m.seq)
   <> 1), 0)
-FROM message m WHERE m.queue = ?;
+FROM bide_message m WHERE m.queue = ?;

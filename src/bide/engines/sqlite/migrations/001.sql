@@ -2,7 +2,7 @@
 -- Moments are Unix milliseconds. States: 0 delayed, 1 ready, 2 leased, 3 dead, 4 acked, 5 expired.
 
 -- One row a queue: its settings, and counters that move in the transaction of the messages.
-CREATE TABLE queue (
+CREATE TABLE bide_queue (
   id        INTEGER PRIMARY KEY,
   name      TEXT    NOT NULL UNIQUE,
   paused    INTEGER NOT NULL DEFAULT 0,
@@ -27,14 +27,14 @@ CREATE TABLE queue (
 
 -- One row: up to which message the counters above have counted. Only puts of a single message add
 -- some after it, so that such a put writes one page less; whoever changes a queue next counts them.
-CREATE TABLE store (
+CREATE TABLE bide_store (
   counted INTEGER NOT NULL
 );
-INSERT INTO store VALUES (0);
+INSERT INTO bide_store VALUES (0);
 
 -- What a message is. A claim reads this row and writes none: with due times at random each message
 -- is a page of its own, and pages written are what a batch costs.
-CREATE TABLE message (
+CREATE TABLE bide_message (
   seq      INTEGER PRIMARY KEY,
   queue    INTEGER NOT NULL,
   id       TEXT    NOT NULL,
@@ -48,12 +48,12 @@ CREATE TABLE message (
   failures TEXT,              -- JSON array of [attempt, moment, holder, reason]
   data              NOT NULL  -- TEXT: JSON; BLOB: bytes of the user's own
 );
-CREATE UNIQUE INDEX message_id ON message (queue, id);
-CREATE INDEX message_group ON message (queue, "group") WHERE "group" IS NOT NULL;
+CREATE UNIQUE INDEX bide_message_id ON bide_message (queue, id);
+CREATE INDEX bide_message_group ON bide_message (queue, "group") WHERE "group" IS NOT NULL;
 
 -- Delayed and ready messages by rank. Both ranks follow from due and priority, so that a message is
 -- found here without being told where it stands.
-CREATE TABLE pending (
+CREATE TABLE bide_pending (
   queue INTEGER NOT NULL,
   state INTEGER NOT NULL,
   rank  INTEGER NOT NULL,
@@ -62,20 +62,20 @@ CREATE TABLE pending (
 ) WITHOUT ROWID;
 
 -- Leased messages: few at a time, whatever is pending.
-CREATE TABLE lease (
+CREATE TABLE bide_lease (
   seq    INTEGER PRIMARY KEY,
   queue  INTEGER NOT NULL,
   token  INTEGER NOT NULL,
   until  INTEGER NOT NULL,
   holder TEXT    NOT NULL
 );
-CREATE INDEX lease_until ON lease (queue, until);
+CREATE INDEX bide_lease_until ON bide_lease (queue, until);
 
 -- Messages set aside: dead letters, and what is remembered of acked and expired ones.
-CREATE TABLE aside (
+CREATE TABLE bide_aside (
   seq   INTEGER PRIMARY KEY,
   queue INTEGER NOT NULL,
   state INTEGER NOT NULL,
   ended INTEGER NOT NULL
 );
-CREATE INDEX aside_ended ON aside (queue, state, ended);
+CREATE INDEX bide_aside_ended ON bide_aside (queue, state, ended);
