@@ -47,9 +47,10 @@ def size_cells(found: Counts) -> list[Cell]:
 @all_option
 @on_store
 def queues(store: Store, out: Output, prefix: str, own: bool) -> None:
-    """List the queues of the store, or those whose names begin with PREFIX.
+    """List the queues of the store.
 
-    In a pipe, each line is: name, delayed, ready, leased, dead, and "paused" if it is.
+    With PREFIX, only those whose names begin with it. In a pipe, each line is: name, delayed,
+    ready, leased, dead, and "paused" if it is.
 
     \b
     Example:
@@ -80,7 +81,7 @@ def _cells(name: str, found: Counts) -> list[Cell]:
 @option.queue
 @on_store
 def counts(store: Store, out: Output, queue: str) -> None:
-    """Count the messages in each state, and those that have left the queue.
+    """Count the messages in each state.
 
     \b
     In a pipe, each line is a name and a value; JSON has the same names:
@@ -123,11 +124,12 @@ def counts(store: Store, out: Output, queue: str) -> None:
 @all_option
 @on_store
 def audit(store: Store, out: Output, queues: tuple[str, ...], own: bool) -> bool:
-    """Check that every message is accounted for, on a live store: of one queue, or of all.
+    """Check that every message is accounted for.
 
-    The counters must add up: put = acked + cancelled + expired + purged + delayed + ready + leased
-    + dead. The audit also counts the messages one by one. If the sums differ, the exit code is 1.
-    In a pipe, each line is: name, value; the verdict comes last.
+    Audits the named queues or all, on a live store. The counters must add up: put = acked +
+    cancelled + expired + purged + delayed + ready + leased + dead. The audit also counts the
+    messages one by one. If the sums differ, the exit code is 1. In a pipe, each line is: name,
+    value; the verdict comes last.
 
     \b
     Example:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from bide.cli import option
-from bide.cli.control import confirm, confirmed_purge
+from bide.cli.change import confirm, confirmed_purge
 from bide.cli.errors import usage_error
 from bide.cli.messages import as_json, print_outcomes, print_sheet
 from bide.cli.output import DONE, NOTHING, Output, first_line, plural, warn
@@ -264,9 +264,10 @@ def revive(
     store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
     letters: DeadFilter,
 ) -> bool:  # fmt: skip
-    """Return dead letters to the queue; their attempts start again from 0.
+    """Return dead letters to the queue.
 
-    The exit code is 1 if one of them was not revived, or if there was none.
+    Their attempts start again from 0. The exit code is 1 if one of them was not revived, or if
+    there was none.
 
     \b
     Example:

@@ -1,5 +1,6 @@
 """Exit codes, and how errors are printed."""
 
+import importlib.util
 import os
 import re
 import sys
@@ -80,6 +81,20 @@ def in_options(text: str) -> str:
 def usage_error(text: str) -> click.UsageError:
     """Return the error of a command that cannot be carried out as it was written."""
     return click.UsageError(text, click.get_current_context())
+
+
+def require_packages(what: str, *packages: str) -> None:
+    """Check that the packages of the extra `bide[server]` are installed.
+
+    Raises:
+        InvalidArgument: one is missing.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise InvalidArgument(
+                f"{what} needs the package {package!r}, which is not installed: "
+                "pip install 'bide[server]'"
+            )
 
 
 def print_error(error: click.ClickException) -> None:

@@ -51,11 +51,11 @@ def move(
     source: str, target: str, queues: tuple[str, ...], follow: bool, dry_run: bool, batch: int,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Move queues to another store, live: from the URL SOURCE to the URL TARGET.
+    """Move queues to another store, live.
 
-    Moves all queues, or those that you name, with everything: due times, bodies, priorities,
-    attempts, failures, groups, headers, dead letters. If it is interrupted or killed, run the same
-    command again: it continues where it stopped.
+    From the URL SOURCE to the URL TARGET: all queues, or those that you name, with everything: due
+    times, bodies, priorities, attempts, failures, groups, headers, dead letters. If it is
+    interrupted or killed, run the same command again: it continues where it stopped.
 
     \b
     In a pipe and in JSON, for each queue:

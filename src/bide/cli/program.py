@@ -1,77 +1,41 @@
 """The `bide` command line: its commands, their errors and exit codes."""
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from bide.cli import errors
 from bide.model.errors import BideError
 
+SECTIONS = {
+    "Messages": {"put": "put", "change": "cancel reschedule", "read": "get peek scan"},
+    "Queues": {
+        "counts": "queues counts audit", "top": "top", "forecast": "forecast",
+        "change": "pause resume purge delete", "transfer": "export import", "move": "move",
+    },
+    "Work": {
+        "worker": "worker", "sources": "sources", "schedules": "schedules", "claim": "claim",
+        "settle": "ack retry bury extend release", "dead": "dead revive",
+    },
+    "Service": {
+        "serve": "serve", "token": "token", "push": "push rabbitmq", "subscription": "subscription",
+    },
+    "Try it": {"demo": "demo"},
+}  # fmt: skip
+"""The commands by the section of the help and the file that they are in."""
 
-class Entry(NamedTuple):
-    """A command, the file that it is in, and its line in the help, without importing it."""
-
-    name: str
-    file: str
-    summary: str
-    posix: bool = False
-    """Whether it needs signals and locks that Windows does not have."""
-
-
-SECTIONS: dict[str, tuple[Entry, ...]] = {
-    "Messages": (
-        Entry("put", "put", "Store a message until it is due."),
-        Entry("cancel", "change", "Cancel messages that no worker holds."),
-        Entry("reschedule", "change", "Change when a message is due."),
-        Entry("get", "read", "Show messages by id."),
-        Entry("peek", "read", "Show the messages that are delivered next."),
-        Entry("scan", "read", "List messages by state, group or time."),
-    ),
-    "Queues": (
-        Entry("queues", "counts", "List the queues of the store."),
-        Entry("counts", "counts", "Count the messages in each state."),
-        Entry("top", "top", "Watch queues and workers, live."),
-        Entry("forecast", "forecast", "Chart how many messages fall due over time."),
-        Entry("audit", "counts", "Check that every message is accounted for."),
-        Entry("pause", "control", "Stop claims from a queue."),
-        Entry("resume", "control", "Let messages be claimed again."),
-        Entry("purge", "control", "Delete all messages of a state."),
-        Entry("delete", "control", "Delete an empty queue."),
-        Entry("export", "transfer", "Write a queue as lines of JSON."),
-        Entry("import", "transfer", "Put messages from an export, or a sorted set in Redis."),
-        Entry("move", "move", "Move queues to another store, live."),
-    ),
-    "Work": (
-        Entry("worker", "worker", "Run the handlers of an app.", posix=True),
-        Entry("sources", "sources", "List sources, their progress and their errors."),
-        Entry("schedules", "schedules", "List schedules and their next ticks."),
-        Entry("claim", "claim", "Take due messages, or run a command for each."),
-        Entry("ack", "settle", "Acknowledge a claimed message: it is done."),
-        Entry("retry", "settle", "Return a claimed message for another attempt."),
-        Entry("bury", "settle", "Make a claimed message a dead letter."),
-        Entry("extend", "settle", "Extend the lease of a claimed message."),
-        Entry("release", "settle", "End the lease of a message that any worker holds."),
-        Entry("dead", "dead", "List, show, revive or purge dead letters."),
-        Entry("revive", "dead", "Return dead letters to the queue."),
-    ),
-    "Service": (
-        Entry("serve", "serve", "Offer the queue over HTTP.", posix=True),
-        Entry("token", "token", "Create, list, rotate or revoke the tokens of the server."),
-        Entry("push", "push", "Send due messages to the URLs of subscriptions.", posix=True),
-        Entry("rabbitmq", "push", "Delay messages for exchanges of RabbitMQ.", posix=True),
-        Entry("subscription", "subscription", "Configure which queues are pushed to which URLs."),
-    ),
-    "Try it": (Entry("demo", "demo", "Watch orders time out on time, with a proof.", posix=True),),
+FILES = {
+    name: file
+    for files in SECTIONS.values()
+    for file, names in files.items()
+    for name in names.split()
 }
-
-_ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
-
+"""The file of each command, in the order of the help."""
 
 OTHER_WORDS = {
     "add": "put", "consume": "claim", "enqueue": "put", "list": "queues",
@@ -87,31 +51,32 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
+        self.format_section(ctx, formatter, "Commands", self.list_commands(ctx))
+
+    def format_section(
+        self, ctx: click.Context, formatter: click.HelpFormatter, title: str, names: list[str]
+    ) -> None:
+        """Write some of the commands under a title."""
+        found = [(name, self.get_command(ctx, name)) for name in names]
+        with formatter.section(title):
             formatter.write_dl(
                 [(name, command.get_short_help_str(1_000)) for name, command in found if command]
             )
 
 
-class Program(click.Group):
+class Program(Group):
     """The group of all commands. A command's file is imported when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help."""
-        return list(_ENTRIES)
+        return list(FILES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
-        if (entry := _ENTRIES.get(cmd_name)) is None:
+        if cmd_name not in FILES:
             return None
-        if entry.posix and os.name != "posix":
-            raise errors.CommandError(
-                f"bide {cmd_name} needs Linux or macOS; on Windows run it in WSL",
-                errors.WRONG_USAGE,
-            )
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command: click.Command = getattr(import_module(f"bide.cli.{entry.file}"), name)
+        command: click.Command = getattr(import_module(f"bide.cli.{FILES[cmd_name]}"), name)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -130,26 +95,14 @@ class Program(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or suggest a similar one."""
         name = args[0]
-        if name not in _ENTRIES and not name.startswith("-"):
+        if name not in FILES and not name.startswith("-"):
             raise click.UsageError(f"there is no command {name!r}{_meant(name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, a section each, without importing them."""
-        for title, entries in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(entry.name, entry.summary) for entry in entries])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete the names of commands, without importing them."""
-        from click.shell_completion import CompletionItem
-
-        found = [
-            CompletionItem(entry.name, help=entry.summary)
-            for entry in _ENTRIES.values()
-            if entry.name.startswith(incomplete)
-        ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        """Write the commands, a section each."""
+        for title, files in SECTIONS.items():
+            self.format_section(ctx, formatter, title, " ".join(files.values()).split())
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an error becomes an exit code and a line of text."""
@@ -191,7 +144,7 @@ class Program(click.Group):
 def _meant(name: str) -> str:
     from difflib import get_close_matches
 
-    near = [OTHER_WORDS[name]] if name in OTHER_WORDS else get_close_matches(name, _ENTRIES, 1)
+    near = [OTHER_WORDS[name]] if name in OTHER_WORDS else get_close_matches(name, FILES, 1)
     return f"; did you mean {near[0]!r}?" if near else "; bide --help lists all commands"
 
 

@@ -3,8 +3,8 @@
 import click
 
 from bide.cli import option
+from bide.cli.errors import require_packages
 from bide.cli.store import refuse_memory
-from bide.cli.subscription_access import require_server_extra
 from bide.engines.registry import DEFAULT_URL
 from bide.model.errors import InvalidArgument
 
@@ -23,11 +23,12 @@ def _refuse_server(url: str, instead: str) -> None:
 def push(
     url: str | None, networks: tuple[str, ...], grace: float, log_json: bool, log_level: str
 ) -> None:
-    """Send due messages to the URLs of subscriptions, without a server.
+    """Send due messages to the URLs of subscriptions.
 
-    bide serve does the same and also answers HTTP. bide subscription creates subscriptions; this
-    command notices new, changed and deleted ones. Several of these processes can run on one store:
-    they share the work, and when one dies, another sends the messages that it held.
+    No server is needed: bide serve does the same and also answers HTTP. bide subscription creates
+    subscriptions; this command notices new, changed and deleted ones. Several of these processes
+    can run on one store: they share the work, and when one dies, another sends the messages that it
+    held.
 
     Messages go to public addresses only, unless --allow-network names other networks. On SIGTERM or
     Ctrl-C, requests under way get the grace time to finish; the rest returns to the queue, and the
@@ -38,7 +39,7 @@ def push(
       bide push
       bide push --allow-network 10.1.0.0/16 --log-json
     """  # fmt: skip
-    require_server_extra()
+    require_packages("bide push", "h11")
     _refuse_server(url or "", ", which pushes by itself (bide serve); name its store here")
     refuse_memory(url or "")
     import asyncio

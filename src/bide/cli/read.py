@@ -62,9 +62,10 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
 @option.count("-n", "--count", most=MAX_PAGE, default=10, help="The maximum number.")
 @on_store
 def peek(store: Store, out: Output, queue: str, count: int) -> None:
-    """Show the messages that are delivered next: ready ones, then delayed ones.
+    """Show the messages that are delivered next.
 
-    In a pipe, each line is: id, state, due, priority, attempt, group, body.
+    Ready ones come first, then delayed ones. In a pipe, each line is: id, state, due, priority,
+    attempt, group, body.
 
     \b
     Example:
@@ -84,9 +85,10 @@ def peek(store: Store, out: Output, queue: str, count: int) -> None:
 def scan(
     store: Store, out: Output, queue: str, state: State | None, limit: int | None, **rule: Any
 ) -> None:
-    """List messages by state, group or time, while the queue is in use.
+    """List messages by state, group or time.
 
-    In a pipe, each line is: id, state, due, priority, attempt, group, body.
+    The queue can be in use meanwhile. In a pipe, each line is: id, state, due, priority, attempt,
+    group, body.
 
     \b
     Example:

@@ -1,98 +1,88 @@
 """`bide serve`: the queue over HTTP."""
 
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
 from bide.cli import option
+from bide.cli.errors import require_packages
 from bide.cli.output import Output
 from bide.cli.times import read_duration
-from bide.model.errors import InvalidArgument
+from bide.server.settings import Settings
 
-NEEDED = ("h11", "httptools", "prometheus_client")
+TYPES = get_type_hints(Settings)
 
-F = TypeVar("F", bound=Callable[..., Any])
+OPTIONS = {
+    "store": ("URL", "The store: sqlite:///file.db, ...  By default bide.db in this folder."),
+    "host": ("HOST", "The address to listen on; 127.0.0.1 by default. Others need tokens."),
+    "port": ("PORT", "The port to listen on; 8642 by default; 0 takes a free port."),
+    "socket": ("PATH", "A Unix socket to listen on instead."),
+    "socket_mode": ("MODE", "The mode of the socket; 600 by default, 660 also admits the group."),
+    "tls_cert": ("FILE", "A certificate and its chain (PEM): speak HTTPS. SIGHUP reads it again."),
+    "tls_key": ("FILE", "The key of that certificate (PEM)."),
+    "tls_client_ca": ("FILE", "Certificates (PEM): clients must show one that these issued."),
+    "workers": ("N", "The number of server processes; 1 by default."),
+    "auth": ("", "Whether requests need a token; auto: as soon as the store has a token."),
+    "grace": ("TIME", "How long requests may take to finish after a stop signal; 30s by default."),
+    "log_json": ("", "Log one JSON object per line."),
+    "log_level": ("", "info and debug log each request."),
+    "push": ("", "Whether to send due messages to subscriptions; on by default."),
+    "trusted_proxies": (
+        "CIDR", "A proxy whose X-Forwarded-For or Forwarded names the client, such as 10.1.0.0/16, "
+        "or unix for the one at the Unix socket; can be repeated.",
+    ),
+    "action_log": (
+        "FILE", "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
+    ),
+    "push_networks": (
+        "NETWORK", "A private network that push may send to, such as 10.1.0.0/16; can be repeated.",
+    ),
+}  # fmt: skip
+"""The settings that can be given as options: their metavar and help."""
+
+NAMES = {
+    "push": "--push/--no-push", "push_networks": "--allow-network",
+    "trusted_proxies": "--trusted-proxy",
+}  # fmt: skip
+VARIABLES = {"store": "BIDE_URL", "action_log": "BIDE_ACTION_LOG"}
+"""The environment variables that are not named BIDE_SERVE_SETTING."""
 
 
-def _setting(name: str, help: str, **more: Any) -> Callable[[F], F]:
-    """Take a setting from the option or from its environment variable, `BIDE_SERVE_NAME`."""
-    variable = "BIDE_SERVE_" + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    return click.option(name, help=help, **{"envvar": variable, "show_envvar": True, **more})
+def _setting(name: str, metavar: str, help: str) -> option.Decorator:
+    """Take a setting of the server, of the type that `Settings` declares."""
+    kind, more = TYPES[name], dict[str, Any](metavar=metavar or None)
+    if kind is bool:
+        more |= {"is_flag": True, "default": None}
+    elif get_origin(kind) is Literal:
+        more["type"] = click.Choice(get_args(kind))
+    elif get_origin(kind) is list:
+        more["multiple"] = True
+    elif kind is float:
+        more["type"] = lambda text: read_duration(text, "time")
+    elif kind is int:
+        more["type"] = int
+    return click.option(
+        NAMES.get(name, f"--{name.replace('_', '-')}"), name, help=help, show_envvar=True,
+        envvar=VARIABLES.get(name, f"BIDE_SERVE_{name.upper()}"), **more,
+    )  # fmt: skip
 
 
 @click.command()
-@_setting(
-    "--config", "A TOML file with settings; options and the environment override it.",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    envvar="BIDE_SERVE_CONFIG", show_envvar=True,
+    help="A TOML file with settings; options and the environment override it.",
 )  # fmt: skip
-@_setting(
-    "--store", "The store: sqlite:///file.db, ...  By default bide.db in this folder.",
-    envvar="BIDE_URL", metavar="URL",
-)  # fmt: skip
-@_setting(
-    "--host", "The address to listen on; 127.0.0.1 by default. Others need tokens.", metavar="HOST"
-)
-@_setting(
-    "--port", "The port to listen on; 8642 by default; 0 takes a free port.",
-    type=click.IntRange(0, 65_535), metavar="PORT",
-)  # fmt: skip
-@_setting("--socket", "A Unix socket to listen on instead.", metavar="PATH")
-@_setting(
-    "--socket-mode", "The mode of the socket; 600 by default, 660 also admits the group.",
-    metavar="MODE",
-)  # fmt: skip
-@_setting(
-    "--tls-cert", "A certificate and its chain (PEM): speak HTTPS. SIGHUP reads it again.",
-    metavar="FILE",
-)  # fmt: skip
-@_setting("--tls-key", "The key of that certificate (PEM).", metavar="FILE")
-@_setting(
-    "--tls-client-ca", "Certificates (PEM): clients must show one that these issued.",
-    metavar="FILE",
-)  # fmt: skip
-@_setting(
-    "--workers", "The number of server processes; 1 by default.",
-    type=click.IntRange(1, 256), metavar="N",
-)  # fmt: skip
-@_setting(
-    "--auth", "Whether requests need a token; auto: as soon as the store has a token.",
-    type=click.Choice(["auto", "required", "off"]),
-)  # fmt: skip
-@_setting(
-    "--grace", "How long requests may take to finish after a stop signal; 30s by default.",
-    type=lambda text: read_duration(text, "time"), metavar="TIME",
-)  # fmt: skip
-@_setting("--log-json", "Log one JSON object per line.", is_flag=True, default=None)
-@_setting(
-    "--log-level", "info and debug log each request.",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-)  # fmt: skip
-@_setting(
-    "--push/--no-push", "Whether to send due messages to subscriptions; on by default.",
-    default=None,
-)  # fmt: skip
-@option.many(
-    "--trusted-proxy", "proxies", "CIDR",
-    "A proxy whose X-Forwarded-For or Forwarded names the client, such as 10.1.0.0/16, or unix "
-    "for the one at the Unix socket", envvar="BIDE_SERVE_TRUSTED_PROXIES", show_envvar=True,
-)  # fmt: skip
-@_setting(
-    "--action-log", "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
-    envvar="BIDE_ACTION_LOG", metavar="FILE",
-)  # fmt: skip
+@option.together(*[_setting(name, *about) for name, about in OPTIONS.items()])
 @option.rabbitmq
-@option.networks(envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
 @option.flag("--check", help="Check whether the server could start, print its settings, exit.")
 @option.flag("--json", "as_json", help="With --check: print one JSON object.")
 @option.debug
 @click.pass_context
 def serve(
-    ctx: click.Context, /, config: Path | None, check: bool, as_json: bool,
-    networks: tuple[str, ...], rabbitmq: tuple[str, ...], proxies: tuple[str, ...], **given: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context, /, config: Path | None, check: bool, as_json: bool, **given: Any
+) -> None:
     """Offer the queue over HTTP, for programs in any language.
 
     Without tokens, the server listens on this machine only, and every local user may do anything.
@@ -113,23 +103,16 @@ def serve(
     """  # fmt: skip
     import asyncio
 
-    for package in NEEDED:
-        if find_spec(package) is None:
-            raise InvalidArgument(
-                f"bide serve needs the package {package!r}, which is not installed: "
-                "pip install 'bide[server]'"
-            )
+    require_packages("bide serve", "h11", "httptools", "prometheus_client")
     from bide.observing.logs import configure
     from bide.server.serve import serve as run
-    from bide.server.settings import Settings, read_file
+    from bide.server.settings import read_file
 
-    said = {name: value for name, value in given.items() if value is not None}
-    if proxies:
-        said["trusted_proxies"] = list(proxies)
-    if networks:
-        said["push_networks"] = list(networks)
-    if rabbitmq:
-        said["rabbitmq"] = list(rabbitmq)
+    said = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value not in (None, ())
+    }
     settings = Settings(**({} if config is None else read_file(config)) | said)
     if check:
         _check(settings, Output(as_json))

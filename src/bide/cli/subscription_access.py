@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from bide.cli.errors import require_packages
 from bide.cli.store import Store
 from bide.cli.times import now_ms
 from bide.clock import SYSTEM_CLOCK
@@ -34,20 +35,6 @@ class Pinged(msgspec.Struct):
     answer: str
 
 
-def require_server_extra() -> None:
-    """Check that the packages that push needs are installed.
-
-    Raises:
-        InvalidArgument: one is missing.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("h11") is None:
-        raise InvalidArgument(
-            "this needs the package h11, which is not installed: pip install 'bide[server]'"
-        )
-
-
 class _LocalAccess:
     """The subscriptions of a store that this process opens.
 
@@ -56,7 +43,7 @@ class _LocalAccess:
     """
 
     def __init__(self, store: Store) -> None:
-        require_server_extra()
+        require_packages("this command", "h11")
         from bide.targets.http.records import Records
 
         self._lane = store.lane

@@ -31,9 +31,10 @@ UNSET_OPTIONS = {
 )  # fmt: skip
 @on_store
 def export(store: Store, out: Output, queue: str, output: str) -> None:
-    """Write a queue as lines of JSON, while it is in use, in constant memory.
+    """Write a queue as lines of JSON.
 
-    Messages that a worker holds are included: they are ready again after an import.
+    The queue can be in use meanwhile, and memory use is constant. Messages that a worker holds are
+    included: they are ready again after an import.
 
     \b
     Example:
