@@ -249,10 +249,10 @@ def _network(text: str) -> str:
         raise click.BadParameter(f"{error}; write 10.1.0.0/16, or 127.0.0.1") from None
 
 
-def networks(**more: Any) -> Decorator:
+def networks(dest: str = "networks", **more: Any) -> Decorator:
     """Take to which private networks push may send: `--allow-network`."""
     return many(
-        "--allow-network", "networks", "NETWORK",
+        "--allow-network", dest, "NETWORK",
         "A private network that push may send to, such as 10.1.0.0/16", type=_network, **more,
     )  # fmt: skip
 

@@ -35,16 +35,10 @@ OPTIONS = {
     "action_log": (
         "FILE", "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
     ),
-    "push_networks": (
-        "NETWORK", "A private network that push may send to, such as 10.1.0.0/16; can be repeated.",
-    ),
 }  # fmt: skip
 """The settings that can be given as options: their metavar and help."""
 
-NAMES = {
-    "push": "--push/--no-push", "push_networks": "--allow-network",
-    "trusted_proxies": "--trusted-proxy",
-}  # fmt: skip
+NAMES = {"push": "--push/--no-push", "trusted_proxies": "--trusted-proxy"}
 VARIABLES = {"store": "BIDE_URL", "action_log": "BIDE_ACTION_LOG"}
 """The environment variables that are not named BIDE_SERVE_SETTING."""
 
@@ -75,6 +69,7 @@ def _setting(name: str, metavar: str, help: str) -> option.Decorator:
     help="A TOML file with settings; options and the environment override it.",
 )  # fmt: skip
 @option.together(*[_setting(name, *about) for name, about in OPTIONS.items()])
+@option.networks("push_networks", envvar="BIDE_SERVE_PUSH_NETWORKS", show_envvar=True)
 @option.rabbitmq
 @option.flag("--check", help="Check whether the server could start, print its settings, exit.")
 @option.flag("--json", "as_json", help="With --check: print one JSON object.")
