@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 _chance = random.SystemRandom()  # tests set the seed of the others
 

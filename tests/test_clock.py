@@ -94,7 +94,7 @@ def test_a_waiter_is_woken_by_time_or_by_notification() -> None:
         with condition:
             condition.notify()
         assert clock.waiting() == 0, "notified: it no longer waits"
-    thread.join(10)
+    thread.join(60)
     assert answers == [False, True, True]
 
 

@@ -19,7 +19,7 @@ Bide = Callable[..., Result]
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 Terminal = Callable[..., tuple[str, int]]
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 @pytest.fixture

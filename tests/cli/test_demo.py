@@ -136,7 +136,7 @@ def test_an_interrupted_run_leaves_nothing_behind(url: str, tmp_path: Path) -> N
     while b"the shop opens" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, b"")
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,7 @@ Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 pytestmark = pytest.mark.process
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:

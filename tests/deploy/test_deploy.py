@@ -28,7 +28,7 @@ from tests.docs.test_pages import ROOT
 SERVER = ROOT / "deploy/bide.service"
 WORKER = ROOT / "deploy/bide-worker.service"
 CONTAINER = ROOT / "deploy/Containerfile"
-BOUND = 30.0
+BOUND = 60.0
 
 
 def unit(path: Path) -> dict[str, list[str]]:

@@ -44,7 +44,7 @@ class Front:
     @contextmanager
     def connection(self) -> Iterator[HTTPSConnection]:
         context = ssl.create_default_context(cafile=self.ca)
-        made = HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
+        made = HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
         try:
             yield made
         finally:
@@ -106,10 +106,10 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path)}
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
-                socket.create_connection(("127.0.0.1", front.port), timeout=5).close()
+                socket.create_connection(("127.0.0.1", front.port), timeout=60).close()
                 break
             except ConnectionRefusedError:
                 said = (tmp_path / "proxy.log").read_text()
@@ -119,7 +119,7 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
         yield front
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def token_of(folder: Path) -> str:

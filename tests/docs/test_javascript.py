@@ -21,7 +21,7 @@ from tests.server.process import ServerProcess
 pytestmark = pytest.mark.process
 
 PAGE = ROOT / "docs/howto/http-clients.md"
-BOUND = 30.0
+BOUND = 60.0
 
 
 def program(*changes: tuple[str, str]) -> str:

@@ -16,7 +16,7 @@ from tests.faults.worker import drain, work
 
 __all__ = ["Crew"]
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 class Crew:

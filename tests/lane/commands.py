@@ -13,7 +13,7 @@ from bide.model.replies import Claimed, Counts, Reply
 from bide.testing.faults import FlakyEngine
 
 R = TypeVar("R")
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def put(*ids: str, delay: int = 0, queue: str = "q") -> Put:

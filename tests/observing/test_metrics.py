@@ -152,7 +152,7 @@ def test_queues_may_be_named(shop: Shop) -> None:
 def test_it_is_served_until_it_is_closed(shop: Shop) -> None:
     server = MetricsServer(shop.registry, 0, "127.0.0.1")
     server.open()
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/plain")
         assert b'bide_messages_put_total{queue="orders"} 7.0' in answer.read()
     server.close()

@@ -18,7 +18,7 @@ import bide
 from bide.observing import spans
 from bide.worker.process.runner import Runner
 
-PATIENCE = 15
+PATIENCE = 60
 
 
 @pytest.fixture

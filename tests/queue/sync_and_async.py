@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import bide
 
 R = TypeVar("R")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Loop:

@@ -25,7 +25,7 @@ from bide.targets.rabbitmq.publisher import Publisher
 from bide.testing import FlakyEngine
 from tests.rabbitmq.broker import Broker
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 class Stage:

@@ -23,7 +23,7 @@ from tests.rabbitmq.broker import Broker
 
 __all__ = ["Result", "run"]
 
-PATIENCE = 25.0
+PATIENCE = 60.0
 RATE = 60
 """Messages a second."""
 

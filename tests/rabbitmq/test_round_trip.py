@@ -180,9 +180,9 @@ async def until_listening(port: int) -> None:
 def ask(url: str, content: object) -> None:
     data, kind = json.dumps(content).encode(), {"content-type": "application/json"}
     request = urllib.request.Request(url, data, kind, method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
         return str(page.read().decode())

@@ -39,7 +39,7 @@ class Client:
         self.token = token
         self.url = f"http://127.0.0.1:{port}"
         self._others: list[Client] = []
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def with_token(self, token: str) -> "Client":
         other = Client(self.port, self.app, token)

@@ -57,7 +57,7 @@ class ServerProcess:
         """Have all processes replaced, and wait until the old ones have ended."""
         before = set(self.workers())
         self.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while before & set(self.workers()):
             assert time.monotonic() < deadline, self.text
             time.sleep(0.02)
@@ -65,7 +65,7 @@ class ServerProcess:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         """Kill all of it, as a machine that loses its power."""
@@ -73,11 +73,11 @@ class ServerProcess:
         self.process.kill()
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(60)
 
     def until(self, pattern: str) -> str:
         """Wait for the log to say something; return the first group, or all of it."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if found := re.search(pattern, self.text):
                 return found[1] if found.groups() else found[0]
@@ -89,7 +89,7 @@ class ServerProcess:
         url, tls = self.url, None
         if ca is not None:
             url, tls = f"https://127.0.0.1:{self.port}", ssl.create_default_context(cafile=ca)
-        urllib.request.urlopen(f"{url}/readyz", timeout=20, context=tls).close()
+        urllib.request.urlopen(f"{url}/readyz", timeout=60, context=tls).close()
 
     def __enter__(self) -> Self:
         return self

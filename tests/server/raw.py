@@ -17,7 +17,7 @@ def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
 
 def exchange(port: int, data: bytes) -> bytes:
     """Send bytes, and return all that comes until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         raw.sendall(data)
         answer = b""
         while piece := raw.recv(1 << 16):

@@ -77,7 +77,7 @@ def test_a_line_tells_who_asked_and_is_bounded(serve: Serve, make_token: Any, ke
     shop = server.with_token(make_token("shop", "read"))
     assert shop.get("/v1/queues").status == 200
     raw = b"GET /v1/\x9b2J" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(raw)
         assert connection.recv(100)
     until(lambda: len(kept.records) == 2)

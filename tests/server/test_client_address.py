@@ -116,7 +116,7 @@ def test_connections_of_a_trusted_proxy_are_not_limited_as_those_of_one_client(
     for proxies, answered in (([], False), ([PROXY], True)):
         client = serve(auth="required", trusted_proxies=proxies, connections_per_address=1)
         assert client.get("/healthz").status == 200
-        with socket.create_connection((PROXY, client.port), timeout=20) as second:
+        with socket.create_connection((PROXY, client.port), timeout=60) as second:
             second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (b" 200 " in second.recv(200)) == answered
 

@@ -15,7 +15,7 @@ from tests.server.conftest import Serve
 
 
 def raw(client: Client, data: bytes) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", client.port), timeout=20)
+    connection = socket.create_connection(("127.0.0.1", client.port), timeout=60)
     connection.sendall(data)
     return connection
 
@@ -31,7 +31,7 @@ def claiming(client: Client, **content: object) -> socket.socket:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

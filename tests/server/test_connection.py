@@ -20,7 +20,7 @@ PUT = PUT.replace(b"host: a", b"host: localhost")
 
 
 def connect(client: Client) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", client.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", client.port), timeout=60)
 
 
 def read_all(raw: socket.socket) -> bytes:
@@ -207,7 +207,7 @@ def test_who_reads_no_answer_is_cut_off(client: Client, monkeypatch: pytest.Monk
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

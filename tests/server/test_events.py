@@ -48,7 +48,7 @@ class Stream:
 def listening(client: Client, query: str) -> Iterator[Stream]:
     token = f"Authorization: Bearer {client.token}\r\n" if client.token else ""
     head = f"GET /v1/events?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{token}\r\n"
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(head.encode())
         with connection.makefile() as lines:
             assert " 200 " in next(lines)

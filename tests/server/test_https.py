@@ -66,7 +66,7 @@ def handshake(port: int, ca: str, *cert: str) -> ssl.SSLSocket:
     context = ssl.create_default_context(cafile=ca)
     if cert:
         context.load_cert_chain(*cert)
-    raw = socket.create_connection(("127.0.0.1", port), timeout=20)
+    raw = socket.create_connection(("127.0.0.1", port), timeout=60)
     return context.wrap_socket(raw, server_hostname="127.0.0.1")
 
 
@@ -115,7 +115,7 @@ def test_tls_1_1_and_plain_http_are_refused(secured: Callable[..., int], files: 
         old.minimum_version = ssl.TLSVersion.TLSv1
     with pytest.warns(DeprecationWarning, match="TLSv1_1 is"):
         old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         with pytest.raises(ssl.SSLError):
             old.wrap_socket(raw, server_hostname="127.0.0.1")
     with pytest.raises(StoreUnavailable, match="speaks TLS: use https://"):
@@ -142,7 +142,7 @@ def _stranger(files: Files, tmp_path: Path, port: int) -> str:
 
 def test_silent_clients_are_cut_off(secured: Callable[..., int]) -> None:
     port = secured(request_timeout=0.2)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
         silent.sendall(b"\x16\x03\x01")  # the beginning of a handshake
         began = time.monotonic()
         assert silent.recv(100) == b""
@@ -153,7 +153,7 @@ def test_silent_clients_are_cut_off(secured: Callable[..., int]) -> None:
 
 def test_handshakes_count_and_make_room(secured: Callable[..., int], files: Files) -> None:
     port = secured(max_connections=4)
-    silent = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(8)]
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(8)]
     with handshake(port, files.ca) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
         assert b"200 OK" in client.makefile("rb").read()
@@ -167,11 +167,11 @@ def test_the_log_tells_of_failed_handshakes(
     secured: Callable[..., int], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with socket.create_connection(("127.0.0.1", secured()), timeout=20) as plain:
+    with socket.create_connection(("127.0.0.1", secured()), timeout=60) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
         while plain.recv(100):
             pass
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "no TLS handshake: HTTP_REQUEST" not in caplog.text:  # just after the connection closed
         assert time.monotonic() < deadline, caplog.text
         time.sleep(0.001)

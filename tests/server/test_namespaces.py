@@ -115,7 +115,7 @@ def test_a_name_of_another_namespace_is_no_way_around(shop: Shop, operation: Ope
 def first_of_stream(client: Client, path: str) -> str:
     """Return what a stream of events says before it falls silent."""
     head = f"GET {path}?counts=0.02 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(f"{head}{client.token}\r\n\r\n".encode())
         client.put("/v1/queues/own/messages/m", {"body": 1})
         seen = ""

@@ -32,7 +32,7 @@ class IssuerProcess:
 
     def ask(self, path: str, content: Any = None) -> Any:
         data = None if content is None else json.dumps(content).encode()
-        with urllib.request.urlopen(f"{self.url}{path}", data, timeout=20) as reply:
+        with urllib.request.urlopen(f"{self.url}{path}", data, timeout=60) as reply:
             return json.load(reply)
 
     def token(self, key: str = "rsa", header: Any = None, **claims: Any) -> str:

@@ -190,7 +190,7 @@ def test_metrics_and_events_tell_of_it(serve: Serve, make_token: Any) -> None:
 def subscriptions(client: Client) -> list[Any]:
     """Return what the stream of events tells of subscriptions first of all."""
     head = f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {client.token}"
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(f"{head}\r\n\r\n".encode())
         found, kind = [], ""
         with connection.makefile() as lines:

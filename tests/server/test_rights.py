@@ -54,7 +54,7 @@ def request(client: Client, operation: Operation) -> int:
 
 def _first_status(url: str, token: str | None) -> int:
     asked = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(asked, timeout=20) as reply:
+    with urllib.request.urlopen(asked, timeout=60) as reply:
         status: int = reply.status
         return status
 

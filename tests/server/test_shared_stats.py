@@ -97,7 +97,7 @@ def test_what_a_killed_process_has_posted_is_kept_to_the_hair() -> None:
 
 def scraped(server: ServerProcess) -> dict[str, float]:
     """Return the samples of one scrape, which comes to any of the processes."""
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
@@ -130,7 +130,7 @@ def test_a_scrape_tells_of_all_processes_and_no_counter_ever_goes_back(tmp_path:
         def put(count: int) -> None:
             nonlocal sent
             for _ in range(count):
-                connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+                connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
                 try:
                     kind = {"content-type": "application/json"}
                     path = "/v1/queues/orders/messages"

@@ -58,7 +58,7 @@ def test_a_put_on_one_wakes_who_waits_at_the_other(
 
 
 def _waits(port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()

@@ -70,7 +70,7 @@ def _server(store: str, log: Path) -> Iterator[tuple[int, subprocess.Popen[bytes
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(40)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

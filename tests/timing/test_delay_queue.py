@@ -107,7 +107,7 @@ def test_take_blocks_until_the_head_is_due(clock: RecordingClock, start: Start) 
     clock.advance(179)
     assert taken == []
     clock.advance(1)
-    thread.join(10)
+    thread.join(60)
     assert taken == ["tea"]
     assert clock.waits == [pytest.approx(1_180)], "one exact wait, not one more"
 
@@ -126,7 +126,7 @@ def test_one_waiter_times_the_head_and_the_others_just_wait(
     for number in range(1, 5):
         queue.put(number)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(taken) == [0, 1, 2, 3, 4]
 
 
@@ -142,7 +142,7 @@ def test_a_new_head_wakes_the_leader_and_a_later_item_nobody(
     queue.put("near", 5)
     clock.wait_for_waiters()
     clock.advance(5)
-    thread.join(10)
+    thread.join(60)
     assert taken == ["near"]
     assert clock.waits in ([1_100.0, 1_005.0], [1_100.0])
 
@@ -162,10 +162,10 @@ def test_a_leader_that_gives_up_hands_over(clock: RecordingClock, start: Start) 
     follower = start(lambda: answers.append(queue.take()))
     clock.wait_for_waiters(2)
     clock.advance(2)
-    leader.join(10)
+    leader.join(60)
     clock.wait_for_waiters(1)
     clock.advance(8)
-    follower.join(10)
+    follower.join(60)
     assert answers == ["gave up", "late"]
 
 
@@ -198,10 +198,10 @@ def test_a_leader_whose_wait_breaks_hands_over(start: Start) -> None:
     follower = start(lambda: answers.append(queue.take()))
     clock.wait_for_waiters(2)
     queue.put("near", 1)
-    leader.join(10)
+    leader.join(60)
     clock.wait_for_waiters(1)
     clock.advance(1)
-    follower.join(10)
+    follower.join(60)
     assert answers == ["interrupted", "near"]
 
 
@@ -218,7 +218,7 @@ def test_a_head_that_is_taken_back_leaves_the_next_one_timed(
     clock.advance(5)
     clock.wait_for_waiters()
     clock.advance(2)
-    thread.join(10)
+    thread.join(60)
     assert taken == ["next"]
 
 
@@ -301,7 +301,7 @@ def test_after_shutdown_what_is_there_still_comes_out(clock: RecordingClock, sta
     clock.wait_for_waiters(3)
     clock.advance(10)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(answers) == ["last", "shut down", "shut down"]
     with pytest.raises(ShutDown, match="nothing is left"):
         queue.take()

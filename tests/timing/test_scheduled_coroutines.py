@@ -19,7 +19,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     yield loop
     asyncio.run_coroutine_threadsafe(settle(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(60)
     loop.close()
 
 

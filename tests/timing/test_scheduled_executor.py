@@ -206,7 +206,7 @@ def test_cancelling_takes_a_task_back_and_tells_those_who_wait(
     done: list[futures.Future[int]] = []
     waiter = start(lambda: done.extend(futures.as_completed([future], 10)))
     assert [future.cancel(), future.cancel()] == [True, True]
-    waiter.join(10)
+    waiter.join(60)
     assert done == [future]
     assert len(executor._pool._queue) == 0
     finished = executor.submit(int)
@@ -249,7 +249,7 @@ def test_a_forgotten_executor_finishes_its_tasks_and_ends_its_threads(
     clock.advance(1)
     assert future.result(10) == "still ran"
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -211,7 +211,7 @@ def test_stop_with_drain_lets_all_have_their_moment(clock: RecordingClock, start
     clock.wait_for_waiters()
     assert started == ["first"]
     clock.advance(10)
-    stopper.join(10)
+    stopper.join(60)
     assert started == ["first", "last"]
 
 

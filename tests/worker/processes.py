@@ -11,7 +11,7 @@ from pathlib import Path
 
 import bide
 
-BOUND = 30.0
+BOUND = 60.0
 
 APP = """
 import asyncio, bide

@@ -41,13 +41,13 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
     options += ["--log-json", "--log-level", "debug"]
     with worker(tmp_path, APP, *options) as process:
         wait_for(well.exists, tmp_path)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert (answer.status, answer.read()) == (200, b"well\n")
         os.kill(children(process)[0], signal.SIGKILL)
 
         def unwell() -> bool:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).close()
             except urllib.error.HTTPError as error:
                 with error:
                     return error.code == 503 and b"not ready" in error.read()

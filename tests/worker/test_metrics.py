@@ -37,7 +37,7 @@ def free_port() -> int:
 def scrape(port: int) -> dict[str, float]:
     """Return the samples that a port serves, by name and labels; nothing when it is closed."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     except urllib.error.URLError:
         return {}
@@ -83,14 +83,14 @@ def test_a_port_that_is_taken_ends_it_with_a_reason(tmp_path: Path) -> None:
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with worker(tmp_path, APP, "--metrics", where) as process:
-            assert process.wait(15) == 2
+            assert process.wait(60) == 2
     assert f"metrics cannot be served at {where}: Address already in use" in log(tmp_path)
 
 
 @pytest.mark.process
 def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:
     with worker(tmp_path, APP, "--metrics", "localhost") as process:
-        assert process.wait(15) == 2
+        assert process.wait(60) == 2
     assert "'localhost' is not a port; write 9464 or 0.0.0.0:9464" in log(tmp_path)
 
 

@@ -64,7 +64,7 @@ def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
     tmp_path: Path, source: str, options: tuple[str, ...], code: int, hint: str
 ) -> None:
     with worker(tmp_path, source, *options) as process:
-        assert process.wait(15) == code
+        assert process.wait(60) == code
     expected = f"error: {hint}" if hint else "before it was ready"
     assert expected in log(tmp_path)
     assert "has died" not in log(tmp_path)
@@ -77,7 +77,7 @@ def test_what_is_refused_when_it_is_registered_is_told_in_a_line(
 ) -> None:
     source = "import bide\napp = bide.App()\napp.schedule('q', cron='61 * * * *')(print)\n"
     with worker(tmp_path, source, "--log-level", level) as process:
-        assert process.wait(15) == 2
+        assert process.wait(60) == 2
     told = log(tmp_path)
     where = "error: jobs cannot be imported (jobs.py, line 3): cron='61 * * * *' is not valid"
     assert where in told
@@ -106,7 +106,7 @@ def test_a_mistake_at_import_shows_the_frames_of_the_program_alone(tmp_path: Pat
         "except KeyError as error:\n    raise ValueError('no price') from error\n"
     )
     with worker(tmp_path, source) as process:
-        assert process.wait(15) == 2
+        assert process.wait(60) == 2
     told = log(tmp_path)
     assert "importlib" not in told
     assert "loading.py" not in told
@@ -133,7 +133,7 @@ def test_a_port_that_is_taken_is_named_with_its_option(
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with worker(tmp_path, APP, option, str(port)) as process:
-            assert process.wait(15) == 2
+            assert process.wait(60) == 2
     told = log(tmp_path)
     assert "; another program uses it; take another port" in told
     assert text.format(port) in told

@@ -36,7 +36,7 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
         assert "has died (killed by SIGKILL)" in log(tmp_path)
         assert victim not in children(process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.process
@@ -45,7 +45,7 @@ def test_sigterm_lets_handlers_finish(tmp_path: Path) -> None:
     with worker(tmp_path, APP) as process:
         wait_for(said(tmp_path, "VERSION began"), tmp_path)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     assert "VERSION ended" in log(tmp_path)
     assert counts(tmp_path).flow.acked == 1
 
@@ -58,7 +58,7 @@ def test_a_second_sigterm_hands_back_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         wait_for(said(tmp_path, "stopping; 1 running"), tmp_path)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     assert counts(tmp_path).sizes.leased == 0
     assert counts(tmp_path).flow.retried == 0
     assert counts(tmp_path).sizes.total == 1
@@ -91,7 +91,7 @@ def test_what_outlasts_the_grace_is_handed_back(tmp_path: Path) -> None:
     with worker(tmp_path, APP, "--grace", "200ms") as process:
         wait_for(said(tmp_path, "VERSION began"), tmp_path)
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     assert counts(tmp_path).sizes.leased == 0
 
 
@@ -112,7 +112,7 @@ def test_who_has_not_begun_ends_at_once(tmp_path: Path) -> None:
     with worker(tmp_path, SLOW_TO_BEGIN) as process:
         wait_for(said(tmp_path, "begins slowly"), tmp_path)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert "cleaned up" in log(tmp_path)
     assert "it is killed" not in log(tmp_path)
 

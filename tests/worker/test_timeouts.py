@@ -158,7 +158,7 @@ def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(tmp_p
         with worker(tmp_path, SWALLOWING, "--grace", "100ms") as process:
             wait_for(lambda: "began" in log(tmp_path), tmp_path)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         assert queue.counts().sizes.ready == 1
     assert "the process ends anyway" in log(tmp_path)
     assert "it is killed" not in log(tmp_path)

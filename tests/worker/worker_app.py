@@ -20,7 +20,7 @@ from bide.model.replies import Counts, Found, Page
 from bide.testing import FakeClock, FlakyEngine
 from bide.worker.process.runner import Runner
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 STUCK = 0.2
 FAST = bide.Backoff(attempts=3, first="10s", factor=2, jitter=0)
 
@@ -42,7 +42,7 @@ class Scene:
         self.lane = Lane(lambda: self.engine, self.clock)
 
     def play(self, story: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(story, 20))
+        asyncio.run(asyncio.wait_for(story, 90))
 
     @asynccontextmanager
     async def at_work(self, **options: Any) -> AsyncIterator[Runner]:

@@ -97,7 +97,7 @@ def test_a_server_whose_disk_fails_says_so(open_engine: Open, start: Start, tmp_
     client = server.client()
     shutil.rmtree(data)
     client.bgsave()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while client.info("persistence")["rdb_last_bgsave_status"] == "ok":
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -266,7 +266,7 @@ def test_what_replicas_do_not_have_is_not_confirmed(open_engine: Open, start: St
     assert isinstance(counts, Counts)
     assert (counts.sizes.ready, counts.sizes.leased) == (1, 0)
     replica = start(replicaof=f"127.0.0.1 {master.port}")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while replica.client().info("replication")["master_link_status"] != "up":
         assert time.monotonic() < deadline
         time.sleep(0.02)

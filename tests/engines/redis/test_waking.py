@@ -18,7 +18,7 @@ from bide.model.replies import Claimed
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Waiter:

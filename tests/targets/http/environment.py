@@ -20,7 +20,7 @@ from bide.targets.pusher import Pusher
 from bide.testing import FakeClock, FlakyEngine
 from tests.targets.http.receiver import Receiver, receiver
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
@@ -37,7 +37,7 @@ class Stage:
     def play(self, story: Coroutine[Any, Any, None]) -> None:
         async def whole() -> None:
             try:
-                await asyncio.wait_for(story, 40)
+                await asyncio.wait_for(story, 90)
             finally:
                 self.lane.close()
 
