@@ -223,8 +223,9 @@ class Consumer(Claimer):
         if reply.died:  # the lane has logged them
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
+        plain = self.queue_handlers.handlers.get(None)
         for message in reply.messages:
-            handler = route(self.queue_handlers, message)
+            handler = plain or route(self.queue_handlers, message)
             one = Handling(
                 message, token, claimed, handler or any_handler(self.queue_handlers), state
             )

@@ -12,10 +12,8 @@ JOB = "bide-job"
 
 
 def route(queue_handlers: QueueHandlers, message: Message) -> Handler | None:
-    """Return the handler of a message; `None` if this process does not know its job."""
+    """Return the handler of a message of a queue with jobs; `None` if this process has no such."""
     handlers = queue_handlers.handlers
-    if (plain := handlers.get(None)) is not None:
-        return plain
     job = (message.headers or {}).get(JOB)
     if job is None and len(handlers) == 1:
         return any_handler(queue_handlers)

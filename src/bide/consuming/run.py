@@ -2,12 +2,12 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from bide.consuming.handler import Middleware, done
+from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
-from bide.consuming.threads import Threads
+from bide.consuming.threads import Ended, Threads
 
 __all__ = ["Run"]
 
@@ -24,12 +24,7 @@ class Run:
         ended: called on the loop with each ended delivery, and what it raised.
     """
 
-    def __init__(
-        self,
-        around: Sequence[Middleware],
-        concurrency: int,
-        ended: Callable[[Handling, BaseException | None], None],
-    ) -> None:
+    def __init__(self, around: Sequence[Middleware], concurrency: int, ended: Ended) -> None:
         self._around = around
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -40,7 +35,7 @@ class Run:
         """Start a delivery."""
         context = self._context.copy()
         if not one.handler.is_async and not self._around:
-            self._threads.call(partial(context.run, _run, one), partial(self._ended, one))
+            self._threads.call(one, context, self._ended)
             return
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
         one.task = asyncio.Task(self._attend(one), loop=self._loop, context=context)
@@ -71,13 +66,12 @@ class Run:
 
     async def _in_thread(self, one: Handling) -> None:
         over: asyncio.Future[BaseException | None] = self._loop.create_future()
-        context = contextvars.copy_context()
 
-        def ended(error: BaseException | None) -> None:
+        def ended(_: Handling, error: BaseException | None) -> None:
             if not over.done():
                 over.set_result(error)
 
-        self._threads.call(partial(context.run, _run, one), ended)
+        self._threads.call(one, contextvars.copy_context(), ended)
         if (error := await over) is not None:
             raise error
 
@@ -85,8 +79,3 @@ class Run:
         if one.task is task:  # cancelled before its first step
             one.task = None
             self._ended(one, asyncio.CancelledError())
-
-
-def _run(one: Handling) -> None:
-    """Run a plain handler, in a thread."""
-    done(one.handler.call(one), one.handler.name)

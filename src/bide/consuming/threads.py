@@ -4,18 +4,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 
-__all__ = ["Threads"]
+from bide.consuming.handler import done
+from bide.consuming.handling import Handling
+
+__all__ = ["Ended", "Threads"]
 
 PATIENCE = 0.001
 """Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
 threads; more would only compete for the interpreter's lock."""
 
-Ended = Callable[[BaseException | None], None]
+Ended = Callable[[Handling, BaseException | None], None]
+"""Called on the loop with a delivery whose handler has ended, and what that raised."""
 
 
 class Threads:
-    """Calls functions in threads, and reports to the event loop once for all that have ended.
+    """Calls handlers in threads, and reports to the event loop once for all that have ended.
 
     A job of the executor makes calls until none waits, so a quick call costs neither a future nor a
     switch of threads.
@@ -29,28 +34,38 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(limit, "bide-handler")
         self._jobs = 0
-        self._waiting: deque[tuple[Callable[[], object], Ended]] = deque()
-        self._results: deque[tuple[Ended, BaseException | None]] = deque()
+        self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
+        self._results: deque[tuple[Handling, BaseException | None, Ended]] = deque()
+        self._ended: deque[None] = deque()  # one for each job that has ended
+        self._called = 0
         self._growing = self._told = self._closed = False
 
-    def call(self, function: Callable[[], object], ended: Ended) -> None:
-        """Call a function in a thread; then call `ended` on the loop with what it raised."""
-        self._waiting.append((function, ended))
+    def call(self, one: Handling, context: Context, ended: Ended) -> None:
+        """Call the handler of a delivery in a thread and a context; then call `ended`."""
+        self._waiting.append((one, context, ended))
+        self._called += 1
         if not self._jobs:
             self._use(1)
-        elif not self._growing and self._jobs < self._limit:
-            self._growing = True
-            self._loop.call_later(PATIENCE, self._grow)
+        elif not self._growing:
+            self._grow_later()
 
     def close(self) -> None:
         """End the threads that are idle; the others end with their handlers."""
         self._closed = True
         self._executor.shutdown(wait=False)
 
-    def _grow(self) -> None:
+    def _grow_later(self) -> None:
+        if self._jobs < self._limit:
+            self._growing = True
+            self._loop.call_later(PATIENCE, self._grow, self._called)
+
+    def _grow(self, called: int) -> None:
+        """Use more threads for those of the first `called` calls that still wait."""
         self._growing = False
-        if not self._closed:
-            self._use(min(len(self._waiting), self._limit - self._jobs))
+        if self._waiting and not self._closed:
+            late = called - (self._called - len(self._waiting))
+            self._use(min(late, self._limit - self._jobs))
+            self._grow_later()
 
     def _use(self, threads: int) -> None:
         for _ in range(threads):
@@ -61,20 +76,21 @@ class Threads:
         """Make calls until none waits. Runs in a thread."""
         while self._waiting:
             try:
-                function, ended = self._waiting.popleft()
+                one, context, ended = self._waiting.popleft()
             except IndexError:  # another thread took it
                 break
             error: BaseException | None = None
             try:
-                function()
+                context.run(_call, one)
             except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
                 error = raised
-            self._tell(ended, error)
-            del function, ended, error
-        self._tell(self._free, None)
+            self._results.append((one, error, ended))
+            self._report()
+            del one, context, ended, error
+        self._ended.append(None)
+        self._report()
 
-    def _tell(self, ended: Ended, error: BaseException | None) -> None:
-        self._results.append((ended, error))
+    def _report(self) -> None:
         if not self._told:
             self._told = True
             try:
@@ -85,11 +101,16 @@ class Threads:
     def _collect(self) -> None:
         self._told = False  # first: calls that end from now on report again
         while self._results:
-            ended, error = self._results.popleft()
-            ended(error)
-
-    def _free(self, _: BaseException | None) -> None:
-        """Start another job if calls came after the last look of the one that ended."""
-        self._jobs -= 1
+            one, error, ended = self._results.popleft()
+            ended(one, error)
+        while self._ended:
+            self._ended.pop()
+            self._jobs -= 1
         if self._waiting and not self._jobs and not self._closed:
-            self._use(1)
+            self._use(1)  # calls came after the last look of the job that ended
+
+
+def _call(one: Handling) -> None:
+    result = one.handler.call(one)
+    if result is not None:
+        done(result, one.handler.name)

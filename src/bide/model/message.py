@@ -185,7 +185,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         Raises:
             AccessDenied: a server withheld it.
         """
-        return bodies.decode(self.seen_data, self.json)
+        return bodies.decode(self.data or self.seen_data, self.json)
 
     @property
     def seen_data(self) -> bytes:
