@@ -10,7 +10,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER, Hierarchy, Slot
 from bide.timing.lifetime import OwnedByProcess, guard_exit
-from bide.timing.moments import MAX_DELAY, NS, Delay, Moment, WallClock, period_ns, seconds_of
+from bide.timing.moments import NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.timer_handle import TimerHandle, call
 
 __all__ = ["TimingWheel"]
@@ -106,8 +106,6 @@ class TimingWheel(OwnedByProcess):
         seconds, moment = 0.0, None
         if at is not None:
             moment = self._wall.due(at, delay) / NS
-        elif delay.__class__ is float and 0.0 <= delay <= MAX_DELAY:
-            seconds = delay  # a call less
         else:
             seconds = seconds_of(delay)
         if not callable(fn):
