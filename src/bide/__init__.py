@@ -33,7 +33,7 @@ from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
-from bide.targets.subscribe import subscribe
+from bide.targets.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job
 from bide.worker.periodic.tick import Tick
@@ -86,4 +86,5 @@ __all__ = [
     "load_sorted_set",
     "move",
     "subscribe",
+    "unsubscribe",
 ]

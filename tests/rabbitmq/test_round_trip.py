@@ -130,6 +130,7 @@ def test_a_subscription_is_made_and_used_by_http_by_command_and_by_python(
             await asyncio.to_thread(command, "subscription", "add", "c", "--to", to)
             store = f"sqlite:///{stage.path}"
             assert await asyncio.to_thread(bide.subscribe, "p", to, url=store) is None
+            assert await asyncio.to_thread(bide.subscribe, "r", to, url=base[:-3]) is None
 
             message = {"body": 1, "headers": headers, "delay": "300ms"}
             await asyncio.to_thread(ask, f"{base}/queues/h/messages/h", message)
@@ -137,15 +138,17 @@ def test_a_subscription_is_made_and_used_by_http_by_command_and_by_python(
             await asyncio.to_thread(command, "put", "c", "1", "--id", "c", *given)
             async with bide.AsyncQueue("p", url=store) as queue:
                 await queue.put(1, id="p", headers=headers)
-            for _ in range(3):
+            async with bide.AsyncQueue("r", url=store) as queue:
+                await queue.put(1, id="r", headers=headers)
+            for _ in range(4):
                 got = await stage.receive()
-                assert got.headers["bide-queue"] == got.message_id in ("h", "c", "p")
+                assert got.headers["bide-queue"] == got.message_id in ("h", "c", "p", "r")
                 assert (got.routing_key, got.expiration, got.priority) == ("k", 60.0, 7)
                 assert (got.headers["tenant"], got.headers["number"]) == ("eu", 5)
             listed = await asyncio.to_thread(command, "subscription", "list", "--json")
-            assert len(listed.splitlines()) == 3
+            assert len(listed.splitlines()) == 4
             assert "guest:guest" not in listed
-        for name in "hcp":
+        for name in "hcpr":
             assert (await stage.counts(name)).flow.acked == 1
 
     stage.play(story)

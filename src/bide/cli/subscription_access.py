@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -188,22 +187,12 @@ class _RemoteAccess:
                     "leave it out, or take a token of that namespace"
                 )
             name = name if mine else f"{namespace}/{name}"
-        path = f"/v1/subscriptions/{quote(name, safe='')}{verb}"
-        return self._request(method, path, content, HTTPStatus.NOT_FOUND)
+        return self._request(method, f"/v1/subscriptions/{quote(name, safe='')}{verb}", content)
 
-    def _request(
-        self, method: str, path: str, content: Any = None, missing: int | None = None
-    ) -> dict[str, Any] | None:
-        """Return what a server answers, `None` if its status is `missing`."""
-        from bide.engines.http.refusals import refusal
+    def _request(self, method: str, path: str, content: Any = None) -> dict[str, Any] | None:
+        from bide.engines.http.request import request
 
-        data = None if content is None else msgspec.json.encode(content)
-        status, answer = self._connection.ask(method, path, data, "application/json")
-        if status == missing and b"/docs#problem-not-found" in answer:
-            return None
-        if not 200 <= status < 300:
-            raise refusal(self._address, status, answer)
-        return msgspec.json.decode(answer or b"{}", type=dict[str, Any])
+        return request(self._connection, self._address, method, path, content)
 
 
 def _with_secret(content: dict[str, Any], secret: str | None) -> dict[str, Any]:

@@ -1,17 +1,24 @@
-"""Subscriptions made from Python."""
+"""Subscriptions made and deleted from Python, in a store or on a server."""
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import DEFAULT_URL
 from bide.lane.shared import close_lane, open_lane
-from bide.model.errors import InvalidArgument
 from bide.model.message import ATTEMPTS
 from bide.model.moments import Duration, milliseconds
 
-__all__ = ["subscribe"]
+if TYPE_CHECKING:
+    from bide.targets.http.records import Records
+    from bide.targets.http.subscription import Subscription
+
+__all__ = ["subscribe", "unsubscribe"]
+
+R = TypeVar("R")
 
 
 def subscribe(
@@ -40,7 +47,8 @@ def subscribe(
         queue: its name, with its namespace if it has one: "shop/orders".
         to: "https://...", or "amqp://user:password@host/vhost?exchange=NAME&key=KEY".
         name: of the subscription; that of the queue by default.
-        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        url: of the store, or of a server; the environment's `BIDE_URL`, or else
+            `sqlite:///bide.db`.
         headers: sent with every message.
         concurrency: how many requests may be under way; 10, or 500 for RabbitMQ.
         rate: how many requests may begin a second; not limited by default.
@@ -56,22 +64,15 @@ def subscribe(
         The new secret of an `https://` subscription, which is not told again; else `None`.
 
     Raises:
-        InvalidArgument: one of the values is not valid, or `url` names a server.
+        InvalidArgument: one of the values is not valid.
         StoreError: the store failed.
 
     Example:
         >>> import bide
         >>> bide.subscribe("orders", "amqp://app@mq/?exchange=shop", url="memory://")
     """
-    from bide.targets.http.records import Records
     from bide.targets.http.subscription import Subscription, usual_concurrency
 
-    store = url or os.environ.get("BIDE_URL") or DEFAULT_URL
-    if store.partition(":")[0] in ("http", "https"):
-        raise InvalidArgument(
-            "url names a server, which has its own operation: PUT /v1/subscriptions/NAME, or "
-            "bide subscription put --url"
-        )
     namespace, _, own = queue.rpartition("/")
     wanted = Subscription(
         name=name or own, namespace=namespace or None, queue=own, url=to, headers=dict(headers),
@@ -80,8 +81,75 @@ def subscribe(
         first=milliseconds(first, "first"), ceiling=milliseconds(ceiling, "ceiling"),
         failures=failures, probe=milliseconds(probe, "probe"),
     )  # fmt: skip
-    lane = open_lane(store)
+    if (server := _server(url)) is None:
+        return _in_store(url, lambda records: records.put(wanted, secret)).secret
+    told = _on_server(server, "PUT", str(wanted.known_as(None)), _request(wanted, secret))
+    return None if told is None else told.get("secret")
+
+
+def unsubscribe(name: str, *, url: str | None = None) -> bool:
+    """Delete a subscription. Its messages stay in the queue.
+
+    In a coroutine, call it with `asyncio.to_thread`.
+
+    Args:
+        name: of the subscription, with its namespace if it has one: "shop/orders".
+        url: of the store, or of a server; the environment's `BIDE_URL`, or else
+            `sqlite:///bide.db`.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        StoreError: the store failed.
+
+    Example:
+        >>> import bide
+        >>> bide.unsubscribe("no-such", url="memory://")
+        False
+    """
+    if (server := _server(url)) is not None:
+        return _on_server(server, "DELETE", name) is not None
+    namespace, _, own = name.rpartition("/")
+    return _in_store(url, lambda records: records.delete(namespace or None, own))
+
+
+def _server(url: str | None) -> str | None:
+    """Return the URL of a server; `None` if it is that of a store."""
+    store = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+    return store if store.partition(":")[0] in ("http", "https") else None
+
+
+def _in_store(url: str | None, do: "Callable[[Records], Coroutine[Any, Any, R]]") -> R:
+    from bide.targets.http.records import Records
+
+    lane = open_lane(url or os.environ.get("BIDE_URL") or DEFAULT_URL)
     try:
-        return asyncio.run(Records(lane, SYSTEM_CLOCK).put(wanted, secret)).secret
+        return asyncio.run(do(Records(lane, SYSTEM_CLOCK)))
     finally:
         close_lane(lane)
+
+
+def _on_server(
+    url: str, method: str, name: str, content: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
+    from bide.engines.http import address_of
+    from bide.engines.http.connection import Connection
+    from bide.engines.http.request import request
+
+    address, timeout = address_of(urlsplit(url))
+    connection = Connection(address, timeout)
+    try:
+        path = f"/v1/subscriptions/{quote(name, safe='')}"
+        return request(connection, address, method, path, content)
+    finally:
+        connection.close()
+
+
+def _request(wanted: "Subscription", secret: str | None) -> dict[str, Any]:
+    """Return a subscription as a server takes it: durations are seconds."""
+    same = "url", "headers", "concurrency", "rate", "attempts", "failures"
+    durations = "timeout", "first", "ceiling", "probe"
+    told: dict[str, Any] = {"queue": wanted.source} | {name: getattr(wanted, name) for name in same}
+    told |= {name: getattr(wanted, name) / 1000 for name in durations}
+    return told if secret is None else {**told, "secret": secret}
