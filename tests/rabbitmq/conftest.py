@@ -11,10 +11,9 @@ from tests.rabbitmq.environment import Stage
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have one process run all tests that need the broker, so that it is started once."""
+    """Mark the tests that need the broker."""
     if "broker" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.process)
-        item.add_marker(pytest.mark.xdist_group("rabbitmq"))
 
 
 @pytest.fixture(scope="session")

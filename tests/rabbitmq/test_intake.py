@@ -236,7 +236,8 @@ def test_a_connection_that_is_cut_or_half_open_loses_nothing(stage: Stage) -> No
                         *[stage.send(message_id=f"{number}-{n}") for n in range(20)]
                     )
                     await stage.stored(20 * (number + 1))
-                await until(lambda: intake.taken.stored + intake.taken.repeated == 40)
+                # The acknowledgement of the first 20 may have been lost: then they come again.
+                await until(lambda: intake.taken.stored + intake.taken.repeated >= 40)
         assert (await stage.counts()).flow.put == 40
 
     stage.play(story)

@@ -10,7 +10,6 @@ from tests.rabbitmq.kills import run
 
 @pytest.mark.full  # `make soak` runs the long form
 @pytest.mark.process
-@pytest.mark.xdist_group("rabbitmq")
 def test_kills_lose_nothing(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "rabbitmq")
     try:

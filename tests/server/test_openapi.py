@@ -115,7 +115,6 @@ def ask() -> Iterator[Ask]:
         yield ask
 
 
-@pytest.mark.xdist_group("openapi")
 @pytest.mark.parametrize(
     ("method", "path"), [(operation.method, operation.path) for operation in OPERATIONS]
 )
