@@ -8,7 +8,7 @@ has been silent for a while.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -33,7 +33,6 @@ __all__ = [
     "purge_silent",
     "put_report",
     "read",
-    "total_lateness",
 ]  # fmt: skip
 
 QUEUE = f"{OWN}workers"
@@ -165,15 +164,6 @@ class RecentLateness:
             for name, one in found.items()
         }
         return {name: one for name, one in new.items() if one.count}
-
-
-def total_lateness(rolls: Iterable[Report]) -> dict[str, Histogram]:
-    """Return the lateness of all processes together, by queue."""
-    found: dict[str, Histogram] = {}
-    for roll in rolls:
-        for queue, histogram in roll.lateness.items():
-            found[queue] = found[queue].plus(histogram) if queue in found else histogram
-    return found
 
 
 def can_report(lane: Lane) -> bool:

@@ -8,7 +8,8 @@ duration; these are summed over the processes of a worker.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, Self
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 from bide.engines import losses
 from bide.model.commands import Command, Count, Queues
@@ -25,20 +26,103 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-__all__ = ["MetricsServer", "Workforce", "claim_metrics", "counts_of", "registry_of"]
+__all__ = [
+    "Family", "MetricsServer", "Workforce", "by_outcome", "claim_metrics", "counts_of",
+    "registry_of",
+]  # fmt: skip
 
-FLOW = {
-    "put": "Messages stored.",
-    "acked": "Messages done.",
-    "cancelled": "Messages cancelled before a worker held them.",
-    "expired": "Messages that were too late to be delivered.",
-    "purged": "Messages deleted.",
-    "died": "Messages that became dead letters.",
-    "revived": "Dead letters that were returned to the queue.",
-    "retried": "Failed attempts that were followed by another.",
-    "lapsed": "Leases that ended before their message was settled.",
-}
 STATES = ("delayed", "ready", "leased", "dead")
+
+
+class Family(NamedTuple):
+    """A metric: its type, its name (of a counter without `_total`) and its help text."""
+
+    type: Literal["counter", "gauge", "histogram"]
+    name: str
+    text: str
+    labels: str = ""
+    """The names of its labels; the first one names what has the figures, such as a queue."""
+    value: Callable[[Any], Any] = lambda value: value
+    """Returns the value from the figures, a `Histogram`, or values by the second label."""
+
+    def of(self, found: Mapping[str, Any]) -> "Metric":
+        """Return the metric with the values of all figures, by the first label."""
+        from prometheus_client import core
+
+        labels = self.labels.split()
+        made = getattr(core, f"{self.type.title()}MetricFamily")(
+            self.name, self.text, labels=labels
+        )
+        for name, figures in found.items():
+            value = self.value(figures)
+            if isinstance(value, Histogram):
+                made.add_metric([name], value.cumulative(), value.sum)
+            elif isinstance(value, Mapping):
+                for second, count in value.items():
+                    made.add_metric([name, second], count)
+            else:
+                made.add_metric([name] if labels else [], value)
+        metric: Metric = made
+        return metric
+
+
+STORE_UP = Family("gauge", "bide_store_up", "Whether the store answers.")
+CHANGES_LOST = Family(
+    "counter", "bide_store_changes_lost",
+    "Confirmed changes that the store no longer has, as far as this process knows.", "queue",
+)  # fmt: skip
+OVERDUE = Family(
+    "gauge", "bide_queue_oldest_overdue_seconds",
+    "For how long the oldest due message has waited; 0 if none is due.", "queue",
+)  # fmt: skip
+QUEUES = (
+    Family("gauge", "bide_queue_messages", "Messages in the queue, by state.", "queue state",
+           lambda one: {state: getattr(one.sizes, state) for state in STATES}),
+    Family("gauge", "bide_queue_paused", "Whether the queue is paused.", "queue",
+           lambda one: one.paused),
+)  # fmt: skip
+FLOWS = tuple(
+    Family("counter", f"bide_messages_{name}", text, "queue", attrgetter(f"flow.{name}"))
+    for name, text in (
+        ("put", "Messages stored."),
+        ("acked", "Messages done."),
+        ("cancelled", "Messages cancelled before a worker held them."),
+        ("expired", "Messages that were too late to be delivered."),
+        ("purged", "Messages deleted."),
+        ("died", "Messages that became dead letters."),
+        ("revived", "Dead letters that were returned to the queue."),
+        ("retried", "Failed attempts that were followed by another."),
+        ("lapsed", "Leases that ended before their message was settled."),
+    )
+)
+PROCESSES = Family("gauge", "bide_worker_processes", "Processes that are ready.")
+RESTARTS = Family("counter", "bide_worker_restarts", "Processes that died and were replaced.")
+
+
+def by_outcome(tally: Tally) -> dict[str, int]:
+    """Return how many deliveries ended how, those that never happened included."""
+    return dict.fromkeys(OUTCOMES, 0) | tally.outcomes
+
+
+DELIVERIES = (
+    Family("counter", "bide_deliveries", "Deliveries that ended, by outcome.", "queue outcome",
+           by_outcome),
+    Family("gauge", "bide_deliveries_running", "Handlers that are running.", "queue",
+           lambda one: one.running),
+    Family("gauge", "bide_deliveries_waiting", "Messages claimed ahead of a free handler.", "queue",
+           lambda one: one.waiting),
+    Family("histogram", "bide_delivery_duration_seconds", "How long handlers ran.", "queue",
+           lambda one: one.duration),
+)  # fmt: skip
+CLAIMS = (
+    Family("counter", "bide_claims", "Claims that returned messages.", "queue",
+           lambda one: one.claims),
+    Family("counter", "bide_messages_claimed", "Messages that claims returned.", "queue",
+           lambda one: one.claimed),
+    Family("histogram", "bide_delivery_lateness_seconds", "From the due time of a message to the "
+           "start of its handler, or to the answer of a claim over HTTP.", "queue",
+           lambda one: one.lateness),
+)  # fmt: skip
 
 _log = logging.getLogger("bide.telemetry")
 
@@ -139,50 +223,20 @@ class _QueueCollector:
 
     def collect(self) -> "Iterator[Metric]":
         """Yield the metrics of the store; if it does not answer, only that it is down."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        up = GaugeMetricFamily("bide_store_up", "Whether the store answers.")
         try:
             found = self._counts()
         except StoreError as error:
             _log.warning("the store could not be read for the metrics: %s", error)
-            up.add_metric([], 0)
-            yield up
+            yield STORE_UP.of({"": 0})
             return
-        up.add_metric([], 1)
-        yield up
-        lost = CounterMetricFamily(
-            "bide_store_changes_lost",
-            "Confirmed changes that the store no longer has, as far as this process knows.",
-            labels=["queue"],
-        )
-        for queue, count in losses.counted().items():
-            lost.add_metric([queue], count)
-        yield lost
-        messages = GaugeMetricFamily(
-            "bide_queue_messages", "Messages in the queue, by state.", labels=["queue", "state"]
-        )
-        oldest = GaugeMetricFamily(
-            "bide_queue_oldest_overdue_seconds",
-            "For how long the oldest due message has waited; 0 if none is due.",
-            labels=["queue"],
-        )
-        paused = GaugeMetricFamily(
-            "bide_queue_paused", "Whether the queue is paused.", labels=["queue"]
-        )
-        for queue, counts in found.items():
-            for state in STATES:
-                messages.add_metric([queue, state], getattr(counts.sizes, state))
-            due = counts.oldest
-            waited = 0.0 if due is None else max(0.0, self._now() - due / 1000)
-            oldest.add_metric([queue], round(waited, 3))
-            paused.add_metric([queue], counts.paused)
-        yield from (messages, oldest, paused)
-        for name, text in FLOW.items():
-            family = CounterMetricFamily(f"bide_messages_{name}", text, labels=["queue"])
-            for queue, counts in found.items():
-                family.add_metric([queue], getattr(counts.flow, name))
-            yield family
+        yield STORE_UP.of({"": 1})
+        yield CHANGES_LOST.of(losses.counted())
+        for family in (*QUEUES, *FLOWS):
+            yield family.of(found)
+        yield OVERDUE.of({queue: self._waited(one.oldest) for queue, one in found.items()})
+
+    def _waited(self, due: int | None) -> float:
+        return 0.0 if due is None else round(max(0.0, self._now() - due / 1000), 3)
 
 
 class _DeliveryCollector:
@@ -197,38 +251,11 @@ class _DeliveryCollector:
 
     def collect(self) -> "Iterator[Metric]":
         """Yield the metrics of the deliveries so far."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        yield GaugeMetricFamily(
-            "bide_worker_processes", "Processes that are ready.", value=self._workforce.ready
-        )
-        yield CounterMetricFamily(
-            "bide_worker_restarts", "Processes that died and were replaced.",
-            value=self._workforce.restarts,
-        )  # fmt: skip
         tallies = self._workforce.tallies()
-        ended = CounterMetricFamily(
-            "bide_deliveries", "Deliveries that ended, by outcome.", labels=["queue", "outcome"]
-        )
-        running = GaugeMetricFamily(
-            "bide_deliveries_running", "Handlers that are running.", labels=["queue"]
-        )
-        waiting = GaugeMetricFamily(
-            "bide_deliveries_waiting", "Messages claimed ahead of a free handler.",
-            labels=["queue"],
-        )  # fmt: skip
-        for queue, tally in tallies.items():
-            for outcome in OUTCOMES:
-                ended.add_metric([queue, outcome], tally.outcomes.get(outcome, 0))
-            running.add_metric([queue], tally.running)
-            waiting.add_metric([queue], tally.waiting)
-        yield from (ended, running, waiting)
-        yield from claim_metrics(tallies)
-        yield _histogram(
-            "bide_delivery_duration_seconds",
-            "How long handlers ran.",
-            {queue: tally.duration for queue, tally in tallies.items()},
-        )
+        yield PROCESSES.of({"": self._workforce.ready})
+        yield RESTARTS.of({"": self._workforce.restarts})
+        for family in (*DELIVERIES, *CLAIMS):
+            yield family.of(tallies)
 
 
 def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
@@ -237,31 +264,8 @@ def claim_metrics(tallies: Mapping[str, Tally]) -> "Iterator[Metric]":
     Args:
         tallies: by queue.
     """
-    from prometheus_client.core import CounterMetricFamily
-
-    claims = CounterMetricFamily("bide_claims", "Claims that returned messages.", labels=["queue"])
-    claimed = CounterMetricFamily(
-        "bide_messages_claimed", "Messages that claims returned.", labels=["queue"]
-    )
-    for queue, tally in tallies.items():
-        claims.add_metric([queue], tally.claims)
-        claimed.add_metric([queue], tally.claimed)
-    yield from (claims, claimed)
-    yield _histogram(
-        "bide_delivery_lateness_seconds",
-        "From the due time of a message to the start of its handler, or to the answer of a claim "
-        "over HTTP.",
-        {queue: tally.lateness for queue, tally in tallies.items()},
-    )
-
-
-def _histogram(name: str, text: str, found: Mapping[str, Histogram]) -> "Metric":
-    from prometheus_client.core import HistogramMetricFamily
-
-    family = HistogramMetricFamily(name, text, labels=["queue"])
-    for queue, histogram in found.items():
-        family.add_metric([queue], histogram.cumulative(), histogram.sum)
-    return family
+    for family in CLAIMS:
+        yield family.of(tallies)
 
 
 class MetricsServer:

@@ -8,8 +8,8 @@ import msgspec
 from bide.model.commands import Command, Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page, Reply
-from bide.observing.heartbeat import read, total_lateness
-from bide.observing.tally import Histogram
+from bide.observing.heartbeat import read
+from bide.observing.tally import Histogram, total
 
 __all__ = [
     "Lateness", "Looking", "Rates", "RecentWorkers", "Sample", "Worker", "rates", "run_steps",
@@ -180,7 +180,7 @@ def take_sample(
                 _present(holder, filter(wanted, works_on), silent, workers, moment)
     lateness = {
         queue: Lateness.of(histogram)
-        for queue, histogram in total_lateness(rolls).items()
+        for queue, histogram in total(roll.lateness for roll in rolls).items()
         if wanted(queue)
     }
     return Sample(moment, found, workers, lateness, partly)

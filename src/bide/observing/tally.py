@@ -2,12 +2,14 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["OUTCOMES", "Histogram", "Tally", "total"]
+__all__ = ["OUTCOMES", "Histogram", "Stats", "Tally", "total"]
 
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -23,7 +25,45 @@ OUTCOMES = ("acked", "discarded", "retried", "dead", "released", "lost")
 attempt, or lost because its lease ended."""
 
 
-class Histogram(msgspec.Struct, gc=False, array_like=True):
+S = TypeVar("S", bound="Stats")
+
+
+class Stats(msgspec.Struct):
+    """Numbers that add up with those of other processes: fields, mappings and lists of them."""
+
+    CURRENT: ClassVar[tuple[str, ...]] = ()
+    """The fields that are 0 once the process has ended."""
+
+    def plus(self, other: Self) -> Self:
+        """Return the sum of both."""
+        return type(self)(*map(_sum, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+    def ceased(self) -> Self:
+        """Return what remains true after the end of the process."""
+        ended = {name: _ceased(getattr(self, name)) for name in self.__struct_fields__}
+        return type(self)(**(ended | dict.fromkeys(self.CURRENT, 0)))
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if isinstance(one, Stats):
+        return one.plus(other)
+    if isinstance(one, Mapping):
+        both = {key: _sum(one[key], other[key]) for key in one.keys() & other.keys()}
+        return {**one, **other, **both}
+    if isinstance(one, list):
+        return list(map(_sum, one, other))
+    return one + other
+
+
+def _ceased(value: Any) -> Any:
+    if isinstance(value, Stats):
+        return value.ceased()
+    if isinstance(value, Mapping):
+        return {key: _ceased(inner) for key, inner in value.items()}
+    return value
+
+
+class Histogram(Stats, gc=False, array_like=True):
     """How many values are in each bucket.
 
     Example:
@@ -91,19 +131,16 @@ class Histogram(msgspec.Struct, gc=False, array_like=True):
                 return bound
         return None
 
-    def plus(self, other: "Histogram") -> "Histogram":
-        """Return the sum of both."""
-        pairs = zip(self.buckets, other.buckets, strict=True)
-        return Histogram([mine + theirs for mine, theirs in pairs], self.sum + other.sum)
-
     def minus(self, earlier: "Histogram") -> "Histogram":
         """Return what was added since an earlier state."""
         pairs = zip(self.buckets, earlier.buckets, strict=True)
         return Histogram([now - then for now, then in pairs], self.sum - earlier.sum)
 
 
-class Tally(msgspec.Struct, gc=False):
+class Tally(Stats, gc=False):
     """What was done on a queue since the process started; `running` and `waiting` are current."""
+
+    CURRENT = "running", "waiting"
 
     claims: int = 0
     """Claims that returned messages."""
@@ -123,29 +160,7 @@ class Tally(msgspec.Struct, gc=False):
         """Count deliveries that ended in the same way."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
 
-    def plus(self, other: "Tally") -> "Tally":
-        """Return the sum of both."""
-        names = self.outcomes | other.outcomes
-        return Tally(
-            self.claims + other.claims,
-            self.claimed + other.claimed,
-            {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names},
-            self.lateness.plus(other.lateness),
-            self.duration.plus(other.duration),
-            self.running + other.running,
-            self.waiting + other.waiting,
-        )
 
-    def ceased(self) -> "Tally":
-        """Return what remains true after the end of the process."""
-        return msgspec.structs.replace(self, running=0, waiting=0)
-
-
-def total(tallies: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
-    """Return the sum of the tallies of several processes, by queue."""
-    together: dict[str, Tally] = {}
-    for one in tallies:
-        for queue, tally in one.items():
-            known = together.get(queue)
-            together[queue] = tally if known is None else known.plus(tally)
-    return together
+def total(parts: Iterable[Mapping[str, S]]) -> dict[str, S]:
+    """Return the sum of the figures of several processes, by name."""
+    return reduce(_sum, parts, {})

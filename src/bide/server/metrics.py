@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
-from bide.observing.metrics import claim_metrics, registry_of
+from bide.observing.metrics import Family, claim_metrics, registry_of
 from bide.server.quotas import Usage
 from bide.server.rights import Caller
 from bide.server.service import Service
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "exposition"]
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
+
+QUOTA_USED = Family(
+    "gauge", "bide_quota_messages_used",
+    "Messages of the namespace, dead and kept ones included.",
+)  # fmt: skip
+QUOTA = Family("gauge", "bide_quota_messages", "Messages that the namespace may have.")
+REQUESTS = Family(
+    "counter", "bide_http_requests", "Requests answered, by operation and status.",
+    "operation status",
+)  # fmt: skip
+SECONDS = Family(
+    "counter", "bide_http_request_seconds", "How long answering them took, waiting included.",
+    "operation",
+)  # fmt: skip
+WAITING = Family("gauge", "bide_http_claims_waiting", "Claims that wait for a message.")
+PROCESSES = Family("gauge", "bide_http_processes", "Processes of the server.")
 
 
 async def exposition(service: Service, caller: Caller) -> bytes:
@@ -74,18 +90,10 @@ class _Collector:
 
 def _of_usage(usage: Usage | None) -> "Iterator[Metric]":
     """Yield how much of its quota of messages the caller's namespace uses."""
-    from prometheus_client.core import GaugeMetricFamily
-
     if usage is not None:
-        yield GaugeMetricFamily(
-            "bide_quota_messages_used", "Messages of the namespace, dead and kept ones included.",
-            value=usage.messages,
-        )  # fmt: skip
-    if usage is not None and usage.max_messages is not None:
-        yield GaugeMetricFamily(
-            "bide_quota_messages", "Messages that the namespace may have.",
-            value=usage.max_messages,
-        )  # fmt: skip
+        yield QUOTA_USED.of({"": usage.messages})
+        if usage.max_messages is not None:
+            yield QUOTA.of({"": usage.max_messages})
 
 
 def _of_server(
@@ -108,24 +116,10 @@ def _of_server(
 
 
 def _of_requests(stats: ServerStats) -> "Iterator[Metric]":
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    requests = CounterMetricFamily(
-        "bide_http_requests", "Requests answered, by operation and status.",
-        labels=["operation", "status"],
-    )  # fmt: skip
+    requests: dict[str, dict[str, int]] = {}
     for (operation, status), count in sorted(stats.requests.items()):
-        requests.add_metric([operation, str(status)], count)
-    seconds = CounterMetricFamily(
-        "bide_http_request_seconds", "How long answering them took, waiting included.",
-        labels=["operation"],
-    )  # fmt: skip
-    for operation, took in sorted(stats.seconds.items()):
-        seconds.add_metric([operation], took)
-    yield from (requests, seconds)
-    yield GaugeMetricFamily(
-        "bide_http_claims_waiting", "Claims that wait for a message.", value=stats.waiting
-    )
-    yield GaugeMetricFamily(
-        "bide_http_processes", "Processes of the server.", value=stats.processes
-    )
+        requests.setdefault(operation, {})[str(status)] = count
+    yield REQUESTS.of(requests)
+    yield SECONDS.of(dict(sorted(stats.seconds.items())))
+    yield WAITING.of({"": stats.waiting})
+    yield PROCESSES.of({"": stats.processes})

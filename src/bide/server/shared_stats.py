@@ -14,11 +14,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, reduce
-from typing import Self
 
 import msgspec
 
-from bide.observing.tally import Tally, total
+from bide.observing.tally import Stats, Tally
 from bide.targets.http.push_stats import PushStats
 
 __all__ = ["ServerStats", "SharedFile", "SharedStats", "make_file"]
@@ -69,8 +68,10 @@ class SharedFile:
             self._file = -1  # a late call must not meet another file under this number
 
 
-class ServerStats(msgspec.Struct):
+class ServerStats(Stats):
     """What one process has done since it began, in numbers that add up with those of others."""
+
+    CURRENT = "waiting", "processes"
 
     requests: Mapping[tuple[str, int], int] = {}
     """How many requests were answered, by operation and status."""
@@ -84,27 +85,6 @@ class ServerStats(msgspec.Struct):
     """How many claims wait."""
     processes: int = 1
     """Of how many processes that are there this is."""
-
-    def plus(self, other: Self) -> "ServerStats":
-        """Return both together."""
-        requests, seconds = dict(self.requests), dict(self.seconds)
-        for answered, count in other.requests.items():
-            requests[answered] = requests.get(answered, 0) + count
-        for operation, took in other.seconds.items():
-            seconds[operation] = seconds.get(operation, 0.0) + took
-        return ServerStats(
-            requests,
-            seconds,
-            total([self.tallies, other.tallies]),
-            self.sent.plus(other.sent),
-            self.waiting + other.waiting,
-            self.processes + other.processes,
-        )
-
-    def ceased(self) -> "ServerStats":
-        """Return what stays true once the process has ended."""
-        tallies = {queue: tally.ceased() for queue, tally in self.tallies.items()}
-        return ServerStats(self.requests, self.seconds, tallies, self.sent.ceased(), 0, 0)
 
 
 class _Posts(msgspec.Struct):

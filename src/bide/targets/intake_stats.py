@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
+from bide.observing.metrics import Family
+from bide.observing.tally import Stats
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -13,13 +14,15 @@ __all__ = ["COUNTED", "IntakeStats", "intake_metrics"]
 COUNTED = ("stored", "repeated", "renamed", "refused")
 
 
-class IntakeStats(msgspec.Struct):
+class IntakeStats(Stats):
     """What the intakes of one exchange have done.
 
     Example:
         >>> IntakeStats(stored=2, connected=1).plus(IntakeStats(stored=1, connected=1).ceased())
         IntakeStats(stored=3, repeated=0, renamed=0, refused=0, connected=1, waiting=0)
     """
+
+    CURRENT = "connected", "waiting"
 
     stored: int = 0
     repeated: int = 0
@@ -33,35 +36,20 @@ class IntakeStats(msgspec.Struct):
     waiting: int = 0
     """How many intakes wait for a store that is full or away."""
 
-    def plus(self, other: "IntakeStats") -> "IntakeStats":
-        """Return both together."""
-        mine, its = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
-        return IntakeStats(*map(sum, zip(mine, its, strict=True)))
 
-    def ceased(self) -> "IntakeStats":
-        """Return what stays true once nothing is taken any more."""
-        return msgspec.structs.replace(self, connected=0, waiting=0)
+FAMILIES = (
+    Family("counter", "bide_rabbitmq_messages", "Messages that came from RabbitMQ, by what became "
+           "of them: stored; repeated, known already; renamed, stored under an id of their own; "
+           "refused, published to the dead-letter exchange.", "exchange outcome",
+           lambda one: {outcome: getattr(one, outcome) for outcome in COUNTED}),
+    Family("gauge", "bide_rabbitmq_connected", "Intakes that are connected.", "exchange",
+           lambda one: one.connected),
+    Family("gauge", "bide_rabbitmq_waiting", "Intakes that wait for the store.", "exchange",
+           lambda one: one.waiting),
+)  # fmt: skip
 
 
 def intake_metrics(taken: Mapping[str, IntakeStats]) -> "Iterator[Metric]":
     """Yield the metrics of intakes, by exchange."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    messages = CounterMetricFamily(
-        "bide_rabbitmq_messages", "Messages that came from RabbitMQ, by what became of them: "
-        "stored; repeated, known already; renamed, stored under an id of their own; refused, "
-        "published to the dead-letter exchange.", labels=["exchange", "outcome"],
-    )  # fmt: skip
-    connected = GaugeMetricFamily(
-        "bide_rabbitmq_connected", "Intakes that are connected.", labels=["exchange"]
-    )
-    waiting = GaugeMetricFamily(
-        "bide_rabbitmq_waiting", "Intakes that wait for the store.", labels=["exchange"]
-    )
-    for exchange, one in sorted(taken.items()):
-        for outcome in COUNTED:
-            messages.add_metric([exchange, outcome], getattr(one, outcome))
-        connected.add_metric([exchange], one.connected)
-        waiting.add_metric([exchange], one.waiting)
-    if taken:
-        yield from (messages, connected, waiting)
+    for family in FAMILIES if taken else ():
+        yield family.of(dict(sorted(taken.items())))

@@ -1,9 +1,10 @@
 """The answers to the requests of a subscription, in numbers that add up over servers."""
 
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import msgspec
 
+from bide.observing.tally import Stats
 from bide.targets.http.answer import Answer
 
 __all__ = ["CLASSES", "Class", "Deliveries", "class_of"]
@@ -14,7 +15,7 @@ Class = Literal["2xx", "3xx", "4xx", "5xx", "none"]
 CLASSES: tuple[Class, ...] = get_args(Class)
 
 
-class Deliveries(msgspec.Struct, omit_defaults=True):
+class Deliveries(Stats, omit_defaults=True):
     """The requests since the running servers started. Times are Unix milliseconds.
 
     Example:
@@ -24,7 +25,9 @@ class Deliveries(msgspec.Struct, omit_defaults=True):
         ({'5xx': 1}, '503 Service Unavailable')
     """
 
-    answers: dict[Class, int] = {}
+    CURRENT = ("running",)
+
+    answers: dict[Class, int] = msgspec.field(default_factory=dict)
     """The number of requests by class of the answer."""
     running: int = 0
     """How many requests are running."""
@@ -44,21 +47,13 @@ class Deliveries(msgspec.Struct, omit_defaults=True):
         else:
             self.failed_at, self.error = now, answer.text
 
-    def plus(self, other: "Deliveries") -> "Deliveries":
-        """Return the sum of both."""
-        names = self.answers | other.answers
-        last = max((self, other), key=lambda one: one.failed_at)
-        return Deliveries(
-            {name: self.answers.get(name, 0) + other.answers.get(name, 0) for name in names},
-            self.running + other.running,
-            max(self.taken_at, other.taken_at),
-            last.failed_at,
-            last.error,
-        )
-
-    def ceased(self) -> "Deliveries":
-        """Return the figures without what is running, once the process has ended."""
-        return msgspec.structs.replace(self, running=0)
+    def plus(self, other: Self) -> Self:
+        """Return the sum of both, with the last error."""
+        last = max(self, other, key=lambda one: one.failed_at)
+        return msgspec.structs.replace(
+            super().plus(other), taken_at=max(self.taken_at, other.taken_at),
+            failed_at=last.failed_at, error=last.error,
+        )  # fmt: skip
 
 
 def class_of(answer: Answer) -> Class:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
 
-from bide.observing.tally import OUTCOMES, Tally
+from bide.observing.metrics import Family, by_outcome
+from bide.observing.tally import Tally
 from bide.targets.http.circuit import State
 from bide.targets.http.deliveries import CLASSES, Deliveries
 from bide.targets.http.push_stats import PushStats
@@ -15,7 +16,27 @@ if TYPE_CHECKING:
 
 __all__ = ["push_metrics"]
 
-STATES: tuple[State, ...] = get_args(State)
+DELIVERIES = (
+    Family("counter", "bide_push_deliveries", "Deliveries that have ended, by how.",
+           "subscription outcome", by_outcome),
+    Family("histogram", "bide_push_lateness_seconds", "From the due moment of a message to the "
+           "start of its request.", "subscription", lambda tally: tally.lateness),
+    Family("histogram", "bide_push_duration_seconds", "How long requests took.", "subscription",
+           lambda tally: tally.duration),
+)  # fmt: skip
+REQUESTS = (
+    Family("counter", "bide_push_requests", "Requests to receivers, by the first digit of the "
+           "answer's status; none: nothing that could be read came back.", "subscription answer",
+           lambda told: dict.fromkeys(CLASSES, 0) | told.answers),
+    Family("gauge", "bide_push_in_flight", "Requests under way.", "subscription",
+           lambda told: told.running),
+)  # fmt: skip
+CIRCUIT = Family(
+    "gauge", "bide_push_circuit", "1 for the state that the circuit is in: open, and the receiver "
+    "is left alone; half-open, and it is probed.", "subscription state",
+    lambda found: {state: state == found for state in get_args(State)},
+)  # fmt: skip
+PAUSED = Family("gauge", "bide_push_paused", "Whether nothing is sent.", "subscription")
 
 
 def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iterator[Metric]":
@@ -26,46 +47,14 @@ def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> "Iter
         sent: the figures of these and other subscriptions.
         now: the time in Unix milliseconds.
     """
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
-
-    labels = ["subscription"]
-    requests = CounterMetricFamily(
-        "bide_push_requests", "Requests to receivers, by the first digit of the answer's status; "
-        "none: nothing that could be read came back.", labels=[*labels, "answer"],
-    )  # fmt: skip
-    ended = CounterMetricFamily(
-        "bide_push_deliveries", "Deliveries that have ended, by how.", labels=[*labels, "outcome"]
-    )
-    running = GaugeMetricFamily("bide_push_in_flight", "Requests under way.", labels=labels)
-    circuit = GaugeMetricFamily(
-        "bide_push_circuit", "1 for the state that the circuit is in: open, and the receiver is "
-        "left alone; half-open, and it is probed.", labels=[*labels, "state"],
-    )  # fmt: skip
-    paused = GaugeMetricFamily("bide_push_paused", "Whether nothing is sent.", labels=labels)
-    lateness = HistogramMetricFamily(
-        "bide_push_lateness_seconds", "From the due moment of a message to the start of its "
-        "request.", labels=labels,
-    )  # fmt: skip
-    duration = HistogramMetricFamily(
-        "bide_push_duration_seconds", "How long requests took.", labels=labels
-    )
-    for name, one in sorted(known.items()):
-        mine, key = [name], one.subscription.key
-        tally, told = sent.tallies.get(key) or Tally(), sent.deliveries.get(key) or Deliveries()
-        for answer in CLASSES:
-            requests.add_metric([*mine, answer], told.answers.get(answer, 0))
-        for outcome in OUTCOMES:
-            ended.add_metric([*mine, outcome], tally.outcomes.get(outcome, 0))
-        running.add_metric(mine, told.running)
-        found = one.circuit.state(now)
-        for state in STATES:
-            circuit.add_metric([*mine, state], state == found)
-        paused.add_metric(mine, one.subscription.paused)
-        lateness.add_metric(mine, tally.lateness.cumulative(), tally.lateness.sum)
-        duration.add_metric(mine, tally.duration.cumulative(), tally.duration.sum)
+    known = dict(sorted(known.items()))
+    keys = {name: one.subscription.key for name, one in known.items()}
     yield from intake_metrics(sent.taken)
-    yield from (requests, ended, running, circuit, paused, lateness, duration)
+    for family in DELIVERIES:
+        yield family.of({name: sent.tallies.get(key) or Tally() for name, key in keys.items()})
+    for family in REQUESTS:
+        yield family.of(
+            {name: sent.deliveries.get(key) or Deliveries() for name, key in keys.items()}
+        )
+    yield CIRCUIT.of({name: one.circuit.state(now) for name, one in known.items()})
+    yield PAUSED.of({name: one.subscription.paused for name, one in known.items()})

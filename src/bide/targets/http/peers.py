@@ -12,6 +12,7 @@ from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
 from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.observing.tally import total
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.deliveries import Deliveries
 
@@ -87,12 +88,7 @@ class Peers:
         """Return the figures of the running servers."""
         page = await self._ask(Page, Scan(PRESENCE, limit=MOST))
         now = self._clock.now()
-        found: Told = {}
-        for message in page.messages:
-            if message.due > now:
-                for key, told in _told(message).items():
-                    found[key] = found[key].plus(told) if key in found else told
-        return found
+        return total(_told(message) for message in page.messages if message.due > now)
 
     async def _ask(self, kind: type[R], command: Command) -> R:
         reply = await self._lane.acall(command)

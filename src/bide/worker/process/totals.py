@@ -40,8 +40,7 @@ class Totals:
         """Keep the figures of a process that has ended."""
         with self._lock:
             last = self._living.pop(process, {})
-            ceased = {queue: tally.ceased() for queue, tally in last.items()}
-            self._gone = total([self._gone, ceased])
+            self._gone = total([self._gone, {queue: one.ceased() for queue, one in last.items()}])
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
