@@ -212,7 +212,7 @@ def test_blocks_of_a_bar() -> None:
     assert len(bar(3, 8, 10)) == 4
 
 
-def test_moments_read_well() -> None:
+def test_times_read_well() -> None:
     assert [rounded(ms) for ms in (3, 4_234, 179_000, 1_799_900, 7_200_000, 90_061_000)] == [
         "3ms", "4.2s", "2m59s", "30m", "2h", "1d1h",
     ]  # fmt: skip

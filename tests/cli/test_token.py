@@ -12,7 +12,7 @@ import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
 from bide.model.message import Item
-from bide.model.moments import LATEST
+from bide.model.times import LATEST
 from bide.server.access import QUEUE, Tokens
 from bide.server.app import App
 from bide.server.settings import Settings

@@ -24,7 +24,7 @@ from bide.model import commands as cmd
 from bide.model.errors import BideError
 from bide.model.identity import RESERVED
 from bide.model.message import Item
-from bide.model.moments import LATEST, milliseconds
+from bide.model.times import LATEST, milliseconds
 from bide.server.app import App
 from bide.server.settings import Settings
 from bide.targets.http.subscription import check_url

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.model.moments import LATEST
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
+from bide.model.times import LATEST
 
 dues = st.integers(0, LATEST)
 priorities = st.integers(0, 255)

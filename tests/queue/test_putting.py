@@ -62,7 +62,7 @@ def test_delays_in_every_form(orders: Any, delay: Any) -> None:
         datetime.fromtimestamp(START / 1000 + 90, UTC).astimezone(),
     ],
 )
-def test_moments_in_every_form(orders: Any, at: Any) -> None:
+def test_times_in_every_form(orders: Any, at: Any) -> None:
     assert orders.put(1, at=at).due == START + 90_000
 
 

@@ -282,7 +282,7 @@ def test_a_future_that_is_done_keeps_no_task(
     assert watch() is None
 
 
-def test_moments_at_a_frozen_clock_run_in_the_order_of_scheduling(clock: RecordingClock) -> None:
+def test_times_at_a_frozen_clock_run_in_the_order_of_scheduling(clock: RecordingClock) -> None:
     ran: list[int] = []
     with ScheduledExecutor(1, clock=clock) as executor:
         for number in range(200):

@@ -7,7 +7,7 @@ import click
 
 from bide.cli.errors import in_options
 from bide.model.errors import InvalidArgument
-from bide.model.moments import LATEST, format_duration, milliseconds, unix
+from bide.model.times import LATEST, format_duration, milliseconds, unix
 
 
 def read_duration(value: str | float, what: str) -> float:

@@ -6,8 +6,8 @@ from typing import Any
 
 from bide.consuming.handling import Handling
 from bide.consuming.policy import Verdict
-from bide.model.moments import format_duration
 from bide.model.replies import Outcome
+from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
 
 __all__ = ["SUMMARY", "Summary", "overrun", "settled", "tell"]

@@ -10,7 +10,7 @@ from bide.consuming.decoding import Decode, decoder
 from bide.consuming.handling import Handling
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
-from bide.model.moments import Duration, milliseconds
+from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import Held
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bide.clock import Timer
 from bide.model.errors import Unsupported
 from bide.model.message import Message
-from bide.model.moments import Duration
+from bide.model.times import Duration
 from bide.queue.delivery import Delivery
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The exceptions that a handler raises to choose the outcome of its message."""
 
-from bide.model.moments import Duration, when
+from bide.model.times import Duration, when
 
 __all__ = ["Bury", "Discard", "Retry", "Signal", "text_of"]
 

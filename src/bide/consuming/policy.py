@@ -15,8 +15,8 @@ from bide.consuming.handling import Handling
 from bide.model.backoff import Backoff
 from bide.model.commands import Ack, Bury, Command, Lease, Retry
 from bide.model.message import REASON_LENGTH, Message
-from bide.model.moments import format_duration
 from bide.model.replies import Outcome
+from bide.model.times import format_duration
 
 __all__ = [
     "ACK", "RELEASE", "Result", "Verdict", "commands", "describe", "judge", "lapsed", "misjudged",

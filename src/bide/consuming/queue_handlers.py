@@ -9,7 +9,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE
-from bide.model.moments import Duration, milliseconds
+from bide.model.times import Duration, milliseconds
 
 __all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
 

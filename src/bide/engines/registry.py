@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bide.engines.port import Engine
 from bide.model.errors import InvalidArgument
-from bide.model.moments import milliseconds
+from bide.model.times import milliseconds
 
 __all__ = ["DEFAULT_URL", "ENTRY_POINTS", "absolute", "mask", "opener", "options", "seconds"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
-from bide.model.moments import Duration, milliseconds
+from bide.model.times import Duration, milliseconds
 
 __all__ = ["Backoff"]
 

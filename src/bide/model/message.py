@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
-from bide.model.moments import Duration, Moment, to_datetime
+from bide.model.times import Duration, Moment, to_datetime
 
 __all__ = [
     "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS", "STATES",

@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from bide.model.message import Message, State
-from bide.model.moments import to_datetime
+from bide.model.times import to_datetime
 
 __all__ = [
     "Affected", "Claimed", "Counts", "Deleted", "Died", "Flow", "Forecasted", "Found", "Names",

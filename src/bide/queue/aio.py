@@ -7,7 +7,6 @@ import msgspec
 
 from bide.model.commands import Configure, Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.moments import Duration, Moment
 from bide.model.replies import (
     Claimed,
     Counts,
@@ -19,6 +18,7 @@ from bide.model.replies import (
     Page,
     Settings,
 )
+from bide.model.times import Duration, Moment
 from bide.queue.base import AsyncBase
 from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.delivery import AsyncDelivery, leases

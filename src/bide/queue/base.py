@@ -20,8 +20,8 @@ from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Sc
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.identity import check_name
 from bide.model.message import Message
-from bide.model.moments import Duration, milliseconds
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
+from bide.model.times import Duration, milliseconds
 from bide.observing.spans import API, sending, tracer
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled

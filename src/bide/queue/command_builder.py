@@ -15,8 +15,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue, new_id, new_ids
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
 from bide.model.message import STATES, Item, NewMessage, State
-from bide.model.moments import Duration, Moment, milliseconds, unix, when
 from bide.model.options import DEFAULTS, check_options, values_of
+from bide.model.times import Duration, Moment, milliseconds, unix, when
 from bide.queue.values import (
     OnConflict,
     checked_version,

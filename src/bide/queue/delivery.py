@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from bide.model.commands import Lease
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
-from bide.model.moments import Duration
 from bide.model.replies import Outcome
+from bide.model.times import Duration
 
 if TYPE_CHECKING:
     from bide.queue.aio import AsyncQueue

@@ -7,8 +7,8 @@ from typing import TypeVar
 import msgspec
 
 from bide.model.errors import AlreadyExists, LeaseLost, NotEmpty
-from bide.model.moments import to_datetime
 from bide.model.replies import Counts, Deleted, Forecasted, Outcome
+from bide.model.times import to_datetime
 
 __all__ = ["Audit", "Forecast", "deleted", "held", "in_parts", "must_be_new"]
 

@@ -14,8 +14,8 @@ from bide.model.commands import Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import Item, Message
-from bide.model.moments import LATEST
 from bide.model.replies import Outcome, Outcomes
+from bide.model.times import LATEST
 from bide.queue.base import found_all
 from bide.queue.sync import Queue
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, overload
 from bide.model import replies
 from bide.model.commands import Configure, Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.moments import Duration, Moment
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
+from bide.model.times import Duration, Moment
 from bide.queue.base import BlockingBase
 from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
 from bide.queue.delivery import Delivery, leases

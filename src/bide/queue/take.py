@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bide.model.errors import BideError, Empty
-from bide.model.moments import Duration, milliseconds
 from bide.model.replies import Claimed
+from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import AsyncDelivery, Delivery
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.limits import IMPORT_LINES
 from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options, State
-from bide.model.moments import LATEST
 from bide.model.options import check_options, options_of
 from bide.model.replies import Outcome
+from bide.model.times import LATEST
 from bide.queue.command_builder import CommandBuilder
 
 __all__ = ["REMEMBERED", "Imported", "commands_of", "commands_of_stream", "to_line"]

@@ -8,7 +8,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import NewMessage
-from bide.model.moments import Duration, milliseconds
+from bide.model.times import Duration, milliseconds
 
 __all__ = [
     "OnConflict", "checked_version", "headers_of", "lasting", "policy_of", "policy_of_many",

@@ -17,8 +17,8 @@ from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED, check_namespace
 from bide.model.message import Item
-from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page
+from bide.model.times import LATEST
 from bide.server.rights import ALL_QUEUES, SCOPES, Caller, Right, check_patterns, check_rights
 
 __all__ = ["LIFETIME", "SAME", "Token", "Tokens"]

@@ -16,8 +16,8 @@ from bide.model.commands import Find, Lease, Put
 from bide.model.errors import LeaseLost
 from bide.model.identity import RESERVED
 from bide.model.message import Item
-from bide.model.moments import LATEST
 from bide.model.replies import Claimed, Found
+from bide.model.times import LATEST
 
 __all__ = ["LeaseSecrets"]
 

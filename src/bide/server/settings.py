@@ -12,7 +12,7 @@ from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_namespace
-from bide.model.moments import LATEST, milliseconds
+from bide.model.times import LATEST, milliseconds
 from bide.server.client_address import ClientAddress
 from bide.server.oidc import OidcSettings
 from bide.server.suggestions import would_fit

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
-from bide.model.moments import milliseconds
+from bide.model.times import milliseconds
 from bide.server.wire import Span, span
 from bide.targets.http.subscription import MOST_CONCURRENCY, MOST_HEADERS, usual_concurrency
 

@@ -24,8 +24,8 @@ from bide.model.limits import (
     MAX_PUT_FAILURES,
 )
 from bide.model.message import REASON_LENGTH, Item
-from bide.model.moments import LATEST
 from bide.model.options import check_options
+from bide.model.times import LATEST
 from bide.server.rights import Caller, rights_of
 
 __all__ = ["check", "check_item"]

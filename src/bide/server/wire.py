@@ -14,9 +14,9 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES
 from bide.model.message import Failure, Message, Name, Options, State
-from bide.model.moments import Moment
 from bide.model.options import OPTIONS
 from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.model.times import Moment
 
 __all__ = [
     "AckRequest",

@@ -10,7 +10,7 @@ from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import DEFAULT_URL
 from bide.lane.shared import close_lane, open_lane
 from bide.model.message import ATTEMPTS
-from bide.model.moments import Duration, milliseconds
+from bide.model.times import Duration, milliseconds
 
 if TYPE_CHECKING:
     from bide.targets.http.records import Records

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bide.clock import Timer
-from bide.model.moments import to_datetime, unix
+from bide.model.times import to_datetime, unix
 
 __all__ = ["FakeClock"]
 

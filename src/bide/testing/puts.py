@@ -9,8 +9,8 @@ import msgspec
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.model.moments import Duration, Moment, format_duration, milliseconds, to_datetime, unix
 from bide.model.replies import Outcome
+from bide.model.times import Duration, Moment, format_duration, milliseconds, to_datetime, unix
 
 __all__ = ["ANY", "Expected", "PutRecord", "complaint"]
 

@@ -12,8 +12,8 @@ from bide.lane.lane import Lane
 from bide.model.commands import Command, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message, State
-from bide.model.moments import Duration, Moment
 from bide.model.replies import Outcomes, Page, Reply
+from bide.model.times import Duration, Moment
 from bide.queue.base import detour
 from bide.queue.command_builder import check_state
 from bide.queue.sync import Queue

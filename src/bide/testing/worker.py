@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 from bide.consuming.queue_handlers import chained
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
-from bide.model.moments import Duration, Moment, milliseconds, to_datetime, unix
+from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
 from bide.testing.bench import Bench, Handled
 from bide.testing.store import ScratchStore
 from bide.worker.app.app import App

@@ -7,7 +7,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.delay_heap import NEVER, Delayed, DelayHeap, check_priority
 from bide.timing.errors import ShutDown
 from bide.timing.lifetime import OwnedByProcess
-from bide.timing.moments import NS, Delay, Moment, WallClock, length_seconds, seconds_of
+from bide.timing.times import NS, Delay, Moment, WallClock, length_seconds, seconds_of
 
 __all__ = ["DelayQueueBase"]
 

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from bide.timing.moments import NS
+from bide.timing.times import NS
 
 __all__ = ["NEVER", "DelayHeap", "Delayed", "check_priority"]
 

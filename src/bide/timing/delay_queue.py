@@ -7,7 +7,7 @@ from typing import TypeVar
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.base import DelayQueueBase
 from bide.timing.delay_heap import NEVER
-from bide.timing.moments import NS, Delay
+from bide.timing.times import NS, Delay
 
 __all__ = ["DelayQueue"]
 

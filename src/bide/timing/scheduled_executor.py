@@ -9,8 +9,8 @@ from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.timing.moments import NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.scheduled_future import Overrun, Repeat, ScheduledFuture
+from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.worker_pool import WorkerPool
 
 __all__ = ["ScheduledExecutor"]

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from bide.timing.delay_heap import Delayed
-from bide.timing.moments import NS
+from bide.timing.times import NS
 
 if TYPE_CHECKING:
     from bide.timing.worker_pool import WorkerPool

@@ -10,8 +10,8 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
 from bide.timing.hierarchy import NEVER, Hierarchy, Slot
 from bide.timing.lifetime import OwnedByProcess, guard_exit
-from bide.timing.moments import NS, Delay, Moment, WallClock, period_ns, seconds_of
 from bide.timing.timer_handle import TimerHandle, call
+from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
 
 __all__ = ["TimingWheel"]
 

@@ -169,7 +169,7 @@ def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
     assert isinstance(engine.execute([large], 5)[0], Settings)
 
 
-def test_moments_are_told_by_this_machines_clock(script: Script, engine: Engine) -> None:
+def test_times_are_told_by_this_machines_clock(script: Script, engine: Engine) -> None:
     hours = 3_600_000
     theirs = time.time_ns() // 1_000_000 - 5 * hours
     reply = {"type": "settings", "paused": False, "keep": 0, "wake": theirs + hours}

@@ -8,8 +8,8 @@ import pytest
 from bide.model.commands import Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.model.moments import LATEST
 from bide.model.replies import Page
+from bide.model.times import LATEST
 from bide.targets.http.encryption import KEY, KEY_FILE, LOST, SecretKeys, new_key
 from bide.targets.http.records import SUBSCRIPTIONS, Records
 from bide.targets.http.subscription import Subscription

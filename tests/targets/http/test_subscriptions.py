@@ -10,7 +10,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.model.moments import LATEST
+from bide.model.times import LATEST
 from bide.server.subscription_status import shown
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import SUBSCRIPTIONS, Overtaken

@@ -10,7 +10,7 @@ from contextlib import suppress
 from bide.model.errors import AlreadyMoving, LeaseLost, OutcomeUnknown
 from bide.model.identity import OWN, new_id
 from bide.model.message import MAX_ATTEMPTS
-from bide.model.moments import LATEST
+from bide.model.times import LATEST
 from bide.queue.delivery import Delivery
 from bide.queue.move.transit import is_marked
 from bide.queue.sync import Queue

@@ -6,8 +6,8 @@ from math import ceil
 from bide.model.commands import Claim, Lease
 from bide.model.errors import BideError, Closed
 from bide.model.identity import check_name
-from bide.model.moments import milliseconds
 from bide.model.replies import Claimed, Outcome, Outcomes
+from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem

@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from bide.model.commands import Count, Queues
 from bide.model.errors import Closed, StoreError
-from bide.model.moments import milliseconds
 from bide.model.replies import Counts, Names
+from bide.model.times import milliseconds
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.sample import Lateness, Sample, take_sample

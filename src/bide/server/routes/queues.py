@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.commands import Configure, Count, Delete
-from bide.model.moments import milliseconds
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
+from bide.model.times import milliseconds
 from bide.queue.results import Audit, deleted
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation

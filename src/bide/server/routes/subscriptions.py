@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from bide.model.commands import Count
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED, check_namespace
-from bide.model.moments import milliseconds
 from bide.model.replies import Counts
+from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem

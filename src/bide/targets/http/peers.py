@@ -10,8 +10,8 @@ from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
-from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.model.times import LATEST
 from bide.observing.tally import total
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.deliveries import Deliveries

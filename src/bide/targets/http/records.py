@@ -15,8 +15,8 @@ from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED
 from bide.model.message import Item, Message
-from bide.model.moments import LATEST
 from bide.model.replies import Found, Outcomes, Page, Reply
+from bide.model.times import LATEST
 from bide.targets.http.encryption import KEY, KEY_FILE, SecretKeys, change_of_lost, stored
 from bide.targets.http.peers import Peers
 from bide.targets.http.signing import Secret, check_secret, new_secret

@@ -11,7 +11,7 @@ from bide.model.body import MAX_BODY, check_depth
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import Item, Message
-from bide.model.moments import LATEST, milliseconds, unix
+from bide.model.times import LATEST, milliseconds, unix
 from bide.targets.rabbitmq.fields import DELAYS, KEY, headers_of
 
 __all__ = ["GIVEN_ID", "due_of", "is_same", "item_of", "renamed"]

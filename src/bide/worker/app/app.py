@@ -21,7 +21,7 @@ from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
-from bide.model.moments import Duration
+from bide.model.times import Duration
 from bide.worker.app.job import Job
 from bide.worker.app.lifespan import Lifespan, checked_lifespan
 from bide.worker.app.periodic import Periodic

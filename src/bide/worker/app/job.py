@@ -9,7 +9,7 @@ import msgspec
 from bide.consuming.routes import JOB
 from bide.model.errors import InvalidArgument
 from bide.model.message import NewMessage
-from bide.model.moments import Duration
+from bide.model.times import Duration
 
 __all__ = ["JOB", "Job"]
 

@@ -12,7 +12,7 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.message import MAX_ATTEMPTS
-from bide.model.moments import Duration, milliseconds
+from bide.model.times import Duration, milliseconds
 from bide.worker.periodic.tick import Missed
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from bide.clock import sleep
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Configure, Forecast, Put, Scan
 from bide.model.message import MAX_ATTEMPTS, Item, Message, State
-from bide.model.moments import to_datetime
 from bide.model.replies import Forecasted, Outcome, Outcomes, Page, Settings
+from bide.model.times import to_datetime
 
 __all__ = ["REMEMBERED", "Links", "id_of", "moment_of"]
 

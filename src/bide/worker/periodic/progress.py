@@ -6,8 +6,8 @@ import msgspec
 
 from bide.model.commands import Count, Scan
 from bide.model.message import Message
-from bide.model.moments import format_duration
 from bide.model.replies import Counts, Page
+from bide.model.times import format_duration
 from bide.observing.sample import Looking
 from bide.worker.periodic.recurrence import Every, Recurrence, parse
 from bide.worker.periodic.schedule import TickBody

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from bide.model.errors import InvalidArgument
-from bide.model.moments import Duration, milliseconds, to_datetime
+from bide.model.times import Duration, milliseconds, to_datetime
 
 __all__ = ["SHORTEST", "Cron", "Every", "Recurrence", "parse", "period", "recurrence"]
 

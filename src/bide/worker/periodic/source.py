@@ -18,8 +18,8 @@ from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import OWN, check_queue
 from bide.model.message import Message, NewMessage
-from bide.model.moments import to_datetime
 from bide.model.replies import Outcomes
+from bide.model.times import to_datetime
 from bide.queue.command_builder import CommandBuilder
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Durations and moments as people write them, to whole milliseconds."""
+"""Durations and due times as callers write them, in whole milliseconds."""
 
 import math
 import re

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.model.errors import InvalidArgument
-from bide.model.moments import LATEST, format_duration, milliseconds, to_datetime, unix
+from bide.model.times import LATEST, format_duration, milliseconds, to_datetime, unix
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_errors_name_the_argument() -> None:
         (datetime(2030, 1, 1, microsecond=1999, tzinfo=UTC), 1_893_456_000_002),
     ],
 )  # fmt: skip
-def test_moments(moment: Any, ms: int) -> None:
+def test_times(moment: Any, ms: int) -> None:
     assert unix(moment) == ms
 
 
