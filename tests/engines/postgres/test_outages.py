@@ -1,6 +1,7 @@
 """A server that goes away, and stores that are none."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,6 @@ from bide.model.errors import (
     InvalidArgument,
     NotAStore,
     OutcomeUnknown,
-    SchemaTooNew,
     StoreReadOnly,
     StoreUnavailable,
 )
@@ -112,7 +112,8 @@ def test_a_put_wakes_only_whoever_would_sleep_too_long(
     other.execute([cmd.Put("q", [Item("now", b"1")])])
     ((queue, moment),) = listener.listen()  # the first hint is about the second put
     (found,) = other.execute([cmd.Find("q", ["now"])])
-    assert (queue, moment) == ("q", found.messages[0].due)  # type: ignore[union-attr]
+    assert queue == "q"
+    assert found.messages[0].due <= moment < time.time() * 1000  # type: ignore[union-attr]
     other.close()
     sleeper.close()
     assert listener.listen() == []
@@ -128,19 +129,6 @@ def test_a_schema_that_somebody_else_made_is_left_alone(postgres: PostgresServer
         with pytest.raises(NotAStore, match="bide did not make it"):
             open_engine(f"{postgres.url}&schema=theirs")
         client.execute("DROP SCHEMA theirs CASCADE")
-
-
-def test_a_store_of_a_newer_bide_is_refused(
-    postgres: PostgresServer, postgres_url: Callable[[], str]
-) -> None:
-    url = postgres_url()
-    engine = open_engine(url)
-    with postgres.client() as client:
-        client.execute(f"UPDATE {engine.schema}.store SET version = 99".encode())
-        with pytest.raises(SchemaTooNew, match="upgrade bide"):
-            open_engine(url)
-        client.execute(f"UPDATE {engine.schema}.store SET version = 1".encode())
-    engine.close()
 
 
 def test_many_first_users_make_one_schema(postgres: PostgresServer) -> None:

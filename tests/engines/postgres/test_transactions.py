@@ -118,3 +118,22 @@ def test_numbers_of_many_transactions_add_up(engine: PostgresEngine) -> None:
     assert counts(engine).flow.put == 600
     engine.execute([cmd.Cancel("q", where=cmd.Where(after=0))])
     assert counts(engine).flow.cancelled == 600
+
+
+def test_a_put_that_wakes_somebody_holds_up_nobody_and_the_commit_stays_as_safe(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Put("q", [])])
+    with user.cursor() as cursor:
+        listener = engine.notifier()
+        assert listener is not None
+        assert claimed(engine) == []  # asleep, until somebody wakes it
+        put(user, engine, "a")
+        told = cursor.execute("SHOW synchronous_commit").fetchone()
+    assert told == ("on",)
+    engine.execute([cmd.Put("q", [Item("b", b"1")])])  # of a process that has to be woken, too
+    assert claimed(engine) == ["b"]
+    user.commit()
+    assert claimed(engine) == ["a"]
+    engine.close()
+    assert listener.listen() == []

@@ -22,19 +22,45 @@ from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES, Item
 from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Reply, Settings
 
-__all__ = ["is_one_call", "replies"]
+__all__ = ["earliest", "is_one_call", "only_puts", "replies"]
 
 
-def replies(run: Run, commands: Sequence[cmd.Command], now: int | None) -> list[Reply]:
-    """Carry out commands in order, within one transaction of `run`'s connection."""
+def replies(
+    run: Run, commands: Sequence[cmd.Command], now: int | None, *, hopeful: bool = False
+) -> list[Reply]:
+    """Carry out commands in order, within one transaction of `run`'s connection.
+
+    Args:
+        run: calls a function of the schema.
+        commands: what to do.
+        now: Unix milliseconds to go by; `None`: the server's clock.
+        hopeful: puts may raise `UniqueViolation`, and cost less: without it the same succeeds.
+    """
     found: list[Reply] = []
     for (kind, queue), group in groupby(commands, lambda c: (type(c), c.queue)):
         same = list(group)
         if kind is cmd.Put:
-            found += _puts(run, queue, same, now)  # type: ignore[arg-type]
+            found += _puts(run, queue, same, now, hopeful)  # type: ignore[arg-type]
         else:
             found += [_VERBS[kind](run, command, now) for command in same]
     return found
+
+
+def only_puts(commands: Sequence[cmd.Command]) -> bool:
+    """Whether commands are puts into one queue that keep what is there: together one call."""
+    queue = commands[0].queue
+    return all(
+        isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue for c in commands
+    )
+
+
+def earliest(commands: Sequence[cmd.Command]) -> tuple[int | None, int | None]:
+    """Return the first due time of what is put, and the shortest delay."""
+    items = [i for c in commands if isinstance(c, cmd.Put) for i in c.items if i.died is None]
+    return (
+        min((i.at for i in items if i.at is not None), default=None),
+        min((i.delay for i in items if i.at is None), default=None),
+    )
 
 
 def is_one_call(command: cmd.Command) -> bool:
@@ -53,7 +79,9 @@ def is_one_call(command: cmd.Command) -> bool:
 # Putting.
 
 
-def _puts(run: Run, queue: str, commands: list[cmd.Put], now: int | None) -> list[Reply]:
+def _puts(
+    run: Run, queue: str, commands: list[cmd.Put], now: int | None, hopeful: bool
+) -> list[Reply]:
     """Store the messages of consecutive puts into one queue: in one call those that keep."""
     found: list[Reply] = []
     for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
@@ -62,7 +90,9 @@ def _puts(run: Run, queue: str, commands: list[cmd.Put], now: int | None) -> lis
             found += [_replace(run, command, now) for command in same]
             continue
         items = [item for command in same for item in command.items]
-        rows = run("_put", queue, now, *_columns(items))
+        ids = [item.id for item in items]
+        alone = hopeful and ids == sorted(set(ids))
+        rows = run("_put", queue, now, *_columns(items), alone)
         outcomes = _put_outcomes(items, rows)
         first = 0
         for command in same:

@@ -6,19 +6,18 @@ import random
 import secrets
 import select
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg import sql
-from psycopg.rows import namedtuple_row
 
 from bide.engines.port import Capabilities, Notifier
-from bide.engines.postgres.arrays import register
-from bide.engines.postgres.calls import is_one_call, replies
-from bide.engines.postgres.faults import RETRIED, translate
+from bide.engines.postgres.caller import Call, Caller
+from bide.engines.postgres.calls import earliest, is_one_call, only_puts, replies
+from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.schema import prepare
-from bide.engines.postgres.settings import Settings
+from bide.engines.postgres.settings import Settings, is_pooled
 from bide.model.commands import Command
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply
@@ -51,10 +50,9 @@ class PostgresEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._process = f"{os.getpid()}:{secrets.token_hex(4)}"
-        self._connection: psycopg.Connection[Any] | None = None
+        self._caller: Caller | None = None
         self._notifier: PostgresNotifier | None = None
         self._closed = False
-        self._functions: dict[str, bytes] = {}
         self._until_fold = FOLD_EVERY
         self._connect()
 
@@ -68,18 +66,21 @@ class PostgresEngine:
         if not commands:
             return []
         for number in range(1, TRIES + 1):
-            connection = self._current()
+            caller = self._current()
             try:
-                found = self._transact(connection, commands, now)
+                found = self._transact(caller, commands, now, hopeful=number == 1)
             except RETRIED as error:
                 if number == TRIES:
                     raise translate(error, self._settings.place, sent=True) from error
+            except CHANGED as error:
+                self._leave()  # whoever connects anew hears of a newer version
+                if number == 2:
+                    raise translate(error, self._settings.place, sent=True) from error
             except psycopg.Error as error:
-                if connection.broken or connection.closed:
-                    self._leave()
+                self._leave_if_lost()
                 raise translate(error, self._settings.place, sent=True) from error
             else:
-                self._follow_up(connection, commands, found, now)
+                self._follow_up(caller, commands, found, now)
                 return found
         raise AssertionError  # not reached
 
@@ -102,98 +103,93 @@ class PostgresEngine:
         self._leave()
 
     def _transact(
-        self, connection: psycopg.Connection[Any], commands: Sequence[Command], now: int | None
+        self, caller: Caller, commands: Sequence[Command], now: int | None, *, hopeful: bool
     ) -> list[Reply]:
-        def run(function: str, *arguments: Any) -> list[Any]:
-            return self._run(connection, function, *arguments)
-
+        if only_puts(commands):
+            wake = ("_wake", (self._process, commands[0].queue, *earliest(commands)))
+            return replies(partial(self._run_both, caller, wake), commands, now, hopeful=hopeful)
         if len(commands) == 1 and is_one_call(commands[0]):
-            found = replies(run, commands, now)
-        else:
-            with connection.transaction():
-                found = replies(run, commands, now)
-        return found
+            return replies(caller, commands, now)
+        with caller.connection.transaction():
+            return replies(caller, commands, now, hopeful=hopeful)
+
+    def _run_both(self, caller: Caller, wake: Call, function: str, *arguments: Any) -> list[Any]:
+        """Call a function and, once that is committed, wake others."""
+        rows, woken = caller.all([(function, arguments), wake])
+        if isinstance(rows, psycopg.Error):
+            raise rows
+        if isinstance(woken, psycopg.Error):
+            _log.warning("%s: nobody could be woken: %s", self._settings.place, woken)
+        return rows
 
     def _follow_up(
-        self, connection: psycopg.Connection[Any], commands: Sequence[Command],
-        found: list[Reply], now: int | None,
-    ) -> None:  # fmt: skip
+        self, caller: Caller, commands: Sequence[Command], found: list[Reply], now: int | None
+    ) -> None:
         """Wake others and keep house. The commands are carried out, whatever becomes of this."""
         try:
-            self._wake_and_sleep(connection, commands, found, now)
+            self._wake_and_sleep(caller, commands, found, now)
             self._until_fold -= not all(command.only_reads for command in commands)
             if self._until_fold <= 0:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
-                self._run(connection, "_fold")
+                caller("_fold")
         except psycopg.Error as error:
             _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
-            if connection.broken or connection.closed:
-                self._leave()
+            self._leave_if_lost()
 
     def _wake_and_sleep(
-        self, connection: psycopg.Connection[Any], commands: Sequence[Command],
-        found: list[Reply], now: int | None,
-    ) -> None:  # fmt: skip
+        self, caller: Caller, commands: Sequence[Command], found: list[Reply], now: int | None
+    ) -> None:
         """Wake the processes that would sleep too long; say how long this one is going to sleep.
 
         Both after the commit, and whoever sleeps looks once more then: so one of the two sees the
         other.
         """
         wakes: dict[str, int] = {}
+        if only_puts(commands):
+            return
         for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
             if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, _NEVER))
             waits = self._notifier is not None and now is None
             if waits and isinstance(reply, Claimed) and not reply.messages:
                 until = _NEVER if reply.next is None else reply.now + int(reply.next) + 1
-                ((sooner,),) = self._run(connection, "_sleep", self._process, command.queue, until)
+                ((sooner,),) = caller("_sleep", self._process, command.queue, until)
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
                     found[number] = Claimed([], 0, reply.now, wait, reply.died)
         for queue, moment in wakes.items():
-            self._run(connection, "_wake", self._process, queue, moment)
+            caller("_wake", self._process, queue, moment, None)
 
-    def _run(
-        self, connection: psycopg.Connection[Any], function: str, *arguments: Any
-    ) -> list[Any]:
-        """Call a function of the schema."""
-        text = self._functions.get(function)
-        if text is None:
-            marks = sql.SQL(", ").join([sql.Placeholder()] * len(arguments))
-            name = sql.Identifier(self._settings.schema, function)
-            composed = sql.SQL("SELECT * FROM {}({})").format(name, marks)
-            text = self._functions[function] = composed.as_bytes(connection)
-        return connection.execute(text, arguments, binary=True).fetchall()
-
-    def _current(self) -> psycopg.Connection[Any]:
+    def _current(self) -> Caller:
         """Return a connection that has not been lost as far as one can know without asking."""
         if self._closed:
             raise Closed("this engine was closed")
-        connection = self._connection
-        if connection is not None and _has_news(connection):  # an idle server says goodbye at most
-            self._leave()
-            connection = None
-        return connection or self._connect()
+        if self._caller is not None and _has_news(self._caller.connection):
+            self._leave()  # an idle server says goodbye at most
+        return self._caller or self._connect()
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Caller:
         connection = self._settings.connect()
         try:
-            register(connection)
             prepare(connection, self._settings.schema)
+            prepares = not is_pooled(connection)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self._settings.place, sent=False) from error
         except StoreError:
             connection.close()
             raise
-        connection.row_factory = namedtuple_row
-        self._connection = connection
-        return connection
+        self._caller = Caller(connection, self._settings.schema, prepares=prepares)
+        return self._caller
+
+    def _leave_if_lost(self) -> None:
+        if self._caller is not None and self._caller.connection.closed:
+            self._leave()
 
     def _leave(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.connection.close()
 
 
 def _has_news(connection: psycopg.Connection[Any]) -> bool:

@@ -14,10 +14,13 @@ from bide.model.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["RETRIED", "translate"]
+__all__ = ["CHANGED", "RETRIED", "translate"]
 
-RETRIED = (errors.SerializationFailure, errors.DeadlockDetected)
+RETRIED = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 """The server undid a transaction because of another: the same again may succeed."""
+
+CHANGED = (errors.UndefinedFunction, errors.FeatureNotSupported)
+"""The schema's functions are not as they were: a newer bide upgraded it, or somebody changed it."""
 
 _TEXTS: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (

@@ -7,22 +7,30 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from bide.model.errors import NotAStore, SchemaTooNew
+from bide.model.errors import AccessDenied, NotAStore, SchemaTooNew
 
 __all__ = ["VERSION", "prepare"]
 
-VERSION = 1
-"""Of the tables and functions, as this bide makes and expects them."""
+_FILES = files(__package__).joinpath("schema")
+_MIGRATIONS = {
+    int(file.name.removesuffix(".sql")): file for file in _FILES.joinpath("migrations").iterdir()
+}
+_FUNCTIONS = sorted(_FILES.joinpath("functions").iterdir(), key=lambda file: file.name)
+
+VERSION = max(_MIGRATIONS)
+"""Of the tables and functions, as this bide makes and expects them. A change of a function that
+callers of another version would notice needs a migration too, if an empty one."""
 
 _NAME = re.compile(r"\bbide(?=\.|, pg_temp| FROM PUBLIC)")
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Make the schema if there is none; one process at a time does.
+    """Make the schema if there is none, or bring it up to date; one process at a time does.
 
     Raises:
         NotAStore: a schema of that name exists, and bide did not make it.
         SchemaTooNew: a newer bide made it.
+        AccessDenied: it is of an older bide, and this user does not own it.
         psycopg.Error: the server refused.
     """
     if _version(connection, schema) == VERSION:
@@ -32,16 +40,48 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         found = _version(connection, schema)
         if found == VERSION:
             return
+        name = sql.Identifier(schema)
         if found is None:
-            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-        connection.execute(
-            sql.SQL("SET LOCAL search_path = {}, pg_temp").format(sql.Identifier(schema))
-        )
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+        elif not _owns(connection, schema):
+            raise AccessDenied(
+                f"the schema {schema!r} is of version {found}, and this bide needs {VERSION}: "
+                "open the store once as the user who owns the schema (bide init), who brings it "
+                "up to date"
+            )
+        connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(name))
+        connection.execute("SET LOCAL client_min_messages = warning")
+        if found is not None:
+            _drop_functions(connection, schema)
         plain = re.fullmatch("[a-z_][a-z0-9_]*", schema)
-        quoted = schema if plain else sql.Identifier(schema).as_string(connection)
-        for file in sorted(files(__package__).joinpath("schema").iterdir(), key=lambda f: f.name):
+        quoted = schema if plain else name.as_string(connection)
+        newer = [_MIGRATIONS[number] for number in sorted(_MIGRATIONS) if number > (found or 0)]
+        for file in [*newer, *_FUNCTIONS]:
             connection.execute(_NAME.sub(quoted, file.read_text()).encode())
+        connection.execute("DELETE FROM store")
         connection.execute("INSERT INTO store VALUES (%s)", (VERSION,))
+
+
+def _owns(connection: psycopg.Connection[Any], schema: str) -> bool:
+    row = connection.execute(
+        "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = %s", (schema,)
+    ).fetchone()
+    return row == (True,)
+
+
+def _drop_functions(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Drop what is not for people, so that no function of an older version is left.
+
+    The others are replaced: views and functions of the user's may depend on them.
+    """
+    functions = connection.execute(
+        "SELECT format('DROP FUNCTION %%s', oid::regprocedure) FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace AND proname LIKE '\\_%%'",
+        (sql.Identifier(schema).as_string(connection),),
+    ).fetchall()
+    for (statement,) in functions:
+        connection.execute(statement.encode())
+    connection.execute("DROP VIEW _message, _counter")
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from bide.engines.postgres.faults import translate
 from bide.model.errors import InvalidArgument
 
-__all__ = ["Settings", "read_url"]
+__all__ = ["Settings", "is_pooled", "read_url"]
 
 OURS = ("schema", "listen")
 
@@ -72,3 +72,13 @@ def read_url(parts: SplitResult) -> Settings:
         )
     place = f"{known.get('host') or 'localhost'}/{known.get('dbname') or known.get('user') or ''}"
     return Settings(url, ours.get("listen", url), schema, place)
+
+
+def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a pooler is between: it names a backend of its own making.
+
+    Statements cannot be prepared then, because the next transaction may have another backend, and
+    nothing is heard of NOTIFY.
+    """
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return row != (connection.info.backend_pid,)

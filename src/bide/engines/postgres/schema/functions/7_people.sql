@@ -2,13 +2,6 @@
 -- transaction, so that an order and its time-out are committed together. Answers hold once that has
 -- been committed; a delay counts from the call.
 
-CREATE TYPE bide.outcome AS (
-  id    text,
-  done  boolean,      -- whether the message was changed as asked
-  state text,         -- the state it is in now; null: it is not in the queue
-  due   timestamptz
-);
-
 -- 1 to 512 bytes without control characters.
 CREATE FUNCTION bide._check_name(p_what text, p_value text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -34,7 +27,7 @@ END $$;
 
 -- Put a message. Without an id it gets one. `on_conflict`: 'keep' the message of that id that is
 -- there, or 'replace' it unless a worker holds it.
-CREATE FUNCTION bide.put(
+CREATE OR REPLACE FUNCTION bide.put(
   queue text, body json, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
   id text DEFAULT NULL, priority integer DEFAULT 0, attempts integer DEFAULT 10,
   expires interval DEFAULT NULL, "group" text DEFAULT NULL, headers json DEFAULT NULL,
@@ -83,7 +76,7 @@ BEGIN
       ARRAY[priority]::bigint[], ARRAY[attempts]::bigint[], ARRAY[late], ARRAY["group"],
       ARRAY[headers::text], NULL, NULL, NULL, false, NULL) AS p WHERE p.number > 0;
   END IF;
-  PERFORM _wake('', queue, due) WHERE met.number IS NULL;
+  PERFORM _wake_at_commit(queue, due) WHERE met.number IS NULL;
   result.id := id;
   result.done := met.number IS NULL;
   result.state := _name(coalesce(met.state, CASE WHEN due <= _moment(NULL) THEN 1 ELSE 0 END::smallint));
@@ -96,14 +89,14 @@ CREATE FUNCTION bide._name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
 $$;
 
 -- Cancel a message that nobody holds. Done: it will not be delivered.
-CREATE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
+CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome
   FROM (SELECT 1) AS one LEFT JOIN _change('cancel', queue, NULL, ARRAY[id]) AS c ON true
 $$;
 
 -- Move a message that nobody holds to another due time.
-CREATE FUNCTION bide.reschedule(queue text, id text, delay interval DEFAULT NULL,
+CREATE OR REPLACE FUNCTION bide.reschedule(queue text, id text, delay interval DEFAULT NULL,
                                 at timestamptz DEFAULT NULL) RETURNS bide.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 #variable_conflict use_variable
@@ -112,12 +105,12 @@ DECLARE
   c record;
 BEGIN
   SELECT * INTO c FROM _change('reschedule', queue, NULL, ARRAY[id], p_at => due);
-  PERFORM _wake('', queue, due) WHERE c.done;
+  PERFORM _wake_at_commit(queue, due) WHERE c.done;
   RETURN (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome;
 END $$;
 
 -- Look at a message: no row if there is none. A body that is not JSON is in `bytes`.
-CREATE FUNCTION bide.get(queue text, id text)
+CREATE OR REPLACE FUNCTION bide.get(queue text, id text)
 RETURNS TABLE (state text, due timestamptz, body json, bytes bytea, priority integer,
                attempt integer, attempts integer, "group" text, headers json, failures json,
                holder text, until timestamptz)
@@ -133,7 +126,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 $$;
 
 -- Let a role use the store, by these functions alone: `queues` are patterns as for LIKE.
-CREATE FUNCTION bide.allow(role name, queues text[] DEFAULT '{%}') RETURNS void
+CREATE OR REPLACE FUNCTION bide.allow(role name, queues text[] DEFAULT '{%}') RETURNS void
 LANGUAGE plpgsql SET search_path = bide, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
@@ -146,3 +139,4 @@ BEGIN
 END $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA bide FROM PUBLIC;
+SELECT bide.allow(a.role, a.queues) FROM bide.access AS a JOIN pg_roles AS r ON r.rolname = a.role;

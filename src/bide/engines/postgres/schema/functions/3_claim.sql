@@ -71,8 +71,9 @@ BEGIN
           EXIT;
         END IF;
       END LOOP;
-      UPDATE message SET state = 5, rank = moment WHERE ctid = ANY (late);
       IF cardinality(late) > 0 THEN
+        UPDATE message SET state = 5, rank = moment WHERE ctid = ANY (late);
+        UPDATE queue SET remembers = true WHERE id = q.id AND NOT remembers;
         INSERT INTO tally VALUES (q.id, 'kept', -1, cardinality(late)),
                                  (q.id, 'expired', -1, cardinality(late));
       END IF;

@@ -143,11 +143,18 @@ DECLARE
   gone bigint[];
 BEGIN
   IF q.keep = 0 THEN
-    WITH acked AS (
-      DELETE FROM message m USING unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n)
-      WHERE m.queue = q.id AND m.id = w.id
-        AND m.state + 0 = 2 AND m.token = w.token AND m.rank + 0 > moment  -- not by that index
-      RETURNING m.seq, w.n
+    WITH held AS MATERIALIZED (  -- one look-up each, whatever the planner believes of the table
+      SELECT m.ctid, m.seq, w.n FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n),
+      LATERAL (
+        SELECT ctid, seq FROM message
+        WHERE queue = q.id AND id = w.id AND token = w.token AND state + 0 = 2 AND rank + 0 > moment
+        OFFSET 0
+      ) AS m
+      ORDER BY w.id COLLATE "C"
+    ), acked AS (
+      DELETE FROM message m USING held
+      WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank + 0 > moment
+      RETURNING held.seq, held.n
     ), contents AS (
       DELETE FROM content c USING acked WHERE c.seq = acked.seq
     )
@@ -249,7 +256,8 @@ BEGIN
   q := _open(p_queue, moment, true);
   SELECT * INTO q FROM queue WHERE id = q.id FOR UPDATE;
   resumed := q.paused AND NOT coalesce(p_paused, true);
-  UPDATE queue SET paused = coalesce(p_paused, paused), keep = coalesce(p_keep, keep)
+  UPDATE queue SET paused = coalesce(p_paused, paused), keep = coalesce(p_keep, keep),
+    remembers = remembers OR coalesce(p_keep, 0) > 0
   WHERE id = q.id RETURNING paused, keep INTO paused, keep;
   RETURN NEXT;
 END $$;
@@ -259,11 +267,11 @@ CREATE FUNCTION bide._delete(p_queue text, p_now bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  q queue := _open(p_queue, _moment(p_now));
+  -- Who puts into it meanwhile shares the lock, as does a put that has not been committed.
+  locked CONSTANT text := pg_advisory_xact_lock(_lock(p_queue));
+  q CONSTANT queue := _open(p_queue, _moment(p_now));
 BEGIN
-  -- Who puts into it meanwhile holds the row, as does a put that has not been committed.
-  PERFORM FROM queue WHERE id = q.id FOR UPDATE;
-  IF NOT FOUND OR EXISTS (SELECT FROM message WHERE queue = q.id) THEN
+  IF q.id IS NULL OR EXISTS (SELECT FROM message WHERE queue = q.id) THEN
     RETURN false;
   END IF;
   DELETE FROM queue WHERE id = q.id;

@@ -88,3 +88,11 @@ CREATE TABLE bide.sleeper (
   seen    bigint  NOT NULL,  -- when it last said so
   PRIMARY KEY (queue, process)
 ) WITH (fillfactor = 50);
+
+-- What the functions for people answer.
+CREATE TYPE bide.outcome AS (
+  id    text,
+  done  boolean,      -- whether the message was changed as asked
+  state text,         -- the state it is in now; null: it is not in the queue
+  due   timestamptz
+);

@@ -96,48 +96,51 @@ BEGIN
   RETURN q;
 END $$;
 
+-- The key of the lock that puts share until their commit: nobody deletes the queue meanwhile.
+CREATE FUNCTION bide._lock(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT hashtextextended(p_queue, 'queue'::regclass::oid::bigint)
+$$;
+
 -- The queue that a command is going to change, without what was remembered for long enough; a row of
 -- nulls when there is none and none is to be made.
 CREATE FUNCTION bide._open(p_queue text, p_now bigint, p_make boolean DEFAULT false)
 RETURNS bide.queue LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  locked CONSTANT text := CASE WHEN p_make THEN pg_advisory_xact_lock_shared(_lock(p_queue)) END;
   q queue;
-  gone bigint[];
 BEGIN
-  PERFORM _check_access(p_queue);
-  IF p_make THEN
-    LOOP  -- the shared lock lasts until the commit: nobody deletes the queue meanwhile
-      SELECT * INTO q FROM queue WHERE name = p_queue FOR KEY SHARE;
-      EXIT WHEN FOUND;
-      INSERT INTO queue (name) VALUES (p_queue) ON CONFLICT DO NOTHING;
-    END LOOP;
-  ELSE
-    SELECT * INTO q FROM queue WHERE name = p_queue;
-    IF NOT FOUND THEN
-      RETURN q;
-    END IF;
+  IF session_user <> current_user THEN
+    PERFORM _check_access(p_queue);
   END IF;
-  IF EXISTS (SELECT FROM message WHERE queue = q.id AND state BETWEEN 4 AND 5) THEN
-    WITH acked AS (
-      SELECT ctid, seq FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
-      ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
-    ), expired AS (
-      SELECT ctid, seq FROM message
-      WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, 86400000)
-      ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
-    ), old AS (
-      SELECT * FROM acked UNION ALL SELECT * FROM expired
-    ), removed AS (
-      DELETE FROM message USING old WHERE message.ctid = old.ctid
-    )
-    SELECT array_agg(seq) INTO gone FROM old;
-    IF gone IS NOT NULL THEN
-      DELETE FROM content WHERE seq = ANY (gone);
-      INSERT INTO tally VALUES (q.id, 'kept', -1, -cardinality(gone));
-    END IF;
+  LOOP
+    SELECT * INTO q FROM queue WHERE name = p_queue;
+    EXIT WHEN q.id IS NOT NULL OR NOT p_make;
+    INSERT INTO queue (name) VALUES (p_queue) ON CONFLICT DO NOTHING;
+  END LOOP;
+  IF q.remembers THEN
+    PERFORM _forget(q, p_now);
   END IF;
   RETURN q;
 END $$;
+
+-- Delete what was remembered for long enough, at most 1,000 messages of each kind.
+CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
+  WITH acked AS (
+    SELECT ctid, seq FROM message WHERE queue = q.id AND state = 4 AND rank <= p_now - q.keep
+    ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
+  ), expired AS (
+    SELECT ctid, seq FROM message
+    WHERE queue = q.id AND state = 5 AND rank <= p_now - greatest(q.keep, 86400000)
+    ORDER BY rank, seq LIMIT 1000 FOR UPDATE SKIP LOCKED
+  ), old AS (
+    SELECT * FROM acked UNION ALL SELECT * FROM expired
+  ), removed AS (
+    DELETE FROM message USING old WHERE message.ctid = old.ctid
+  ), emptied AS (
+    DELETE FROM content USING old WHERE content.seq = old.seq
+  )
+  INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
+$$;
 
 -- Count a failed attempt of a message, which must be locked, and free it: ready again, or dead.
 CREATE FUNCTION bide._fail(p_message bide.message, p_moment bigint, p_now bigint, p_reason text,
@@ -164,9 +167,13 @@ $$;
 
 -- A message that is locked from now on; a row of nulls when there is none.
 CREATE FUNCTION bide._locked(p_queue integer, p_id text)
-RETURNS bide.message LANGUAGE sql VOLATILE AS $$
-  SELECT * FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE
-$$;
+RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  found message;
+BEGIN
+  SELECT * INTO found FROM message WHERE queue = p_queue AND id = p_id FOR UPDATE;
+  RETURN found;
+END $$;
 
 -- Where a message stands in the words of replies: what is delayed and due is ready.
 CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,

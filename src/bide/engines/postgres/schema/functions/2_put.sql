@@ -1,0 +1,166 @@
+-- Put. Arrays hold a value for each message; an array that is null holds none. Both functions answer
+-- a row for each message that was not stored, with where the one of that id stands, and first a row
+-- with the number 0, whose `due` is the moment of the put.
+
+-- New messages as rows, numbered from `p_first` on in the order of the arrays.
+CREATE FUNCTION bide._rows(
+  p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_data bytea[], p_at bigint[],
+  p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[], p_group text[],
+  p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[]
+) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
+  SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0)::integer)), d.due,
+         p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
+         _size(i.id, i.data, i.headers), (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint,
+         coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
+         i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures
+  FROM unnest(p_ids, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group, p_headers,
+              p_attempt, p_failures, p_died) WITH ORDINALITY
+    AS i(id, data, at, delay, priority, attempts, expires, "group", headers, attempt, failures,
+         died, n),
+    LATERAL (SELECT coalesce(i.at, p_moment + coalesce(i.delay, 0)) AS due) AS d
+$$;
+
+-- Store messages; one whose id is taken is left out. `p_alone`: the ids are sorted, so that nobody
+-- waits in a circle, and the caller tries again without it after a unique violation, which undoes
+-- the transaction. That saves a third of the time where all messages are new.
+CREATE FUNCTION bide._put(
+  p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
+  p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
+  p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
+  p_alone boolean DEFAULT false
+) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _open(p_queue, moment, true);
+  first CONSTANT bigint := nextval('seq') << 20;
+  stored bigint[];  -- null: all of them
+  moves tally[] := '{}';
+  met record;
+  found message;
+BEGIN
+  number := 0; due := moment;
+  RETURN NEXT;
+  IF p_priority IS NOT NULL AND NOT q.weighted THEN
+    UPDATE queue SET weighted = true
+    WHERE id = q.id AND NOT weighted AND EXISTS (SELECT FROM unnest(p_priority) AS p WHERE p > 0);
+  END IF;
+  IF p_alone AND NOT EXISTS (SELECT FROM message WHERE queue = q.id AND id = ANY (p_ids)) THEN
+    INSERT INTO message
+    SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
+                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died);
+  ELSE
+    WITH new AS (
+      INSERT INTO message
+      SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
+                          p_expires, p_group, p_headers, p_attempt, p_failures, p_died)
+      ORDER BY id, seq ON CONFLICT (queue, id) DO NOTHING RETURNING seq
+    )
+    SELECT CASE WHEN count(*) < cardinality(p_ids) THEN coalesce(array_agg(seq - first), '{}') END
+    INTO stored FROM new;
+  END IF;
+  INSERT INTO content SELECT first + c.n, c.is_json, c.data, c.headers
+  FROM unnest(p_is_json, p_data, p_headers) WITH ORDINALITY AS c(is_json, data, headers, n)
+  WHERE stored IS NULL OR c.n = ANY (stored);
+  INSERT INTO tally
+  SELECT q.id, CASE WHEN died IS NULL THEN 'pending' ELSE 'dead' END,
+         CASE WHEN died IS NULL THEN _hour(coalesce(at, moment + coalesce(delay, 0))) ELSE -1 END,
+         count(*)
+  FROM unnest(p_ids, p_at, p_delay, p_died) WITH ORDINALITY AS i(id, at, delay, died, n)
+  WHERE stored IS NULL OR n = ANY (stored) GROUP BY 2, 3
+  UNION ALL SELECT q.id, 'put', -1, coalesce(cardinality(stored), cardinality(p_ids)) WHERE stored IS DISTINCT FROM '{}';
+  IF p_died IS NOT NULL THEN
+    INSERT INTO tally SELECT q.id, 'died', -1, count(*)
+    FROM unnest(p_died) WITH ORDINALITY AS i(died, n)
+    WHERE died IS NOT NULL AND (stored IS NULL OR n = ANY (stored));
+  END IF;
+  IF stored IS NULL THEN
+    RETURN;
+  END IF;
+  FOR met IN
+    SELECT i.id, i.n FROM unnest(p_ids) WITH ORDINALITY AS i(id, n)
+    WHERE i.n <> ALL (stored) ORDER BY i.id COLLATE "C", i.n
+  LOOP
+    found := _locked(q.id, met.id);
+    IF found.seq IS NULL THEN
+      RAISE EXCEPTION 'message % was deleted while its id was put again', met.id
+        USING ERRCODE = 'serialization_failure';
+    END IF;
+    IF found.state = 2 AND found.rank <= moment THEN
+      moves := moves || _moved(found, _lapse(found, moment), 'lapsed');
+      found := _locked(q.id, met.id);
+    END IF;
+    number := met.n;
+    SELECT * INTO state, due, until, holder FROM _stands(found, moment);
+    RETURN NEXT;
+  END LOOP;
+  PERFORM _count_moves(moves);
+END $$;
+
+-- Store messages one by one, in the place of those with their ids that nobody holds. With `p_revive`
+-- only dead letters are replaced; with `p_only_seqs` nothing is stored but in those places.
+CREATE FUNCTION bide._replace(
+  p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
+  p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
+  p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
+  p_revive boolean, p_only_seqs bigint[]
+) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _open(p_queue, moment, true);
+  first CONSTANT bigint := nextval('seq') << 20;
+  moves tally[] := '{}';
+  was message;
+  new message;
+  lapsed message;
+  n bigint;
+BEGIN
+  number := 0; due := moment;
+  RETURN NEXT;
+  FOR new IN
+    SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
+                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died)
+    ORDER BY id, seq
+  LOOP
+    n := new.seq - first;
+    was := _locked(q.id, new.id);
+    IF was.state = 2 AND was.rank <= moment THEN
+      lapsed := _lapse(was, moment);
+      moves := moves || _moved(was, lapsed, 'lapsed');
+      was := lapsed;
+    END IF;
+    IF was.seq IS NULL AND (p_revive OR p_only_seqs IS NOT NULL)
+       OR was.state IN (2, 4, 5) OR was.state < 2 AND p_revive
+       OR was.seq <> ALL (p_only_seqs) THEN
+      number := n;
+      SELECT * INTO state, due, until, holder FROM _stands(was, moment);
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    IF was.seq IS NULL THEN
+      INSERT INTO message SELECT new.* ON CONFLICT DO NOTHING;
+      IF NOT FOUND THEN
+        RAISE EXCEPTION 'message % was put by two at a time', new.id
+          USING ERRCODE = 'serialization_failure';
+      END IF;
+      INSERT INTO content VALUES (new.seq, p_is_json[n], p_data[n], p_headers[n]);
+      moves := moves || _moved(NULL, new, 'put');
+    ELSE
+      new.seq := was.seq;
+      UPDATE content SET is_json = p_is_json[n], data = p_data[n], headers = p_headers[n]
+      WHERE seq = was.seq;
+      DELETE FROM message WHERE queue = q.id AND id = new.id;
+      INSERT INTO message SELECT new.*;
+      moves := moves || _moved(was, new, CASE WHEN was.state = 3 THEN 'revived' END);
+    END IF;
+    IF new.priority > 0 AND NOT q.weighted THEN
+      UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted;
+    END IF;
+  END LOOP;
+  PERFORM _count_moves(moves);
+END $$;

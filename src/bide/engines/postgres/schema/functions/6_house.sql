@@ -1,0 +1,60 @@
+-- Keeping house, and waking who sleeps.
+
+-- Add up the changes of the counters, unless somebody is at it; and forget processes that are gone.
+CREATE FUNCTION bide._fold() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+BEGIN
+  IF NOT pg_try_advisory_xact_lock('bide.tally'::regclass::oid::bigint) THEN
+    RETURN;
+  END IF;
+  WITH changes AS (DELETE FROM tally RETURNING *)
+  INSERT INTO total AS t (queue, what, hour, count)
+  SELECT queue, what, hour, sum(by) FROM changes GROUP BY queue, what, hour
+  ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
+  DELETE FROM total WHERE hour >= 0 AND count = 0;
+  DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
+END $$;
+
+-- Say that a process sleeps until a moment unless it is woken (null: it is awake), and answer when
+-- there is something to claim: what was put since it looked woke nobody.
+CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+BEGIN
+  PERFORM _check_access(p_queue);
+  PERFORM set_config('synchronous_commit', 'off', true);
+  INSERT INTO sleeper VALUES (p_process, p_queue, p_until, _moment(NULL))
+  ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
+  RETURN _next((SELECT id FROM queue WHERE name = p_queue), 0);
+END $$;
+
+-- Wake the processes that would sleep past a moment at which something can be claimed: `p_moment`, or
+-- `p_delay` milliseconds after a put whose moment the caller does not know yet. Who wakes a little too
+-- early is told the rest.
+CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint,
+                           p_delay bigint DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  wake CONSTANT bigint := least(p_moment, _moment(NULL) + greatest(0, p_delay - 5));
+  woken boolean;
+BEGIN
+  IF session_user <> current_user THEN
+    PERFORM _check_access(p_queue);
+  END IF;
+  SELECT true INTO woken FROM sleeper WHERE queue = p_queue AND until > wake AND process <> p_process
+  LIMIT 1;
+  IF woken THEN
+    PERFORM set_config('synchronous_commit', 'off', true);  -- a hint may be lost with the power
+    UPDATE sleeper SET until = wake
+    WHERE queue = p_queue AND until > wake AND process <> p_process;
+    PERFORM pg_notify(current_schema(), wake || ' ' || p_queue);
+  END IF;
+END $$;
+
+-- The same for a transaction of the caller's own, which may stay open for long: it changes no row that
+-- others would wait for, and its commit stays as safe as the caller wants it.
+CREATE FUNCTION bide._wake_at_commit(p_queue text, p_moment bigint) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+  SELECT pg_notify(current_schema(), p_moment || ' ' || p_queue)
+  WHERE EXISTS (SELECT FROM sleeper WHERE queue = p_queue AND until > p_moment)
+$$;

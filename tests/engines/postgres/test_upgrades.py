@@ -1,0 +1,131 @@
+"""Schemas of other versions: an older one is brought up to date, a newer one is refused."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres.schema import VERSION
+from bide.model import commands as cmd
+from bide.model.errors import AccessDenied, SchemaTooNew, StoreError
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts, Outcomes
+from tests.postgres_server import PostgresServer
+
+FIRST = Path(__file__).with_name("schema_1.sql").read_text()
+"""The schema as its first version made it."""
+
+
+@pytest.fixture
+def old(postgres: PostgresServer) -> Iterator[str]:
+    """Provide the URL of a store of the first version, with some messages."""
+    with postgres.client() as client:
+        client.execute("DROP SCHEMA IF EXISTS old CASCADE; DROP ROLE IF EXISTS shop")
+        client.execute("CREATE ROLE shop LOGIN; CREATE SCHEMA old")
+        client.execute("SET search_path = old, pg_temp")
+        named = FIRST.replace("bide.", "old.").replace("= bide,", "= old,")
+        client.execute(named.replace("SCHEMA bide", "SCHEMA old").encode())
+        client.execute("INSERT INTO old.store VALUES (1)")
+        client.execute("SELECT old.allow('shop', '{orders%}')")
+        client.execute("SELECT old.put('orders', to_json(n), id => 'm' || n)"
+                       " FROM generate_series(1, 5) AS n")  # fmt: skip
+        client.execute("SELECT old.put('orders', '1', delay => '1 day', id => 'later')")
+        client.execute("CREATE VIEW mine AS SELECT * FROM old.get('orders', 'm1')")
+        yield f"{postgres.url}&schema=old"
+        client.execute("DROP SCHEMA old CASCADE")
+        client.execute("DROP OWNED BY shop; DROP ROLE shop")
+
+
+def open_engine(url: str) -> PostgresEngine:
+    return from_url(urlsplit(url))()
+
+
+def test_an_old_store_is_brought_up_to_date_with_what_is_in_it(
+    postgres: PostgresServer, old: str
+) -> None:
+    engine = open_engine(old)
+    (claimed,) = engine.execute([cmd.Claim("orders", 9, 60_000, "w")])
+    assert isinstance(claimed, Claimed)
+    assert [m.data for m in claimed.messages] == [b"1", b"2", b"3", b"4", b"5"]
+    engine.execute([cmd.Put("orders", [Item("new", b"1")])])
+    (counts,) = engine.execute([cmd.Count("orders", recount=True)])
+    assert isinstance(counts, Counts)
+    assert (counts.recount, counts.strays) == (counts.sizes, 0)
+    assert counts.sizes.total == 7
+    with postgres.client() as client:
+        row = client.execute("SELECT version FROM old.store").fetchall()
+        assert row == [(VERSION,)]
+        assert client.execute("SELECT state FROM old.mine").fetchall() == [("leased",)]
+    engine.close()
+
+
+def test_roles_are_let_in_again_after_an_upgrade(old: str) -> None:
+    theirs = old.replace("bide@", "shop@")
+    with pytest.raises(AccessDenied, match=r"bide init"):
+        open_engine(theirs)
+    open_engine(old).close()
+    shop = open_engine(theirs)
+    (reply,) = shop.execute([cmd.Put("orders.1", [Item("a", b"1")])])
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0].done
+    with pytest.raises(AccessDenied):
+        shop.execute([cmd.Put("others", [Item("a", b"1")])])
+    shop.close()
+
+
+def test_many_that_open_an_old_store_upgrade_it_once(old: str) -> None:
+    failed: list[BaseException] = []
+
+    def open_and_put(number: int) -> None:
+        try:
+            engine = open_engine(old)
+            engine.execute([cmd.Put("orders", [Item(f"new{number}", b"1")])])
+            engine.close()
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_and_put, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_a_program_that_runs_while_a_newer_one_upgrades_is_told_to_upgrade(
+    postgres: PostgresServer, old: str
+) -> None:
+    running = open_engine(old)
+    running.execute([cmd.Put("orders", [Item("before", b"1")])])
+    with postgres.client() as client:  # what a newer version does: other functions, other tables
+        with client.transaction():
+            client.execute("ALTER FUNCTION old._put RENAME TO _put_all")
+            client.execute("UPDATE old.store SET version = 99")
+        with pytest.raises(SchemaTooNew, match="upgrade bide"):
+            running.execute([cmd.Put("orders", [Item("after", b"1")])])
+        with pytest.raises(SchemaTooNew, match="upgrade bide"):
+            running.execute([cmd.Count("orders")])
+        with pytest.raises(SchemaTooNew):
+            open_engine(old)
+        client.execute("UPDATE old.store SET version = %s", (VERSION,))
+        with pytest.raises(StoreError, match="a function of the schema is missing"):
+            running.execute([cmd.Put("orders", [Item("after", b"1")])])
+        client.execute("ALTER FUNCTION old._put_all RENAME TO _put")
+    (reply,) = running.execute([cmd.Put("orders", [Item("after", b"1")])])
+    assert isinstance(reply, Outcomes)
+    running.close()
+
+
+def test_an_upgrade_that_fails_changes_nothing(postgres: PostgresServer, old: str) -> None:
+    with postgres.client() as client:
+        client.execute("ALTER TABLE old.queue ADD COLUMN remembers text")
+        with pytest.raises(StoreError, match="remembers"):
+            open_engine(old)
+        assert client.execute("SELECT version FROM old.store").fetchall() == [(1,)]
+        client.execute("SELECT old.cancel('orders', 'm1')")
+        with pytest.raises(psycopg.Error):
+            client.execute("SELECT old._put()")
