@@ -2,17 +2,15 @@
 
 No transaction spans two stores, so each message goes in steps, each of them one command:
 
-1. the target gets a copy that nobody can claim: a dead letter with a mark;
-2. the source sets the message aside with the same mark, unless somebody holds it or it is gone;
-3. where that was done the copy gets the message as the source has it now, and another mark,
-   "taken"; where it was not the copy is deleted;
-4. the source deletes what it has set aside: this settles where the message is;
-5. the target lets its copy be delivered.
+1. the source sets the message aside as a dead letter with a mark, unless a worker holds it;
+2. the target gets a copy that nobody can claim: a dead letter with the same mark;
+3. the source deletes the message: this settles where it is;
+4. the target delivers its copy.
 
-Whoever dies in between leaves marks, and they say it all. A copy with the first mark goes on with
-step 3 if its message is set aside, and is deleted if not: somebody has claimed, cancelled or
-changed it. A taken copy goes on with step 4. The source can deliver until step 2 and the target
-from step 5 on, so never both. Every step can be done twice, also by two runs at a time.
+A mover that dies leaves marks. A copy in the target goes on with step 3: if the message is no
+longer set aside in the source, because it was revived or replaced there, it stays there and the
+copy is deleted. A message with a mark in the source and no copy goes on with step 2. The source can
+deliver until step 1 and the target from step 4 on, so never both. Every step can be done twice.
 """
 
 from bide.queue.move.mover import Moved, Mover, move

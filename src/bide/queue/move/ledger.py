@@ -12,7 +12,7 @@ from bide.model.identity import OWN, new_id
 from bide.model.message import MAX_ATTEMPTS
 from bide.model.times import LATEST
 from bide.queue.delivery import Delivery
-from bide.queue.move.transit import is_marked
+from bide.queue.move.steps import is_marked
 from bide.queue.sync import Queue
 
 __all__ = ["LEASE", "Ledger", "ledger_name"]

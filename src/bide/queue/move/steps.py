@@ -1,4 +1,8 @@
-"""The steps by which messages go from one queue to another; any of them may be the last one."""
+"""The steps by which messages go from one queue to another; any of them may be the last one.
+
+A message in transit is a dead letter, in the source, in the target or in both. Its last failure is
+the mark of the move.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -6,33 +10,32 @@ from itertools import islice
 import msgspec
 
 from bide.model.commands import Bury, Purge, Put, Scan
-from bide.model.message import Item, Message
+from bide.model.message import KEPT_FAILURES, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes, Page
 from bide.queue.base import found_all
-from bide.queue.move.transit import (
-    as_copy,
-    as_item,
-    as_letter,
-    as_taken,
-    in_transit,
-    is_marked,
-    is_taken,
-    mark,
-    same_letter,
-)
 from bide.queue.sync import Queue
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "is_marked"]
+
+_TRANSIT = "in transit by bide move "
+
+
+def is_marked(message: Message | None, token: str = "") -> bool:
+    """Tell whether the move with this token, or any move, has the message in transit."""
+    if message is None or message.state != "dead":
+        return False
+    error = message.error or ""
+    return error == _TRANSIT + token if token else error.startswith(_TRANSIT)
 
 
 class Steps:
-    """Carries messages over, a batch at a time.
+    """Moves messages, a batch at a time.
 
     Args:
         source: where they are.
         target: where they go.
         token: marks those in transit.
-        hold: is called before messages change hands; it raises when this move is no longer the one.
+        hold: is called before each change; it raises when another run has taken over the move.
     """
 
     def __init__(self, source: Queue, target: Queue, token: str, hold: Callable[[], None]) -> None:
@@ -42,53 +45,38 @@ class Steps:
         self._hold = hold
 
     def carry(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
-        """Move messages that nobody holds; return how many went, and the ids the target has."""
-        copied, known = self._copy(seen)
-        if not copied:
+        """Move messages that no worker holds; return how many went, and the ids the target has."""
+        known = self.known(seen)
+        before = {message.id: message for message in seen}
+        ids = [id for id in before if id not in set(known)]
+        if not ids:
             return 0, known
         self._hold()
-        before = {message.id: message for message in seen}
-        self._source._do(Outcomes, Bury(self._source.name, [], mark(self._token), copied))
-        # What was answered may have been lost on the way and asked again: the marks tell.
-        parked = self._parked(copied)
-        self._drop([id for id in copied if id not in parked])
-        return self._take(
-            [as_item(message, before.get(id)) for id, message in parked.items()]
-        ), known
+        self._source._do(Outcomes, Bury(self._source.name, [], _TRANSIT + self._token, ids))
+        # A lost reply may have been asked for again: the marks tell what was set aside.
+        parked = [one for one in found_all(self._source, ids) if is_marked(one, self._token)]
+        return self._copy([_as_item(one, before[one.id]) for one in parked if one]), known
 
     def carry_letters(self, seen: Sequence[Message]) -> tuple[int, list[str]]:
         """Move dead letters; return how many went, and the ids the target has."""
-        by_id = {letter.id: letter for letter in seen if not in_transit(letter)}
+        by_id = {letter.id: letter for letter in seen if not is_marked(letter)}
         if not by_id:
             return 0, []
         self._hold()
-        outcomes = self._put(self._target, [as_letter(letter) for letter in by_id.values()])
-        refused = [outcome.id for outcome in outcomes if not outcome.done]
-        there = dict(zip(refused, self._find(self._target, refused), strict=True))
-        known = [id for id in refused if not same_letter(by_id[id], there[id])]
-        going = [id for id in by_id if id not in set(known)]
-        gone = self._purge(self._source, going)
-        # Revived meanwhile: it stays, and what came over is a letter too many.
-        self._drop([outcome.id for outcome in gone if not outcome and outcome.state is not None])
-        return sum(outcome.done or outcome.state is None for outcome in gone), known
+        there = self._refused(self._put(self._target, list(map(_as_letter, by_id.values()))))
+        known = [id for id, other in there.items() if not _same_letter(by_id[id], other)]
+        gone = self._purge(self._source, [id for id in by_id if id not in set(known)])
+        # Revived meanwhile: it stays, and its copy is deleted.
+        self._purge(self._target, [one.id for one in gone if not one and one.state is not None])
+        return sum(one.done or one.state is None for one in gone), known
 
     def go_on(self, batch: int) -> int:
         """Finish what an interrupted run had in transit; return how many messages that were."""
-        count = 0
-        letters = [m for m in self._target.dead() if is_marked(m, self._token)]
-        for copies in _parts(letters, batch):
-            self._hold()
-            parked = self._parked([copy.id for copy in copies])
-            self._drop([copy.id for copy in copies if copy.id not in parked])
-            count += self._take([as_item(message) for message in parked.values()])
-        letters = [m for m in self._target.dead() if is_taken(m, self._token)]
-        for taken in _parts(letters, batch):
-            self._hold()
-            count += self._hand_over([as_item(message) for message in taken])
-        letters = [m for m in self._source.dead() if is_marked(m, self._token)]
-        for left in _parts(letters, batch):  # somebody has deleted the copies
-            self._put(self._source, [as_item(message) for message in left], "revive")
-        return count
+        return sum(
+            finish([_as_item(letter) for letter in part])
+            for queue, finish in ((self._target, self._hand_over), (self._source, self._copy))
+            for part in self._marked(queue, batch)
+        )
 
     def pages(self, state: str, batch: int) -> Iterator[list[Message]]:
         """Yield what is in a state of the source ("next": delayed and ready), batch by batch."""
@@ -104,68 +92,80 @@ class Steps:
 
     def known(self, seen: Sequence[Message]) -> list[str]:
         """Return the ids that the target has already."""
-        found = self._find(self._target, [message.id for message in seen])
+        found = found_all(self._target, [message.id for message in seen])
         return [message.id for message in found if message is not None]
 
-    # The steps, one command each.
+    # The steps from the second on.
 
-    def _copy(self, seen: Sequence[Message]) -> tuple[list[str], list[str]]:
-        """Give the target inert copies; return the ids of these, and those that it has already."""
-        now = self._source._clock.now()
-        copies = [as_copy(message, self._token, now) for message in seen]
-        outcomes = self._put(self._target, copies)
-        copied = [outcome.id for outcome in outcomes if outcome.done]
-        refused = [outcome.id for outcome in outcomes if not outcome.done]
-        known: list[str] = []
-        for id, there in zip(refused, self._find(self._target, refused), strict=True):
-            (copied if is_marked(there, self._token) else known).append(id)
-        return copied, known
-
-    def _parked(self, ids: Sequence[str]) -> dict[str, Message]:
-        """Return the messages that the source has set aside for this move, as they are."""
-        found = self._find(self._source, ids)
-        return {m.id: m for m in found if m is not None and is_marked(m, self._token)}
-
-    def _take(self, items: list[Item]) -> int:
-        """Let the target's copies say that the source has set the messages aside; and go on."""
+    def _copy(self, items: list[Item]) -> int:
+        """Give the target copies that it does not deliver; return how many messages went."""
         if not items:
             return 0
         self._hold()
         now = self._source._clock.now()
-        outcomes = self._put(self._target, [as_taken(i, self._token, now) for i in items], "revive")
-        gone = {outcome.id for outcome in outcomes if outcome.state is None}
-        if gone:  # somebody has deleted the copies: the source gets its messages back
-            self._put(self._source, [item for item in items if item.id in gone], "revive")
-        return self._hand_over([item for item in items if item.id not in gone])
+        mark = _TRANSIT + self._token
+        copies = [
+            msgspec.structs.replace(
+                item, died=now,
+                failures=remember(item.failures, Failure(item.attempt, now, "", mark)),
+            )
+            for item in items
+        ]  # fmt: skip
+        there = self._refused(self._put(self._target, copies))
+        other = {id for id, message in there.items() if not is_marked(message, self._token)}
+        if other:  # the target has just got another message with this id
+            back = [item for item in items if item.id in other]
+            self._put(self._source, back, "revive")
+        return self._hand_over([item for item in items if item.id not in other])
 
     def _hand_over(self, items: list[Item]) -> int:
-        """Delete messages from the source, which settles it, and let the target deliver them."""
+        """Delete messages from the source, and let the target deliver those that were there."""
         outcomes = self._purge(self._source, [item.id for item in items])
         # Revived or replaced there while they were in transit: they stay, as they are now.
         stay = {outcome.id for outcome in outcomes if not outcome and outcome.state is not None}
-        self._drop(stay)
+        self._purge(self._target, list(stay))
         going = [item for item in items if item.id not in stay]
         if going:
             self._put(self._target, going, "revive")
         return len(going)
 
-    def _drop(self, ids: Iterable[str]) -> None:
-        """Delete what the target is not to have: claimed, cancelled or changed in the source."""
-        self._purge(self._target, list(ids))
+    def _marked(self, queue: Queue, size: int) -> Iterator[list[Message]]:
+        """Yield what this move has in transit in a queue, read before any of it is changed."""
+        letters = iter([letter for letter in queue.dead() if is_marked(letter, self._token)])
+        while part := list(islice(letters, size)):
+            self._hold()
+            yield part
+
+    def _refused(self, outcomes: Iterable[Outcome]) -> dict[str, Message | None]:
+        """Return the messages of the target because of which it stored nothing, by id."""
+        ids = [outcome.id for outcome in outcomes if not outcome.done]
+        return dict(zip(ids, found_all(self._target, ids), strict=True))
 
     def _put(self, queue: Queue, items: list[Item], on_conflict: str = "keep") -> list[Outcome]:
         return queue._do(Outcomes, Put(queue.name, items, on_conflict)).outcomes  # type: ignore[arg-type]
 
-    def _find(self, queue: Queue, ids: Sequence[str]) -> list[Message | None]:
-        return found_all(queue, ids) if ids else []
-
-    def _purge(self, queue: Queue, ids: Sequence[str]) -> list[Outcome]:
-        if not ids:
-            return []
-        return queue._do(Outcomes, Purge(queue.name, "dead", ids=list(ids))).outcomes
+    def _purge(self, queue: Queue, ids: list[str]) -> list[Outcome]:
+        return queue._do(Outcomes, Purge(queue.name, "dead", ids=ids)).outcomes if ids else []
 
 
-def _parts(letters: Iterable[Message], size: int) -> Iterator[list[Message]]:
-    rest = iter(letters)
-    while part := list(islice(rest, size)):
-        yield part
+def _as_item(parked: Message, seen: Message | None = None) -> Item:
+    """Return a message in transit as it was before.
+
+    Args:
+        parked: with the mark as its last failure.
+        seen: the same before it was set aside, if known: the mark may have pushed out its oldest
+            failure.
+    """
+    failures = parked.failures[:-1]
+    if seen is not None and len(seen.failures) == KEPT_FAILURES and seen.failures[1:] == failures:
+        failures = seen.failures
+    return parked.as_item(failures, None)
+
+
+def _as_letter(message: Message) -> Item:
+    return message.as_item(message.failures, message.ended)
+
+
+def _same_letter(one: Message, other: Message | None) -> bool:
+    """Tell whether two dead letters are one, copied by an earlier run."""
+    return other is not None and other.state == "dead" and _as_letter(one) == _as_letter(other)
