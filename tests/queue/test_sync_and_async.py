@@ -12,6 +12,7 @@ from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Reply
 from bide.queue.base import detour
+from bide.queue.delivery import Held
 from bide.queue.results import Audit, Forecast
 from bide.queue.transfer import Imported, to_line
 from bide.testing.clock import FakeClock
@@ -242,4 +243,6 @@ def test_no_method_is_forgotten() -> None:
     told = {name.split()[0] for name in CALLS}
     of_queue = methods(bide.Queue) - {"take", "name", "url"}  # `take` is a claim and an ack
     assert of_queue <= told
-    assert {f"delivery.{name}" for name in methods(bide.Delivery)} <= told
+    settling = {"ack", "retry", "bury", "release", "extend"}
+    assert settling <= methods(Held)
+    assert {f"delivery.{name}" for name in settling} <= told

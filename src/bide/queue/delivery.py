@@ -1,27 +1,30 @@
 """A delivery: a message that one worker holds until its lease ends."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
-from bide.model.commands import Lease
+from bide.model.commands import Command, Lease
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.replies import Outcome
 from bide.model.times import Duration
 
-if TYPE_CHECKING:
-    from bide.queue.aio import AsyncQueue
-    from bide.queue.sync import Queue
-
 __all__ = ["AsyncDelivery", "Delivery", "Held", "leases", "mark_settled"]
 
+Done = TypeVar("Done")
+"""What a method returns: nothing, or a coroutine that returns nothing."""
 
-class Held:
-    """What both kinds of delivery share."""
 
-    __slots__ = ("claimed", "message", "settled", "token")
+class Held(Generic[Done]):
+    """What both kinds of delivery share.
 
-    def __init__(self, message: Message, token: int, claimed: int) -> None:
+    Each method raises `LeaseLost` if the lease is over; nothing was changed then.
+    """
+
+    __slots__ = ("_queue", "claimed", "message", "settled", "token")
+
+    def __init__(self, queue: Any, message: Message, token: int, claimed: int) -> None:
+        self._queue = queue
         self.message = message
         """The message as it was claimed."""
         self.token = token
@@ -61,8 +64,53 @@ class Held:
             f"<{type(self).__name__} {self.id!r} of {self.message.queue!r}, attempt {self.attempt}>"
         )
 
+    def ack(self) -> Done:
+        """Acknowledge the message: it is done and leaves the queue."""
+        return self._settle(self._queue._builder.ack([self.lease]), "acked")
 
-def leases(deliveries: Sequence[Held]) -> list[Lease]:
+    def retry(self, delay: Duration = 0, reason: str = "") -> Done:
+        """Return the message for another attempt; after the last one it is a dead letter.
+
+        Args:
+            delay: how long from now until it is due.
+            reason: what went wrong; stored with the message.
+        """
+        return self._settle(self._queue._builder.retry([self.lease], delay, reason), "retried")
+
+    def bury(self, reason: str = "") -> Done:
+        """Make the message a dead letter."""
+        return self._settle(self._queue._builder.bury([self.lease], reason), "buried")
+
+    def release(self) -> Done:
+        """Return the message: it is ready at once, and no attempt is counted."""
+        return self._settle(self._queue._builder.release([self.lease]), "released")
+
+    def extend(self, lease: Duration = 30) -> Done:
+        """Extend the lease: it ends `lease` from now."""
+        command = self._queue._builder.extend([self.lease], lease)
+        return self._settle(command, "extended", settles=False)
+
+    def _settle(self, command: Command, verb: str, *, settles: bool = True) -> Done:
+        done: Done = self._queue._settle_one(self, command, verb, settles=settles)
+        return done
+
+
+class Delivery(Held[None]):
+    """A claimed message. Settle it (ack, retry, bury or release) before its lease is over.
+
+    Each method raises `LeaseLost` if the lease is over; nothing was changed then.
+    """
+
+    __slots__ = ()
+
+
+class AsyncDelivery(Held[Coroutine[Any, Any, None]]):
+    """Async form of `Delivery`: await what its methods return."""
+
+    __slots__ = ()
+
+
+def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     """Return the leases of deliveries.
 
     Raises:
@@ -91,85 +139,7 @@ def _no_deliveries(found: object) -> str:
     )
 
 
-def mark_settled(deliveries: Sequence[Held], outcomes: Sequence[Outcome]) -> None:
+def mark_settled(deliveries: Sequence[Held[Any]], outcomes: Sequence[Outcome]) -> None:
     """Remember which deliveries a command has settled."""
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         delivery.settled = delivery.settled or outcome.done
-
-
-class Delivery(Held):
-    """A claimed message. Settle it (ack, retry, bury or release) before its lease is over.
-
-    Each method raises `LeaseLost` if the lease is over; nothing was changed then.
-    """
-
-    __slots__ = ("_queue",)
-
-    def __init__(self, queue: "Queue", message: Message, token: int, claimed: int) -> None:
-        self.message = message  # here, since one call more for each message counts
-        self.token = token
-        self.claimed = claimed
-        self.settled = False
-        self._queue = queue
-
-    def ack(self) -> None:
-        """Acknowledge the message: it is done and leaves the queue."""
-        self._queue._settle_one(self, self._queue._builder.ack([self.lease]), "acked")
-
-    def retry(self, delay: Duration = 0, reason: str = "") -> None:
-        """Return the message for another attempt; after the last one it is a dead letter.
-
-        Args:
-            delay: how long from now until it is due.
-            reason: what went wrong; stored with the message.
-        """
-        command = self._queue._builder.retry([self.lease], delay, reason)
-        self._queue._settle_one(self, command, "retried")
-
-    def bury(self, reason: str = "") -> None:
-        """Make the message a dead letter."""
-        command = self._queue._builder.bury([self.lease], reason)
-        self._queue._settle_one(self, command, "buried")
-
-    def release(self) -> None:
-        """Return the message: it is ready at once, and no attempt is counted."""
-        self._queue._settle_one(self, self._queue._builder.release([self.lease]), "released")
-
-    def extend(self, lease: Duration = 30) -> None:
-        """Extend the lease: it ends `lease` from now."""
-        command = self._queue._builder.extend([self.lease], lease)
-        self._queue._settle_one(self, command, "extended", settles=False)
-
-
-class AsyncDelivery(Held):
-    """Async form of `Delivery`."""
-
-    __slots__ = ("_queue",)
-
-    def __init__(self, queue: "AsyncQueue", message: Message, token: int, claimed: int) -> None:
-        super().__init__(message, token, claimed)
-        self._queue = queue
-
-    async def ack(self) -> None:
-        """Async form of `Delivery.ack`."""
-        await self._queue._settle_one(self, self._queue._builder.ack([self.lease]), "acked")
-
-    async def retry(self, delay: Duration = 0, reason: str = "") -> None:
-        """Async form of `Delivery.retry`."""
-        command = self._queue._builder.retry([self.lease], delay, reason)
-        await self._queue._settle_one(self, command, "retried")
-
-    async def bury(self, reason: str = "") -> None:
-        """Async form of `Delivery.bury`."""
-        command = self._queue._builder.bury([self.lease], reason)
-        await self._queue._settle_one(self, command, "buried")
-
-    async def release(self) -> None:
-        """Async form of `Delivery.release`."""
-        command = self._queue._builder.release([self.lease])
-        await self._queue._settle_one(self, command, "released")
-
-    async def extend(self, lease: Duration = 30) -> None:
-        """Async form of `Delivery.extend`."""
-        command = self._queue._builder.extend([self.lease], lease)
-        await self._queue._settle_one(self, command, "extended", settles=False)

@@ -1,36 +1,66 @@
 """What `take` returns: a message for the length of a block."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from traceback import format_exception_only
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bide.model.errors import BideError, Empty
+from bide.model.message import Message
 from bide.model.replies import Claimed
 from bide.model.times import Duration, milliseconds
-from bide.queue.delivery import AsyncDelivery, Delivery
-
-if TYPE_CHECKING:
-    from bide.queue.aio import AsyncQueue
-    from bide.queue.sync import Queue
+from bide.queue.delivery import AsyncDelivery, Delivery, Held
 
 __all__ = ["AsyncTake", "Take"]
 
 
-class Take:
-    """One message, claimed on entering the block and settled on leaving it."""
+class _Take:
+    """What both forms share."""
 
-    def __init__(self, queue: "Queue", wait: float, lease: Duration, retry: Duration) -> None:
+    def __init__(self, queue: Any, wait: float, lease: Duration, retry: Duration) -> None:
         self._queue = queue
         self._wait = wait
         self._claim = queue._builder.claim(1, lease, queue._holder)
         self._delay = milliseconds(retry, "retry") / 1000
-        self._delivery: Delivery | None = None
+        self._delivery: Held[Any] | None = None
+
+    def _message(self, reply: Claimed) -> Message:
+        if not reply.messages:
+            raise Empty(
+                f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"
+            )
+        return reply.messages[0]
+
+    def _settle(self, error: BaseException | None) -> Any:
+        """Settle the message as the block ended, unless the user did."""
+        delivery = self._delivery
+        if delivery is None or delivery.settled:
+            return None
+        if error is None:
+            return delivery.ack()
+        if isinstance(error, Exception):
+            return delivery.retry(self._delay, reason_of(error))
+        return delivery.release()  # an interrupt or an exit says nothing about the message
+
+    @contextmanager
+    def _after(self, error: BaseException | None) -> Iterator[None]:
+        """Add what settling raises to the error of the block, which is what counts."""
+        try:
+            yield
+        except BideError as late:
+            if error is None or self._delivery is None:
+                raise
+            error.add_note(f"The message {self._delivery.id} was not given back: {late}")
+
+
+class Take(_Take):
+    """One message, claimed on entering the block and settled on leaving it."""
 
     def __enter__(self) -> Delivery:
         reply = self._queue._do(Claimed, self._claim, self._wait)
-        if not reply.messages:
-            raise _empty(self._queue.name, self._wait)
-        self._delivery = Delivery(self._queue, reply.messages[0], reply.token, reply.now)
+        message = self._message(reply)
+        self._delivery = Delivery(self._queue, message, reply.token, reply.now)
         return self._delivery
 
     def __exit__(
@@ -39,36 +69,17 @@ class Take:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        delivery = self._delivery
-        if delivery is None or delivery.settled:
-            return
-        if error is None:
-            delivery.ack()
-            return
-        try:
-            if isinstance(error, Exception):
-                delivery.retry(self._delay, reason_of(error))
-            else:  # an interrupt or an exit says nothing about the message
-                delivery.release()
-        except BideError as late:
-            _note(error, delivery.id, late)
+        with self._after(error):
+            self._settle(error)
 
 
-class AsyncTake:
+class AsyncTake(_Take):
     """Async form of `Take`."""
-
-    def __init__(self, queue: "AsyncQueue", wait: float, lease: Duration, retry: Duration) -> None:
-        self._queue = queue
-        self._wait = wait
-        self._claim = queue._builder.claim(1, lease, queue._holder)
-        self._delay = milliseconds(retry, "retry") / 1000
-        self._delivery: AsyncDelivery | None = None
 
     async def __aenter__(self) -> AsyncDelivery:
         reply = await self._queue._do(Claimed, self._claim, self._wait)
-        if not reply.messages:
-            raise _empty(self._queue.name, self._wait)
-        self._delivery = AsyncDelivery(self._queue, reply.messages[0], reply.token, reply.now)
+        message = self._message(reply)
+        self._delivery = AsyncDelivery(self._queue, message, reply.token, reply.now)
         return self._delivery
 
     async def __aexit__(
@@ -77,30 +88,11 @@ class AsyncTake:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        delivery = self._delivery
-        if delivery is None or delivery.settled:
-            return
-        if error is None:
-            await delivery.ack()
-            return
-        try:
-            if isinstance(error, Exception):
-                await delivery.retry(self._delay, reason_of(error))
-            else:
-                await delivery.release()
-        except BideError as late:
-            _note(error, delivery.id, late)
+        with self._after(error):
+            if (settling := self._settle(error)) is not None:
+                await settling
 
 
 def reason_of(error: BaseException) -> str:
     """Return an error as the reason of a failed attempt: its type and what it says."""
     return "".join(format_exception_only(error)).strip()
-
-
-def _note(error: BaseException, id: str, late: BideError) -> None:
-    """What went wrong in the block is what counts; the message goes to somebody else anyway."""
-    error.add_note(f"The message {id} was not given back: {late}")
-
-
-def _empty(queue: str, wait: float) -> Empty:
-    return Empty(f"no message of queue {queue!r} fell due within {wait:g} s")
