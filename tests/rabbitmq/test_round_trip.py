@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aio_pika
 import pytest
@@ -90,6 +91,10 @@ def test_a_message_can_be_cancelled_and_moved_until_it_is_published(
                     assert "x-delay" not in one.headers
                 assert not await queue.cancel("sooner")
                 assert (await queue.get("later")) is not None
+            if face == "rabbitmq":
+                told = await until_listed(stage)
+                (shown,) = told["queues"]
+                assert (shown["queue"], shown["delayed"]) == (stage.exchange, 1)
             if face != "worker":
                 page = await asyncio.to_thread(metrics, port)
                 labels = f'exchange="{stage.exchange}"'
@@ -166,6 +171,24 @@ def test_a_missing_exchange_is_said_at_the_start(stage: Stage, tmp_path: Path) -
         assert b"the exchange 'nope' does not exist on 127.0.0.1; declare it first" in told
 
     stage.play(story)
+
+
+async def until_listed(stage: Stage) -> Any:
+    """Return what `bide top` tells once the process that publishes has reported."""
+    command = [sys.executable, "-m", "bide", "top", "--json", "--interval", "100ms",
+               "--url", f"sqlite:///{stage.path}"]  # fmt: skip
+    top = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                assert top.stdout is not None
+                told = json.loads(await top.stdout.readline())
+                for worker in told["workers"]:
+                    if worker["holder"].startswith("push:") and stage.exchange in worker["queues"]:
+                        return told
+    finally:
+        top.kill()
+        await top.wait()
 
 
 async def until_listening(port: int) -> None:

@@ -132,9 +132,9 @@ class Histogram(Stats, gc=False, array_like=True):
         return None
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return what was added since an earlier state."""
+        """Return what was added since an earlier state; 0 where that was more."""
         pairs = zip(self.buckets, earlier.buckets, strict=True)
-        return Histogram([now - then for now, then in pairs], self.sum - earlier.sum)
+        return Histogram([max(0, now - then) for now, then in pairs], self.sum - earlier.sum)
 
 
 class Tally(Stats, gc=False):

@@ -16,6 +16,8 @@ from bide.consuming.graceful_stop import FAREWELL, cancel, first_of, stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
 from bide.model.errors import Closed, StoreError
+from bide.observing.heartbeat import Heartbeat, can_report
+from bide.observing.tally import Tally, total
 from bide.targets.amqp import Address, is_amqp
 from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
@@ -150,6 +152,11 @@ class Pusher:
                 "bide subscription new-key makes a key for %s or %s",
                 KEY, KEY_FILE,
             )  # fmt: skip
+        lane, claimer = self._store_client.lane, f"push:{self.holder}"
+        heartbeat = Heartbeat(
+            lane, self._clock, claimer, lambda: {claimer: list(self._tallies())}, self._tallies
+        )
+        beats: list[asyncio.Task[None]] = []
         try:
             for address in self._addresses:
                 self._take(address)
@@ -162,9 +169,17 @@ class Pusher:
                 except StoreError as error:
                     _log.warning("the subscriptions could not be looked at: %s", error)
                 self.looked += 1
+                if self.workers and not beats and can_report(lane):
+                    beats.append(asyncio.create_task(heartbeat.keep()))
                 await first_of(self._look.wait(), sleep(self._clock, LOOK))
         finally:
             await self._stop(grace)
+            await cancel(beats)
+            await heartbeat.leave()
+
+    def _tallies(self) -> dict[str, Tally]:
+        """Return what was done so far, by queue."""
+        return total({one.subscription.source: one.current()} for one in self.workers.values())
 
     def _take(self, address: Address) -> None:
         from bide.targets.rabbitmq.intake import Intake
