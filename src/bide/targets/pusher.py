@@ -153,8 +153,8 @@ class Pusher:
                 KEY, KEY_FILE,
             )  # fmt: skip
         lane, claimer = self._store_client.lane, f"push:{self.holder}"
-        heartbeat = Heartbeat(
-            lane, self._clock, claimer, lambda: {claimer: list(self._tallies())}, self._tallies
+        heartbeat = Heartbeat(  # by the system's clock: the report is for people
+            lane, SYSTEM_CLOCK, claimer, lambda: {claimer: list(self._tallies())}, self._tallies
         )
         beats: list[asyncio.Task[None]] = []
         try:
