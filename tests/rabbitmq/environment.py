@@ -59,6 +59,7 @@ class Stage:
             finally:
                 await connection.close()
                 self.lane.close()
+                self.engine.close()  # a lane that was never asked has none to close
 
         asyncio.run(whole())
 

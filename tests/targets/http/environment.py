@@ -40,6 +40,7 @@ class Stage:
                 await asyncio.wait_for(story, 90)
             finally:
                 self.lane.close()
+                self.engine.close()  # a lane that was never asked has none to close
 
         asyncio.run(whole())
 
