@@ -3,46 +3,72 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model.commands import Command
 from bide.model.replies import Reply
 
-__all__ = ["Fault", "FlakyEngine"]
+__all__ = ["EngineWrapper", "Fault", "FlakyEngine"]
 
 
+class EngineWrapper:
+    """Does what another engine does.
+
+    Args:
+        engine: the engine that does the work. Closing this one closes it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the wrapped engine can do."""
+        return self.engine.capabilities
+
+    def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
+        """Execute the commands."""
+        return self.engine.execute(commands, now)
+
+    def reader(self) -> Engine | None:
+        """Return the reader of the wrapped engine."""
+        return self.engine.reader()
+
+    def notifier(self) -> Notifier | None:
+        """Return the notifier of the wrapped engine."""
+        return self.engine.notifier()
+
+    def close(self) -> None:
+        """Close the wrapped engine."""
+        self.engine.close()
+
+
+@dataclass
 class Fault:
     """One planned failure, and how often it has happened."""
 
-    def __init__(
-        self,
-        error: Callable[[], BaseException],
-        when: Callable[[Command], bool] | None,
-        skip: int,
-        times: int | None,
-        after: bool,
-    ) -> None:
-        self._error = error
-        self._when = when
-        self._skip = skip
-        self._times = times
-        self.after = after
-        self.struck = 0
+    error: Callable[[], BaseException]
+    when: Callable[[Command], bool] | None
+    skip: int
+    times: int | None
+    after: bool
+    struck: int = 0
 
     def strike(self, commands: Sequence[Command]) -> BaseException | None:
         """Return the error if this batch must fail."""
-        if self._when is not None and not any(map(self._when, commands)):
+        if self.when is not None and not any(map(self.when, commands)):
             return None
-        if self._times is not None and self.struck >= self._times:
+        if self.times is not None and self.struck >= self.times:
             return None
-        if self._skip > 0:
-            self._skip -= 1
+        if self.skip > 0:
+            self.skip -= 1
             return None
         self.struck += 1
-        return self._error()
+        return self.error()
 
 
-class FlakyEngine:
+class FlakyEngine(EngineWrapper):
     """Wraps an engine: raises what `fail` planned, and blocks while it is held.
 
     Args:
@@ -61,7 +87,7 @@ class FlakyEngine:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.batches: list[list[Command]] = []
         """All batches, including the failed ones."""
         self.closed = 0
@@ -70,11 +96,6 @@ class FlakyEngine:
         self._gate = threading.Condition()
         self._shut = False
         self._inside = 0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the wrapped engine can do."""
-        return self.engine.capabilities
 
     def fail(
         self,
@@ -140,19 +161,11 @@ class FlakyEngine:
             error = fault.strike(commands)
             if error is not None:
                 if fault.after:
-                    self.engine.execute(commands, now)
+                    super().execute(commands, now)
                 raise error
-        return self.engine.execute(commands, now)
-
-    def reader(self) -> Engine | None:
-        """Return the reader of the wrapped engine, which does not fail."""
-        return self.engine.reader()
-
-    def notifier(self) -> Notifier | None:
-        """Return the notifier of the wrapped engine."""
-        return self.engine.notifier()
+        return super().execute(commands, now)
 
     def close(self) -> None:
         """Close the wrapped engine."""
         self.closed += 1
-        self.engine.close()
+        super().close()

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from bide.clock import Clock
-from bide.engines.port import Capabilities, Engine, Notifier
+from bide.engines.port import Engine
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Command, Put, Scan
@@ -18,6 +18,7 @@ from bide.queue.base import detour
 from bide.queue.command_builder import check_state
 from bide.queue.sync import Queue
 from bide.testing.clock import FakeClock
+from bide.testing.faults import EngineWrapper
 from bide.testing.puts import ANY, Expected, PutRecord, complaint
 
 __all__ = ["ScratchStore"]
@@ -25,7 +26,7 @@ __all__ = ["ScratchStore"]
 PAGE = 500
 
 
-class Recorder:
+class Recorder(EngineWrapper):
     """Wraps an engine, and records puts.
 
     Args:
@@ -34,17 +35,12 @@ class Recorder:
     """
 
     def __init__(self, engine: Engine, puts: list[PutRecord]) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._puts = puts
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the wrapped engine can do."""
-        return self._engine.capabilities
 
     def execute(self, commands: Sequence[Command], now: int | None = None) -> list[Reply]:
         """Execute the commands, and record their puts."""
-        replies = self._engine.execute(commands, now)
+        replies = super().execute(commands, now)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Put) and isinstance(reply, Outcomes) and now is not None:
                 self._puts += [
@@ -52,18 +48,6 @@ class Recorder:
                     for item, outcome in zip(command.items, reply.outcomes, strict=True)
                 ]
         return replies
-
-    def reader(self) -> Engine | None:
-        """Return the reader of the wrapped engine."""
-        return self._engine.reader()
-
-    def notifier(self) -> Notifier | None:
-        """Return the notifier of the wrapped engine."""
-        return self._engine.notifier()
-
-    def close(self) -> None:
-        """Close the wrapped engine."""
-        self._engine.close()
 
 
 class ScratchStore:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from bide.consuming.queue_handlers import chained
 from bide.consuming.store_client import StoreClient
@@ -18,6 +18,10 @@ from bide.worker.process.runner import chosen
 __all__ = ["AsyncManualWorker", "AsyncWorkerFactory", "ManualWorker", "WorkerFactory"]
 
 T = TypeVar("T")
+Answer = TypeVar("Answer")
+"""What a method returns: what was handled, or a coroutine that returns it."""
+
+Job = tuple[Callable[[], Awaitable[list[Handled]]], "asyncio.Future[list[Handled]]"]
 
 Errors = Literal["raise", "collect"]
 
@@ -25,7 +29,7 @@ LIMIT = 1_000
 PATIENCE = 10.0
 
 
-class _Worker:
+class _Worker(Generic[Answer]):
     """What both forms share: one task runs the app's lifespan, and all work within it."""
 
     __test__ = False
@@ -49,9 +53,13 @@ class _Worker:
         self._raises = errors == "raise"
         self._patience = patience
         self._benches: list[Bench] = []
-        self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
+        self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._host: asyncio.Task[None] | None = None
         self._wait: float | None = None
+        self._open()
+
+    def _open(self) -> None:
+        """Begin, if there is no `async with` for it."""
 
     @property
     def errors(self) -> list[BaseException]:
@@ -71,20 +79,58 @@ class _Worker:
             self._jobs.put_nowait(None)
             await host
 
-    def _due(self, limit: int) -> "Coroutine[Any, Any, list[Handled]]":
-        return self._in_host(lambda: self._run_due(limit))
+    def run_due(self, *, limit: int = LIMIT) -> Answer:
+        """Handle all messages that are due now, and those that handlers make due now.
 
-    def _by(self, duration: Duration, limit: int) -> "Coroutine[Any, Any, list[Handled]]":
+        Args:
+            limit: the maximum number of deliveries without time passing, so that no test runs
+                forever.
+
+        Returns:
+            What was handled, in order.
+
+        Raises:
+            Exception: what a handler raised, unless errors are collected. Messages that were due
+                after it are still due.
+            TimeoutError: a handler did not end within `patience`.
+            RuntimeError: the limit was reached.
+            WrongContext: on an event loop; async tests have `AsyncManualWorker`.
+        """
+        return self._run(self._in_host(lambda: self._run_due(limit)))
+
+    def advance(self, duration: Duration, *, limit: int = LIMIT) -> Answer:
+        """Let time pass, and handle each message at its due time.
+
+        Args:
+            duration: seconds, a `timedelta`, or "1h30m".
+            limit: as for `run_due`.
+
+        Returns:
+            What was handled, in order.
+
+        Raises:
+            Exception: as for `run_due`; the clock stops there.
+        """
         target = self.store.clock.now() + milliseconds(duration, "duration")
-        return self._in_host(lambda: self._go_to(target, limit))
+        return self._run(self._in_host(lambda: self._go_to(target, limit)))
 
-    def _until(self, moment: Moment, limit: int) -> "Coroutine[Any, Any, list[Handled]]":
+    def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> Answer:
+        """Let time pass until a time, as `advance` does.
+
+        Args:
+            moment: an aware `datetime`, or Unix seconds; not before now.
+            limit: as for `run_due`.
+        """
         target, now = unix(moment, "moment"), self.store.clock.now()
         if target < now:
             raise InvalidArgument(
                 f"moment={moment} is before now, which is {to_datetime(now)}; time cannot go back"
             )
-        return self._in_host(lambda: self._go_to(target, limit))
+        return self._run(self._in_host(lambda: self._go_to(target, limit)))
+
+    def _run(self, work: Coroutine[Any, Any, list[Handled]]) -> Answer:
+        """Run a coroutine, or return it to be awaited."""
+        raise NotImplementedError
 
     async def _live(self, started: "asyncio.Future[None]") -> None:
         """Run the app's lifespan and all work in this task, as a worker does."""
@@ -103,7 +149,15 @@ class _Worker:
                     )
                 started.set_result(None)
                 while (job := await self._jobs.get()) is not None:
-                    await job()
+                    work, answer = job
+                    try:
+                        result = await work()
+                    except BaseException as error:  # noqa: BLE001  (it is the caller's)
+                        if not answer.done():
+                            answer.set_exception(error)
+                    else:
+                        if not answer.done():
+                            answer.set_result(result)
         finally:
             for bench in self._benches:
                 await bench.close()
@@ -111,22 +165,11 @@ class _Worker:
             vars(self.app.state).clear()
             vars(self.app.state).update(state)
 
-    async def _in_host(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _in_host(self, work: Callable[[], Awaitable[list[Handled]]]) -> list[Handled]:
         if self._host is None:
             raise Closed("this worker was not entered; use it as: async with ... as worker")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        async def job() -> None:
-            try:
-                result = await work()
-            except BaseException as error:  # noqa: BLE001  (it is the caller's)
-                if not answer.done():
-                    answer.set_exception(error)
-            else:
-                if not answer.done():
-                    answer.set_result(result)
-
-        self._jobs.put_nowait(job)
+        answer: asyncio.Future[list[Handled]] = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((work, answer))
         either: list[asyncio.Future[Any]] = [self._host, answer]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():  # only an error ends the lifespan before the worker
@@ -178,7 +221,7 @@ class _Worker:
         return None
 
 
-class ManualWorker(_Worker):
+class ManualWorker(_Worker[list[Handled]]):
     """Runs an app's handlers when a test says so, and moves the clock. The fixture `bide_worker`.
 
     It works like `bide worker`: middleware, typed bodies, `still_wanted`, retries, timeouts, dead
@@ -213,16 +256,7 @@ class ManualWorker(_Worker):
         (0, ['acked'])
     """
 
-    def __init__(
-        self,
-        app: App,
-        store: ScratchStore,
-        *,
-        queues: Iterable[str] = (),
-        errors: Errors = "raise",
-        patience: float = PATIENCE,
-    ) -> None:
-        super().__init__(app, store, queues=queues, errors=errors, patience=patience)
+    def _open(self) -> None:
         self._loop = asyncio.Runner()
         self._closed = False
         try:
@@ -247,49 +281,6 @@ class ManualWorker(_Worker):
             self._closed = True
             self._loop.close()
 
-    def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
-        """Handle all messages that are due now, and those that handlers make due now.
-
-        Args:
-            limit: the maximum number of deliveries without time passing, so that no test runs
-                forever.
-
-        Returns:
-            What was handled, in order.
-
-        Raises:
-            Exception: what a handler raised, unless errors are collected. Messages that were due
-                after it are still due.
-            TimeoutError: a handler did not end within `patience`.
-            RuntimeError: the limit was reached.
-            WrongContext: on an event loop; async tests have `AsyncManualWorker`.
-        """
-        return self._run(self._due(limit))
-
-    def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
-        """Let time pass, and handle each message at its due time.
-
-        Args:
-            duration: seconds, a `timedelta`, or "1h30m".
-            limit: as for `run_due`.
-
-        Returns:
-            What was handled, in order.
-
-        Raises:
-            Exception: as for `run_due`; the clock stops there.
-        """
-        return self._run(self._by(duration, limit))
-
-    def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
-        """Let time pass until a time, as `advance` does.
-
-        Args:
-            moment: an aware `datetime`, or Unix seconds; not before now.
-            limit: as for `run_due`.
-        """
-        return self._run(self._until(moment, limit))
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if asyncio._get_running_loop() is not None:
             work.close()
@@ -303,7 +294,7 @@ class ManualWorker(_Worker):
         return self._loop.run(work)
 
 
-class AsyncManualWorker(_Worker):
+class AsyncManualWorker(_Worker[Coroutine[Any, Any, list[Handled]]]):
     """Async form of `ManualWorker`, for async tests. The fixture `bide_async_worker`.
 
     Handlers run on the test's own event loop. Enter it with `async with`.
@@ -323,37 +314,26 @@ class AsyncManualWorker(_Worker):
     async def __aexit__(self, *error: object) -> None:
         await self._leave()
 
-    async def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
-        """Async form of `ManualWorker.run_due`."""
-        return await self._due(limit)
-
-    async def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
-        """Async form of `ManualWorker.advance`."""
-        return await self._by(duration, limit)
-
-    async def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
-        """Async form of `ManualWorker.advance_to`."""
-        return await self._until(moment, limit)
+    def _run(self, work: Coroutine[Any, Any, list[Handled]]) -> Coroutine[Any, Any, list[Handled]]:
+        return work
 
 
-class WorkerFactory(Protocol):
-    """The type of the fixture `bide_worker`."""
+Made = TypeVar("Made", covariant=True)
 
+
+class _Factory(Protocol[Made]):
     def __call__(
         self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
         patience: float = PATIENCE,
-    ) -> ManualWorker:  # fmt: skip
-        """Return a worker for an app in `bide_store`, closed at the end of the test."""
+    ) -> Made:  # fmt: skip
+        """Return a worker for an app in `bide_store`."""
 
 
-class AsyncWorkerFactory(Protocol):
-    """The type of the fixture `bide_async_worker`."""
+WorkerFactory = _Factory[ManualWorker]
+"""The type of the fixture `bide_worker`: its workers are closed at the end of the test."""
 
-    def __call__(
-        self, app: App, *, queues: Iterable[str] = (), errors: Errors = "raise",
-        patience: float = PATIENCE,
-    ) -> AsyncManualWorker:  # fmt: skip
-        """Return a worker for an app in `bide_store`; enter it with `async with`."""
+AsyncWorkerFactory = _Factory[AsyncManualWorker]
+"""The type of the fixture `bide_async_worker`: enter its workers with `async with`."""
 
 
 def _noted(handled: Handled) -> BaseException:
