@@ -23,7 +23,8 @@ SECTIONS = {
         "settle": "ack retry bury extend release", "dead": "dead revive",
     },
     "Service": {
-        "serve": "serve", "token": "token", "push": "push rabbitmq", "subscription": "subscription",
+        "init": "init", "doctor": "doctor", "serve": "serve", "token": "token",
+        "push": "push rabbitmq", "subscription": "subscription",
     },
     "Try it": {"demo": "demo"},
 }  # fmt: skip

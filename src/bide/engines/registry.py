@@ -10,7 +10,16 @@ from bide.engines.port import Engine
 from bide.model.errors import InvalidArgument
 from bide.model.times import milliseconds
 
-__all__ = ["DEFAULT_URL", "ENTRY_POINTS", "absolute", "mask", "opener", "options", "seconds"]
+__all__ = [
+    "DEFAULT_URL",
+    "ENTRY_POINTS",
+    "absolute",
+    "mask",
+    "module_of",
+    "opener",
+    "options",
+    "seconds",
+]
 
 DEFAULT_URL = "sqlite:///bide.db"
 
@@ -62,7 +71,7 @@ def opener(url: str) -> Callable[[], Engine]:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidArgument(f"url={mask(url)!r} is no URL: {error}") from None
-    target = _BUILT_IN.get(parts.scheme) or _offered().get(parts.scheme)
+    target = _target(parts.scheme)
     if parts.netloc and any("@" in text for text in _after_host(parts)):
         raise InvalidArgument(
             f"url={mask(url)!r} has an @ behind its host; if it ends a password, write / ? # and @ "
@@ -73,6 +82,15 @@ def opener(url: str) -> Callable[[], Engine]:
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
     return _load(target, parts.scheme)(parts)
+
+
+def module_of(scheme: str) -> str:
+    """Return the name of the package of an engine, whose scheme must be known."""
+    return (_target(scheme) or "").partition(":")[0]
+
+
+def _target(scheme: str) -> str | None:
+    return _BUILT_IN.get(scheme) or _offered().get(scheme)
 
 
 def _after_host(parts: SplitResult) -> list[str]:

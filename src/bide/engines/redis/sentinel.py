@@ -54,7 +54,7 @@ class Sentinels:
         arguments: dict[str, Any],
     ) -> None:
         self._shown = shown
-        self._name = name
+        self.name = name
         self._addresses = tuple(addresses)
         self._kind = kind
         self._arguments = arguments
@@ -114,6 +114,10 @@ class Sentinels:
             "addresses right, is a fail-over under way, are enough of them left to agree on one?"
         ) from raised.ConnectionError(told)
 
+    def facts(self) -> dict[str, str]:
+        """Return what the sentinel that named the master says of the group: its settings."""
+        return self._ask(self._addresses[0])
+
     def _warn(self, facts: Mapping[str, str]) -> None:
         """Log once what makes a failover of this group lose confirmed changes."""
         if self._warned:
@@ -125,7 +129,7 @@ class Sentinels:
                 "%s: failover-timeout is %d ms: two sentinels may fail over one after the other "
                 "and promote a replica that lacks confirmed changes; set it to 20 s or more, on "
                 "each sentinel: redis-cli -p 26379 sentinel set %s failover-timeout 180000",
-                self._shown, timeout, self._name,
+                self._shown, timeout, self.name,
             )  # fmt: skip
         quorum, sentinels = (
             int(facts.get("quorum", 2)),
@@ -136,7 +140,7 @@ class Sentinels:
                 "%s: %d of %d sentinels are enough to call the master dead (quorum): one that is "
                 "cut off may do so alone; set the quorum to a majority, on each sentinel: "
                 "redis-cli -p 26379 sentinel set %s quorum %d",
-                self._shown, quorum, sentinels, self._name, sentinels // 2 + 1,
+                self._shown, quorum, sentinels, self.name, sentinels // 2 + 1,
             )  # fmt: skip
 
     def doubt(self) -> None:
@@ -175,7 +179,7 @@ class Sentinels:
         connection = connection or self._kind(host=address[0], port=address[1], **self._arguments)
         answer = None
         try:
-            connection.send_command("SENTINEL", "MASTER", self._name)
+            connection.send_command("SENTINEL", "MASTER", self.name)
             answer = connection.read_response(disable_decoding=True)
         finally:
             if kept is None or answer is None:
@@ -188,7 +192,7 @@ class Sentinels:
     def _refusal(self, shown: str, error: Exception) -> StoreError:
         text = str(error)
         if "No such master" in text:
-            fix = f"the sentinels watch nothing by the name of {self._name!r}"
+            fix = f"the sentinels watch nothing by the name of {self.name!r}"
         elif "unknown command" in text:
             fix = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
         elif isinstance(error, raised.InvalidResponse):

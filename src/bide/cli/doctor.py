@@ -1,0 +1,53 @@
+"""`bide doctor`."""
+
+import click
+import msgspec
+
+from bide.cli import option
+from bide.cli.errors import NOT_DONE
+from bide.cli.output import Output, Part
+from bide.engines.findings import Finding, examine
+from bide.engines.registry import DEFAULT_URL, mask
+
+_MARKS: dict[str, Part] = {
+    "danger": ("✗ danger   ", "bold red"),
+    "warning": ("! warning  ", "yellow"),
+}
+
+
+@click.command()
+@click.argument("store", required=False, metavar="[URL]")
+@option.url
+@option.output
+def doctor(store: str | None, url: str | None, as_json: bool) -> None:
+    """Look for settings that endanger the messages of a store.
+
+    Looks at the server or the file, changes nothing, and names for each finding what may be lost
+    and the fix. The exit code is 1 if there is a danger. In a pipe, each line is: danger or
+    warning, what was found, the possible loss, the fix.
+
+    \b
+    Example:
+      bide doctor postgresql://db.example.com/shop
+      bide doctor --json | jq -r 'select(.level == "danger") | .fix'
+    """
+    place = store or url or DEFAULT_URL
+    out = Output(as_json)
+    found = examine(place)
+    for finding in found:
+        _print(out, finding)
+    if not found and out.terminal:
+        out.text(("✓ ", "green"), f"nothing endangers {mask(place)}")
+    if any(finding.level == "danger" for finding in found):
+        click.get_current_context().exit(NOT_DONE)
+
+
+def _print(out: Output, finding: Finding) -> None:
+    if out.as_json:
+        out.json(msgspec.structs.asdict(finding))
+    elif out.terminal:
+        out.text(_MARKS[finding.level], (finding.what, "bold"))
+        out.text(("             loss: ", "dim"), finding.loss)
+        out.text(("             fix:  ", "dim"), finding.fix)
+    else:
+        out.row(finding.level, finding.what, finding.loss, finding.fix)

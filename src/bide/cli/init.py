@@ -1,0 +1,29 @@
+"""`bide init`."""
+
+import click
+
+from bide.cli.output import DONE, Output
+from bide.cli.store import Store, on_any_store
+from bide.model.commands import Queues
+from bide.model.replies import Names
+
+__all__ = ["init"]
+
+
+@click.command()
+@on_any_store
+def init(store: Store, out: Output) -> None:
+    """Make the store, or bring it up to date.
+
+    Makes the file, or the schema in a PostgreSQL database, if it does not exist. A store that an
+    older bide made is brought up to date. So a user with more rights can prepare the store for
+    programs that have less.
+
+    \b
+    Example:
+      bide init --url postgresql://owner@db.example.com/shop
+    """
+    queues = store.ask(Names, Queues("")).names
+    out.report(
+        {"url": store.shown, "queues": len(queues)}, DONE, f"the store at {store.shown} is ready"
+    )

@@ -1,0 +1,20 @@
+"""What endangers a queue in memory: everything."""
+
+from collections.abc import Sequence
+from urllib.parse import SplitResult
+
+from bide.engines.findings import Finding
+
+__all__ = ["examine"]
+
+
+def examine(parts: SplitResult) -> Sequence[Finding]:
+    """Say that nothing lasts."""
+    return [
+        Finding(
+            "danger",
+            "the store is the memory of one process",
+            "all messages are lost when that process ends",
+            "use it for tests; for the rest a file (sqlite:///bide.db) or a server",
+        )
+    ]

@@ -1,0 +1,126 @@
+"""What endangers a store that is a file: where it lies, who may change it, how it is written."""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qs, unquote
+
+from bide.engines.findings import Finding
+from bide.model.errors import NotAStore, StoreUnavailable
+
+__all__ = ["examine"]
+
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
+_MEMORY = ("tmpfs", "ramfs")
+
+LITTLE_ROOM = 256 << 20
+"""Bytes: with less free space a store may stop soon."""
+
+
+def examine(parts: SplitResult) -> Sequence[Finding]:
+    """Look at the file and its surroundings.
+
+    Raises:
+        StoreUnavailable: there is no such file.
+        NotAStore: it is no SQLite database.
+    """
+    path = Path(unquote(parts.path.removeprefix("/"))).absolute()
+    if not path.exists():
+        raise StoreUnavailable(f"there is no store at {path} yet: make it with bide init")
+    return [
+        *_place(path, _mounts()),
+        *_rights(path),
+        *_room(path),
+        *_writing(path, parse_qs(parts.query).get("durability", ["full"])[0]),
+    ]
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """Return the mount points and their kinds of file system, where the system says so."""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return []
+    fields = [line.split(" ") for line in lines]
+    return [(one[1].replace("\\040", " "), one[2]) for one in fields if len(one) > 2]
+
+
+def _place(path: Path, mounts: list[tuple[str, str]]) -> Iterator[Finding]:
+    real = path.resolve()
+    over = [(point, kind) for point, kind in mounts if real.is_relative_to(point)]
+    _, kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))
+    if kind in _NETWORK:
+        yield Finding(
+            "danger",
+            f"{path} is on a network drive ({kind})",
+            "locks may not hold between machines: messages are delivered twice, the file breaks",
+            "move it to a local disk, or use PostgreSQL or Redis for several machines",
+        )
+    if kind in _MEMORY:
+        yield Finding(
+            "danger",
+            f"{path} is in memory ({kind})",
+            "all messages are lost when the machine restarts",
+            "move it to a disk",
+        )
+
+
+def _rights(path: Path) -> Iterator[Finding]:
+    files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
+    for file in files:
+        if file.exists() and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o007:
+            yield Finding(
+                "danger" if mode & 0o002 else "warning",
+                f"{file} is open to all users of this machine (mode {mode:04o})",
+                "others read the bodies of messages" + (", or change them" * bool(mode & 0o002)),
+                f"chmod o-rwx {file}",
+            )
+    folder = stat.S_IMODE(path.parent.stat().st_mode)
+    if folder & 0o002 and not folder & stat.S_ISVTX:
+        yield Finding(
+            "danger",
+            f"all users may change the folder {path.parent} (mode {folder:04o})",
+            "others delete or replace the store",
+            f"chmod o-w {path.parent}",
+        )
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        yield Finding(
+            "danger",
+            f"this user may not write to {path} and its folder",
+            "nothing can be put, claimed or acked",
+            "run bide as the owner, or open the store with ?mode=0660 for a group",
+        )
+
+
+def _room(path: Path) -> Iterator[Finding]:
+    free, size = shutil.disk_usage(path.parent).free, path.stat().st_size
+    if free < max(LITTLE_ROOM, size // 4):
+        yield Finding(
+            "danger" if free < LITTLE_ROOM else "warning",
+            f"the disk of {path} has {free >> 20} MB left, the store has {size >> 20} MB",
+            "once the disk is full, puts, claims and acks fail",
+            "free some space, or move the store",
+        )
+
+
+def _writing(path: Path, durability: str) -> Iterator[Finding]:
+    with path.open("rb") as file:  # not by SQLite, which would leave files of its own behind
+        head = file.read(20)
+    if not head.startswith(b"SQLite format 3\0"):
+        raise NotAStore(f"{path} is no SQLite database")
+    if head[18:20] != b"\2\2":
+        yield Finding(
+            "danger",
+            f"another program changed how {path} is written (no journal_mode=wal)",
+            "readers and writers block each other; a crash may lose what was confirmed",
+            "let only bide open the file; opening it with bide sets it right",
+        )
+    if durability == "normal":
+        yield Finding(
+            "warning",
+            "durability=normal",
+            "when the power fails, the last messages that were confirmed are lost",
+            "leave the option out",
+        )

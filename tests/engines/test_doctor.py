@@ -1,0 +1,222 @@
+"""`examine`: real servers and files that are set up dangerously, and well."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide.engines.findings import examine
+from bide.engines.sqlite import doctor as sqlite_doctor
+from bide.model.errors import InvalidArgument, NotAStore, StoreUnavailable, Unsupported
+from tests.postgres_server import PostgresServer, new_folder
+from tests.sentinels import SentinelGroup
+from tests.servers import RedisServer
+
+
+def told(url: str) -> dict[str, str]:
+    """Return what was found, and how bad it is."""
+    found = examine(url)
+    assert all(one.loss and one.fix for one in found)
+    assert [one.level for one in found] == sorted(one.level for one in found)
+    return {one.what: one.level for one in found}
+
+
+def level(found: dict[str, str], what: str) -> str | None:
+    return next((level for text, level in found.items() if what in text), None)
+
+
+# Files.
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "bide.db"
+    with bide.Queue("q", f"sqlite:///{path}") as queue:
+        queue.put(1)
+    return path
+
+
+def test_a_file_in_order(file: Path) -> None:
+    found = examine(f"sqlite:///{file}")
+    assert [one for one in found if "in memory (tmpfs)" not in one.what] == []
+
+
+def test_a_file_that_others_may_change(file: Path) -> None:
+    file.chmod(0o646)
+    file.parent.chmod(0o777)
+    found = told(f"sqlite:///{file}?durability=normal")
+    assert level(found, f"{file} is open to all users") == "danger"
+    assert level(found, "all users may change the folder") == "danger"
+    assert level(found, "durability=normal") == "warning"
+    file.chmod(0o644)
+    assert level(told(f"sqlite:///{file}"), "open to all users") == "warning"
+
+
+def test_a_file_that_another_program_changed(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    assert level(told(f"sqlite:///{file}"), "no journal_mode=wal") == "danger"
+
+
+def test_a_disk_with_little_room(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_doctor, "LITTLE_ROOM", 1 << 60)
+    assert level(told(f"sqlite:///{file}"), "MB left") == "danger"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")
+def test_a_file_in_memory() -> None:
+    with new_folder() as folder:  # under TMPDIR
+        place = Path("/dev/shm") / folder.name
+        with bide.Queue("q", f"sqlite:///{place}.db") as queue:
+            queue.put(1)
+        try:
+            assert level(told(f"sqlite:///{place}.db"), "in memory (tmpfs)") == "danger"
+        finally:
+            for part in Path("/dev/shm").glob(f"{folder.name}.db*"):
+                part.unlink()
+
+
+def test_a_file_that_is_not_there_or_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="bide init"):
+        examine(f"sqlite:///{tmp_path / 'none.db'}")
+    (tmp_path / "text.db").write_text("no database, however long this text may be" * 99)
+    with pytest.raises(NotAStore):
+        examine(f"sqlite:///{tmp_path / 'text.db'}")
+
+
+# No store, and stores elsewhere.
+
+
+def test_memory_is_lost_and_a_server_is_examined_where_it_is() -> None:
+    assert list(told("memory://").values()) == ["danger"]
+    with pytest.raises(Unsupported, match="where the server runs"):
+        examine("http://:secret@host:8642")
+    with pytest.raises(InvalidArgument):
+        examine("nothing://host")
+
+
+# Redis.
+
+
+def redis_with(folder: Path, **config: str) -> dict[str, str]:
+    settings: dict[str, Any] = {name.replace("_", "-"): to for name, to in config.items()}
+    server = RedisServer(folder, **settings)
+    try:
+        return told(server.url)
+    finally:
+        server.stop()
+
+
+def test_redis_that_evicts_and_forgets(tmp_path: Path) -> None:
+    found = redis_with(tmp_path, maxmemory="100mb", maxmemory_policy="allkeys-lru", appendonly="no")
+    assert level(found, "maxmemory-policy allkeys-lru") == "danger"
+    assert level(found, "appendonly no") == "danger"
+    assert level(found, "no replica") == "warning"
+
+
+def test_redis_that_is_safe_but_for_a_replica(tmp_path: Path) -> None:
+    found = redis_with(
+        tmp_path, maxmemory="100mb", maxmemory_policy="noeviction", appendonly="yes",
+        appendfsync="always",
+    )  # fmt: skip
+    assert found == {"the server has no replica": "warning"}
+    found = redis_with(tmp_path, appendonly="yes", save="60 1", maxmemory_policy="volatile-lru")
+    assert level(found, "appendfsync everysec") == "warning"
+    assert level(found, "maxmemory-policy volatile-lru") == "warning"
+
+
+def test_redis_without_scripts_and_settings(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, user="default on nopass ~* +@all -@scripting -config")
+    found = told(server.url)
+    server.stop()
+    assert level(found, "scripts are not allowed") == "danger"
+    assert level(found, "settings cannot be read") == "warning"
+
+
+def test_sentinels_replicas_and_a_url_that_names_a_replica(tmp_path: Path) -> None:
+    group = SentinelGroup(tmp_path)
+    try:
+        found = told(group.url)
+        assert level(found, "failover-timeout") == "warning"
+        assert level(found, "wait_replicas=0") == "warning"
+        assert level(found, "min-replicas-to-write 0") == "warning"
+        assert level(told(f"{group.url}?reconnect=200ms"), "reconnect=0.2s") == "warning"
+        (replica,) = [s for s in group.servers if s is not group.master()]
+        assert level(told(replica.url), "is a replica of") == "danger"
+    finally:
+        group.stop()
+
+
+# PostgreSQL.
+
+
+@pytest.fixture
+def careless() -> Iterator[PostgresServer]:
+    """Provide a server whose settings are all wrong."""
+    with new_folder() as folder:
+        server = PostgresServer(
+            folder, fsync="off", full_page_writes="off", synchronous_commit="off",
+            autovacuum="off", max_prepared_transactions="2",
+        )  # fmt: skip
+        yield server
+        server.stop()
+
+
+def test_postgres_that_is_set_up_dangerously(
+    careless: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = told(careless.url)
+    for what in ("fsync = off", "full_page_writes = off", "synchronous_commit = off",
+                 "autovacuum = off"):  # fmt: skip
+        assert level(found, what) == "danger", what
+    assert level(found, "no schema 'bide' yet") == "warning"
+    assert level(found, "no standby follows") == "warning"
+    monkeypatch.setattr("bide.engines.postgres.doctor.LONG", 0)
+    monkeypatch.setattr("bide.engines.postgres.doctor.MANY_DEAD", 10)
+    with bide.Queue("q", careless.url) as queue:
+        queue.put_many([bide.NewMessage(body=n) for n in range(50)])
+        queue.cancel_many([message.id for message in queue.scan()])
+    with careless.client() as client, careless.client() as other:
+        client.execute("CREATE ROLE guest LOGIN; ALTER TABLE bide.content SET UNLOGGED")
+        client.execute("SELECT pg_create_physical_replication_slot('forgotten', true)")
+        client.execute("BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'left'")
+        client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        other.execute("SELECT pg_stat_force_next_flush(); ANALYZE bide.message")
+        found = told(careless.url)
+        assert level(found, "bide.content is not logged") == "danger"
+        assert level(found, "replication slot forgotten") == "warning"
+        assert level(found, "(prepared left)") == "warning"
+        assert level(found, f"({client.info.backend_pid})") == "warning"
+        assert level(found, "bide.message has") == "warning"
+        found = told(careless.url.replace("bide@", "guest@"))
+        assert level(found, "may not use the schema 'bide'") == "danger"
+        found = told(careless.url.replace("bide@", "guest@") + "&schema=other")
+        assert level(found, "no schema 'other' yet") == "danger"
+        client.execute("ROLLBACK")
+        client.execute("ROLLBACK PREPARED 'left'")
+        client.execute("UPDATE bide.store SET version = 99")
+        client.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        client.execute("SELECT pg_reload_conf()")
+        while client.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
+            pass
+        found = told(careless.url)
+        assert level(found, "the schema is of version 99") == "danger"
+        assert level(found, "none of them is connected") == "danger"
+
+
+def test_postgres_that_is_set_up_well(mine: PostgresServer) -> None:
+    with bide.Queue("q", mine.url) as queue:
+        queue.put(1)
+    assert told(mine.url) == {"no standby follows this server": "warning"}
+
+
+@pytest.fixture
+def mine() -> Iterator[PostgresServer]:
+    with new_folder() as folder:
+        server = PostgresServer(folder, fsync="on")
+        yield server
+        server.stop()
