@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from bide.model.message import REASON_LENGTH
+from bide.server import quota_counts as counts_module
 from bide.server import quotas as module
-from bide.server.quota_usage import QuotaUsage
+from bide.server.quota_usage import NEVER, QuotaUsage
 from bide.server.settings import Quota, Settings
 from bide.server.shared_stats import make_file
 from tests.server.conftest import Serve
@@ -30,9 +31,8 @@ def test_a_record_is_that_of_its_namespace() -> None:
     found = []
     for name in (None, "shop", "mail", "new"):
         with uses.of(name) as use:
-            found.append((use.allowance, use.counted))
-    assert found == [(0.0, float("-inf")), (4.0, float("-inf")), (2.0, float("-inf")),
-                     (0.0, float("-inf"))]  # fmt: skip
+            found.append((use.allowance, use.count_after))
+    assert found == [(0.0, NEVER), (4.0, NEVER), (2.0, NEVER), (0.0, NEVER)]
     uses.close()
 
 
@@ -73,7 +73,7 @@ def test_no_count_of_several_processes_is_lost() -> None:
         with uses.of(f"n{number}") as use:
             total += use.pending
     assert total == 6_000
-    assert os.fstat(descriptor).st_size == 50 * 48
+    assert os.fstat(descriptor).st_size == 50 * (16 + 9 * 8)
     uses.close()
 
 
@@ -170,9 +170,12 @@ def test_a_server_that_asks_for_tokens_has_quotas_by_default(serve: Serve, make_
     told = server.get("/v1/usage").json
     assert (told["messages"], told["max_messages"], told["max_message_bytes"]) == (1, None, None)
     client = server.with_token(make_token("shop", "produce", "read"))
-    told = client.get("/v1/usage").json
-    assert (told["namespace"], told["messages"]) == ("shop", 0)
-    assert (told["max_messages"], told["max_message_bytes"]) == (1_000_000, 1_048_576)
+    assert client.get("/v1/usage").json == {
+        "namespace": "shop", "messages": 0, "max_messages": 1_000_000, "stored_bytes": 0,
+        "max_stored_bytes": 1 << 30, "queues": 0, "max_queues": 1_000,
+        "max_message_bytes": 1 << 20, "max_rate": None, "max_bytes_per_second": 100 << 20,
+        "longest_delay": None, "max_subscriptions": None, "max_push_concurrency": None,
+    }  # fmt: skip
     assert client.post(f"{Q}/messages", body).status == 413
     assert client.post(f"{Q}/messages", {"body": "x" * 1_000_000}).status == 201
     assert "bide_quota_messages 1e+06" in client.get("/metrics").data.decode()
@@ -181,6 +184,84 @@ def test_a_server_that_asks_for_tokens_has_quotas_by_default(serve: Serve, make_
 def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
     settings = Settings(quotas={"shop": Quota(rate=5)}, max_body=2_000_000)
     assert settings.quota("shop", asks=False) == Quota(rate=5)
-    assert settings.quota("shop", asks=True) == Quota(rate=5, pending=1_000_000, max_body=2_000_000)
+    assert settings.quota("shop", asks=True) == Quota(
+        rate=5, pending=1_000_000, max_body=2_000_000, stored=1 << 30, byte_rate=100 << 20,
+        queues=1_000,
+    )  # fmt: skip
     lifted = Settings(quotas={"*": Quota(pending=10**12)})
     assert lifted.quota(None, asks=True).pending == 10**12
+
+
+def test_stored_bytes_are_bounded_and_deleting_makes_room(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts_module, "RECOUNT_EVERY", 0.0)
+    monkeypatch.setattr(counts_module, "SHARE", 0)
+    monkeypatch.setattr(module, "WEIGH_EVERY", -60.0)
+    server = serve(auth="required", quotas={"shop": Quota(stored=10_000)})
+    client = server.with_token(make_token("shop", "admin"))
+    body = {"body": "x" * 998}  # 1,000 bytes, and a byte of the id
+    for id in "0123456789"[:9]:
+        assert client.put(f"{Q}/messages/{id}", body).status == 201
+    used = client.get("/v1/usage").json
+    assert (used["stored_bytes"], used["max_stored_bytes"]) == (9_009, 10_000)
+    assert "bide_quota_bytes_used 9009.0" in client.get("/metrics").data.decode()
+    assert client.put(f"{Q}/messages/a", {"body": "x" * 989}).status == 507  # one byte too many
+    assert client.put(f"{Q}/messages/a", {"body": "x" * 988}).status == 201
+    full = client.put(f"{Q}/messages/b", {"body": 1})
+    assert (full.status, full.problem["title"]) == (507, "The namespace is full")
+    assert "may take 10,000 bytes and take 10,000" in full.problem["detail"]
+    batch = {"command": "put", "queue": "more", "items": [{"id": "m", "data": "MTExMQ=="}]}
+    assert client.post("/v1/batch", {"commands": [batch]}).status == 507
+    other = server.with_token(make_token("mail", "admin"))
+    assert other.put(f"{Q}/messages/b", body).status == 201
+    assert client.send("DELETE", f"{Q}/messages/0").status == 200
+    assert client.put(f"{Q}/messages/b", {"body": 1}).status == 201
+
+
+def test_what_was_there_before_the_server_counts(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WEIGH_EVERY", -60.0)
+    token = make_token("shop", "admin")
+    first = serve(auth="required").with_token(token)
+    assert first.put(f"{Q}/messages/a", {"body": "x" * 5_000}).status == 201
+    second = serve(auth="required", quotas={"shop": Quota(stored=5_010)}).with_token(token)
+    assert second.put(f"{Q}/messages/b", {"body": 1}).status == 201  # it begins to count
+    assert second.get("/v1/usage").json["stored_bytes"] == 5_005
+    assert second.put(f"{Q}/messages/c", {"body": 1234567}).status == 507
+
+
+def test_a_namespace_has_so_many_queues(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(queues=2)})
+    shop = server.with_token(make_token("shop", "admin"))
+    assert shop.post("/v1/queues/a/messages", {"body": 1}).status == 201
+    assert shop.post("/v1/batch", batch_of()).status == 200  # the queue orders
+    full = shop.post("/v1/queues/b/messages", {"body": 1})
+    assert (full.status, full.problem["field"]) == (507, "queue")
+    assert "may have 2 queues and has 2" in full.problem["detail"]
+    put = {"command": "put", "queue": "bide:workers", "items": [{"id": "m", "data": "MQ=="}]}
+    assert shop.post("/v1/batch", {"commands": [put]}).status == 200  # a worker's heartbeat
+    assert shop.post(f"{Q}/messages", {"body": 1}).status == 201
+    assert shop.post("/v1/queues/a/purge", {"state": "ready"}).status == 200
+    assert shop.send("DELETE", "/v1/queues/a").status == 204
+    assert shop.post("/v1/queues/b/messages", {"body": 1}).status == 201
+    assert shop.get("/v1/usage").json["queues"] == 2
+    mail = server.with_token(make_token("mail", "admin"))
+    assert mail.post("/v1/queues/b/messages", {"body": 1}).status == 201
+
+
+def test_requests_and_answers_of_a_namespace_have_a_rate(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CARRIED", 1)
+    server = serve(auth="required", quotas={"shop": Quota(byte_rate=0.5)})
+    shop = server.with_token(make_token("shop", "admin"))
+    assert shop.post(f"{Q}/messages", {"body": "x" * 1_000}).status == 201
+    refused = shop.get(f"{Q}/messages/a")
+    assert (refused.status, refused.problem["title"]) == (429, "Too much a second")
+    assert 1_900 <= int(refused.headers["retry-after"]) <= 2_400
+    assert "may take 0.5 bytes a second" in refused.problem["detail"]
+    other = server.with_token(make_token("mail", "admin"))
+    assert other.post(f"{Q}/messages", {"body": 1}).status == 201
+    assert shop.get("/healthz").status == 200

@@ -228,10 +228,14 @@ class Lane:
         if self._reads is None:
             with self._reads_lock:
                 if self._reads is None:
-                    self._reads = self._beside() or self
+                    self._reads = self.beside() or self
         return self._reads if self._reads is not self else None
 
-    def _beside(self) -> "Lane | None":
+    def beside(self) -> "Lane | None":
+        """Return a new lane that only reads; `None` if this kind of store has none.
+
+        A read on it waits for no command of this lane, and makes none wait. The caller closes it.
+        """
         open_engine = self._executor.reader()
         if open_engine is None:
             return None

@@ -265,10 +265,12 @@ class Scan(_Command, frozen=True, tag="scan"):
 class Count(_Command, frozen=True, tag="count"):
     """Count the messages in each state, and all changes since the queue exists.
 
-    Answers `Counts`. With `recount` it also counts the messages themselves.
+    Answers `Counts`. With `recount` it also counts the messages themselves, with `stored` it adds
+    up their bytes: both look at every message of the queue.
     """
 
     recount: bool = False
+    stored: bool = False
 
     only_reads: ClassVar[bool] = True
 

@@ -164,6 +164,9 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     """With `Count(recount=True)`: the messages themselves, counted in the same snapshot."""
     strays: int | None = None
     """With `Count(recount=True)`: messages in no state or in two. Always 0 in a sound store."""
+    stored: int | None = None
+    """With `Count(stored=True)`: the bytes of all messages, kept ones included: body, id, group,
+    headers, failures, and up to 200 more for each, as the store keeps them."""
 
 
 class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):

@@ -119,6 +119,7 @@ class Path:
                 call.caller = await admission.caller(token, call.client)
             if needed:
                 call.caller.need(needed)
+            self._service.quotas.may_carry(call.caller.namespace)
         if not admission.asks:
             refuse_pages(call)
 

@@ -22,11 +22,17 @@ __all__ = ["KIND", "exposition"]
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 
-QUOTA_USED = Family(
-    "gauge", "bide_quota_messages_used",
-    "Messages of the namespace, dead and kept ones included.",
-)  # fmt: skip
-QUOTA = Family("gauge", "bide_quota_messages", "Messages that the namespace may have.")
+QUOTAS = {
+    name: (
+        Family("gauge", f"bide_quota_{name}_used", f"{words}."),
+        Family("gauge", f"bide_quota_{name}", f"{words}, at most."),
+    )
+    for name, words in (
+        ("messages", "Messages of the namespace, dead and kept ones included"),
+        ("bytes", "Bytes of these messages"),
+        ("queues", "Queues of the namespace"),
+    )
+}
 REQUESTS = Family(
     "counter", "bide_http_requests", "Requests answered, by operation and status.",
     "operation status",
@@ -64,7 +70,8 @@ async def exposition(service: Service, caller: Caller) -> bytes:
     stats = service.shared_stats.together(service.stats)
     found = [*_of_server(stats, known, caller, service.clock.now()), *_of_usage(used)]
     registry.register(_Collector(found))
-    return generate_latest(registry)
+    # In a thread: with hundreds of queues it takes longer than others are to wait.
+    return await asyncio.to_thread(generate_latest, registry)
 
 
 def _or_raise(counts: dict[str, Counts] | StoreError) -> Mapping[str, Counts]:
@@ -89,11 +96,18 @@ class _Collector:
 
 
 def _of_usage(usage: Usage | None) -> "Iterator[Metric]":
-    """Yield how much of its quota of messages the caller's namespace uses."""
-    if usage is not None:
-        yield QUOTA_USED.of({"": usage.messages})
-        if usage.max_messages is not None:
-            yield QUOTA.of({"": usage.max_messages})
+    """Yield how much of its quotas the caller's namespace uses."""
+    if usage is None:
+        return
+    for name, used, most in (
+        ("messages", usage.messages, usage.max_messages),
+        ("bytes", usage.stored_bytes, usage.max_stored_bytes),
+        ("queues", usage.queues, usage.max_queues),
+    ):
+        of_use, of_quota = QUOTAS[name]
+        yield of_use.of({"": used})
+        if most is not None:
+            yield of_quota.of({"": most})
 
 
 def _of_server(

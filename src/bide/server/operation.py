@@ -13,8 +13,10 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 
 from bide.model.body import MAX_DEPTH
+from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
+from bide.model.replies import Reply
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.action_log import Act
@@ -23,6 +25,7 @@ from bide.server.problem import Problem, of_validation
 from bide.server.receiving import Receive, read_body
 from bide.server.rights import OPEN, Caller
 from bide.server.service import Service
+from bide.server.slow_reads import is_slow
 
 __all__ = [
     "JSON",
@@ -43,6 +46,8 @@ JSON = "application/json"
 MSGPACK = "application/msgpack"
 
 T = TypeVar("T")
+
+R = TypeVar("R", bound=Reply)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -197,8 +202,13 @@ class Call:
         self._received = after
 
     def over(self) -> None:
-        """Count its body no longer."""
+        """Count its body no longer as one that is kept, but as carried."""
         self.service.large_bodies.grow(self._received, 0)
+        self.carried(self._received)
+
+    def carried(self, size: int) -> None:
+        """Count bytes of the request or its answer."""
+        self.service.quotas.carried(self.caller.namespace, size)
 
     async def read(self, kind: type[T]) -> T:
         """Return the request's body as a struct; without a body, its defaults.
@@ -259,6 +269,15 @@ class Call:
             return nullcontext()
         return calls.one(self.caller.namespace, self.client)
 
+    async def ask(self, kind: type[R], command: Command) -> R:
+        """Execute a command, and return its reply; a slow read counts among the caller's.
+
+        Raises:
+            Problem: the caller has too many slow reads under way.
+        """
+        with self.counted(self.service.slow_calls) if is_slow(command) else nullcontext():
+            return await self.service.ask(kind, command)
+
     async def begin_stream(self, kind: str) -> None:
         """Begin an answer that goes on."""
         self.streams = True
@@ -276,7 +295,9 @@ class Call:
     async def answer(self, answer: Answer) -> None:
         """Send an answer."""
         headers = {"content-type": answer.kind, **answer.headers}
-        await send_whole(self.send, answer.status, answer.data, headers)
+        data = answer.data
+        self.carried(len(data))
+        await send_whole(self.send, answer.status, data, headers)
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)

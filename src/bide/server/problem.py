@@ -67,7 +67,7 @@ _OWN = (
     Kind("too-many-connections", 429, "Too many connections from one address", None, 1),
     Kind("too-many-open", 429, "Too many streams or waiting claims", None, 1),
     Kind("head-too-large", 431, "The head of the request is too large"),
-    Kind("rate-limited", 429, "Too many messages a second", None, 1),
+    Kind("rate-limited", 429, "Too much a second", None, 1),
     Kind("quota-exceeded", 507, "The namespace is full"),
     Kind("issuer-unavailable", 503, "The issuer of JWTs cannot be reached", None, 5),
     Kind("overloaded", 503, "Too much is under way", None, 1),

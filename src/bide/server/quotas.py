@@ -1,18 +1,23 @@
-"""Quotas: how much a namespace may put, and how many messages it may have.
+"""Quotas: how much a namespace may put and transfer, and what it may have in the store.
 
 They hold for all processes of a server together, and for each server on a store by itself.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from math import ceil
 
 import msgspec
 
-from bide.lane.lane import Lane
-from bide.model.commands import Count, Queues
 from bide.model.message import Item, size_of
-from bide.model.replies import Counts, Names
+from bide.observing.heartbeat import is_register
 from bide.server.problem import Problem
+from bide.server.quota_counts import (
+    COUNT_EVERY,
+    RECOUNT_EVERY,
+    WEIGH_EVERY,
+    QuotaCounts,
+)
 from bide.server.quota_usage import NamespaceUsage, QuotaUsage
 from bide.server.rights import ALL_QUEUES, Caller
 from bide.server.settings import Quota, Settings
@@ -20,12 +25,8 @@ from bide.targets.http.subscription import Subscription
 
 __all__ = ["Quotas", "Usage"]
 
-COUNT_EVERY = 10.0
-"""How often, in seconds, the messages of a namespace are counted while it has room. Meanwhile what
-is put is added."""
-
-RECOUNT_EVERY = 1.0
-"""How often they are counted at most when it seems to have none."""
+CARRIED = 256 * 1024
+"""Bytes of requests and answers after which a process tells the others of them."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -38,10 +39,19 @@ class Usage(msgspec.Struct, kw_only=True):
     in these."""
     max_messages: int | None
     """How many may be."""
+    stored_bytes: int
+    """How many bytes these messages take at most: what was counted within the last minute, and what
+    this server has put since."""
+    max_stored_bytes: int | None
+    queues: int
+    """How many queues it has."""
+    max_queues: int | None
     max_message_bytes: int | None
     """How many bytes a message may take: body, headers, group and id."""
     max_rate: float | None
     """How many messages may be put a second."""
+    max_bytes_per_second: float | None
+    """How many bytes its requests and answers may take a second."""
     longest_delay: str | float | None
     """How far ahead a message may be due."""
     max_subscriptions: int | None
@@ -54,7 +64,7 @@ class Quotas:
 
     Args:
         settings: what each namespace may use.
-        lane: where its messages are counted.
+        counts: of what they have, in the store.
         usage: what they have used, shared by the processes of a server.
         asks: tells whether the server asks for tokens; then namespaces have default quotas.
     """
@@ -62,14 +72,18 @@ class Quotas:
     def __init__(
         self,
         settings: Settings,
-        lane: Lane,
-        usage: QuotaUsage | None = None,
+        counts: QuotaCounts,
+        usage: QuotaUsage,
         asks: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._asks = asks
-        self._lane = lane
-        self._usage = usage or QuotaUsage()
+        self._counts = counts
+        self._usage = usage
+        self._carried: dict[str | None, int] = {}
+        """Bytes that were not told of yet."""
+        self._exhausted: dict[str | None, float] = {}
+        """Until when a namespace that carried too much is refused."""
 
     @property
     def any(self) -> bool:
@@ -81,50 +95,77 @@ class Quotas:
         return self._settings.quota(namespace, asks=self._asks())
 
     async def usage(self, caller: Caller) -> Usage:
-        """Return what a caller's namespace uses, counted within the last second."""
+        """Return what a caller's namespace uses, its messages as counted within the last second."""
         quota = self.of(caller.namespace)
-        await self._count(caller, RECOUNT_EVERY)
+        whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
+        await self._counts.count(whole, RECOUNT_EVERY)
+        await self._counts.weigh(whole, WEIGH_EVERY)
         with self._usage.of(caller.namespace) as use:
-            messages = int(use.pending)
+            messages, stored = int(use.pending), int(use.stored)
+        queues = len(await self._counts.names(caller))
         if not caller.of_all_queues:
-            messages = await self._pending(caller)
+            messages, stored = await self._counts.of_some(caller)
         return Usage(
             namespace=caller.namespace, messages=messages, max_messages=quota.pending,
-            max_message_bytes=quota.max_body, max_rate=quota.rate,
-            longest_delay=quota.longest_delay, max_subscriptions=quota.subscriptions,
-            max_push_concurrency=quota.push_concurrency,
+            stored_bytes=stored, max_stored_bytes=quota.stored, queues=queues,
+            max_queues=quota.queues, max_message_bytes=quota.max_body, max_rate=quota.rate,
+            max_bytes_per_second=quota.byte_rate, longest_delay=quota.longest_delay,
+            max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
         )  # fmt: skip
 
-    async def admit(self, caller: Caller, items: Sequence[Item], now: int) -> None:
+    async def admit(
+        self, caller: Caller, queues: Collection[str], items: Sequence[Item], now: int
+    ) -> None:
         """Let messages through.
+
+        Args:
+            caller: who puts them.
+            queues: the full names of the queues that they are for.
+            items: the messages.
+            now: Unix milliseconds.
 
         Raises:
             Problem: they are too many, too large, or too far ahead.
         """
-        self.bound(caller, items, now)
+        size = self.bound(caller, items, now)
         quota = self.of(caller.namespace)
+        whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
+        if quota.queues is not None:
+            await self._let_in(whole, queues, quota.queues)
         if quota.pending is not None:
-            await self._count(caller, COUNT_EVERY)
+            await self._counts.count(whole, COUNT_EVERY)
             with self._usage.of(caller.namespace) as use:
                 seems_full = use.pending + len(items) > quota.pending
             if seems_full:
-                await self._count(caller, RECOUNT_EVERY)
+                await self._counts.count(whole, RECOUNT_EVERY)
+        if quota.stored is not None:
+            await self._counts.keep_weighed(whole, quota.stored - size)
         with self._usage.of(caller.namespace) as use:
             if quota.pending is not None:
                 self._room(use, quota.pending, len(items))
+            if quota.stored is not None and use.stored + size > quota.stored:
+                raise Problem(
+                    "quota-exceeded",
+                    f"the messages of the namespace may take {quota.stored:,} bytes and take "
+                    f"{use.stored:,.0f}, dead and kept ones included; let some be consumed, cancel "
+                    "or purge some, or ask for a larger quota (stored)",
+                )
             if quota.rate is not None:
                 self._pace(use, quota.rate, len(items))
             use.pending += len(items)
+            use.stored += size
+            use.added += size
 
-    def bound(self, caller: Caller, items: Sequence[Item], now: int) -> None:
-        """Look at messages alone, however many there are.
+    def bound(self, caller: Caller, items: Sequence[Item], now: int) -> int:
+        """Look at messages alone, however many there are; return how many bytes they take.
 
         Raises:
             Problem: one is too large, or too far ahead.
         """
         quota = self.of(caller.namespace)
+        total = 0
         for item in items:
-            size = size_of(item) + len((item.group or "").encode())
+            total += (size := size_of(item) + len((item.group or "").encode()))
             if quota.max_body is not None and size > quota.max_body:
                 raise Problem(
                     "too-large",
@@ -141,6 +182,43 @@ class Quotas:
                     f"{item.id!r} later, or ask for a larger quota",
                     field="delay" if item.at is None else "at",
                 )
+        return total
+
+    def carried(self, namespace: str | None, size: int) -> None:
+        """Count the bytes of a request or an answer."""
+        total = self._carried.get(namespace, 0) + size
+        self._carried[namespace] = total
+        if total < CARRIED:
+            return
+        del self._carried[namespace]
+        if (rate := self.of(namespace).byte_rate) is None:
+            return
+        with self._usage.of(namespace) as use:
+            now = time.monotonic()
+            use.byte_allowance = min(rate, use.byte_allowance + (now - use.byte_at) * rate) - total
+            use.byte_at = now
+            if use.byte_allowance < 0:
+                self._exhausted[namespace] = now - use.byte_allowance / rate
+
+    def may_carry(self, namespace: str | None) -> None:
+        """Let a request through, unless those before it took too many bytes.
+
+        Raises:
+            Problem: they did; it says when to try again.
+        """
+        if not self._exhausted or namespace not in self._exhausted:
+            return
+        left = self._exhausted[namespace] - time.monotonic()
+        if left <= 0:
+            del self._exhausted[namespace]
+            return
+        rate = self.of(namespace).byte_rate
+        raise Problem(
+            "rate-limited",
+            f"requests and answers of the namespace may take {rate:,g} bytes a second; try again "
+            f"in {left:.1f} s, or ask for a larger quota (byte_rate)",
+            headers={"retry-after": str(ceil(left)), "connection": "close"},
+        )
 
     def subscribe(
         self, namespace: str | None, known: Sequence[Subscription], name: str, concurrency: int
@@ -191,17 +269,6 @@ class Quotas:
             )
         use.allowance -= count
 
-    async def _count(self, caller: Caller, every: float) -> None:
-        """Count the messages of a namespace, unless a process has done so `every` seconds ago."""
-        moment = time.monotonic()
-        with self._usage.of(caller.namespace) as use:
-            if moment - use.counted <= every:
-                return
-            use.counted = moment
-        pending = await self._pending(msgspec.structs.replace(caller, queues=ALL_QUEUES))
-        with self._usage.of(caller.namespace) as use:
-            use.pending = pending
-
     def _room(self, use: NamespaceUsage, most: int, count: int) -> None:
         if use.pending + count > most:
             raise Problem(
@@ -211,14 +278,19 @@ class Quotas:
                 "larger quota (pending)",
             )
 
-    async def _pending(self, caller: Caller) -> int:
-        names = await self._lane.acall(Queues(caller.prefix("")))
-        assert isinstance(names, Names)
-        total = 0
-        for name in names.names:
-            if caller.own(name) is None:
-                continue
-            counts = await self._lane.acall(Count(name))
-            assert isinstance(counts, Counts)
-            total += counts.sizes.total + counts.kept
-        return total
+    async def _let_in(self, caller: Caller, queues: Collection[str], most: int) -> None:
+        """Let messages into queues that there are, and into new ones while there is room."""
+        known = self._counts.queues.get(caller.namespace)
+        if known is not None and known.issuperset(queues):
+            return
+        new = {queue for queue in queues if not is_register(queue)}
+        if known is None or len(known | new) > most:
+            known = self._counts.queues[caller.namespace] = set(await self._counts.names(caller))
+        if len(known | new) > most and not known.issuperset(new):
+            raise Problem(
+                "quota-exceeded",
+                f"the namespace may have {most:,} queues and has {len(known):,}; use these, delete "
+                "empty ones, or ask for a larger quota (queues)",
+                field="queue",
+            )
+        known.update(new)

@@ -13,6 +13,7 @@ from bide.model.commands import MAX_BYTES, Claim, Command, Find, Forecast, Queue
 from bide.model.errors import StoreBusy
 from bide.model.message import size_of
 from bide.model.replies import Claimed, Forecasted, Found, Names, Page, Reply
+from bide.server.slow_reads import is_slow
 
 __all__ = ["within_budget"]
 
@@ -53,15 +54,23 @@ async def within_budget(
 
 
 def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
+    """Yield what is carried out at once; a slow read alone."""
     part: list[Command] = []
     large = 0
     for command in commands:
+        if is_slow(command):
+            if part:
+                yield part
+            yield [command]
+            part, large = [], 0
+            continue
         if large == AT_ONCE and isinstance(command, _LARGE):
             yield part
             part, large = [], 0
         part.append(command)
         large += isinstance(command, _LARGE)
-    yield part
+    if part:
+        yield part
 
 
 def _bounded(command: Command, share: int) -> Command:

@@ -4,14 +4,14 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Claim, Command, Lease, Queues
-from bide.model.errors import BideError
+from bide.model.errors import BideError, StoreBusy
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Names, Reply
 from bide.observing.heartbeat import Heartbeat
@@ -28,12 +28,14 @@ from bide.server.lease_secrets import LeaseSecrets
 from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem
 from bide.server.pushing import Pushing
+from bide.server.quota_counts import QuotaCounts
 from bide.server.quota_usage import QuotaUsage
 from bide.server.quotas import Quotas
 from bide.server.reply_budget import within_budget
 from bide.server.rights import Caller
 from bide.server.settings import Settings
 from bide.server.shared_stats import ServerStats, SharedStats
+from bide.server.slow_reads import SlowReads, is_slow
 
 __all__ = ["Service", "SettableClock"]
 
@@ -85,7 +87,9 @@ class Service:
         self.lease_secrets = LeaseSecrets(self.lane)
         self.quota_usage = quota_usage or QuotaUsage()
         self.shared_stats = shared_stats or SharedStats()
-        self.quotas = Quotas(settings, self.lane, self.quota_usage, lambda: self.admission.asks)
+        self.slow_reads = SlowReads(self.lane)
+        counts = QuotaCounts(self.lane, self.slow_reads, self.quota_usage)
+        self.quotas = Quotas(settings, counts, self.quota_usage, lambda: self.admission.asks)
         self.pushing = Pushing(self.lane, self.clock, settings)
         self.admission = Admission(settings, self.lane, self.tokens, self.clock)
         self.stopping = asyncio.Event()
@@ -102,7 +106,9 @@ class Service:
         self.large_bodies = LargeBodies(settings.max_request)
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
+        self.slow_calls = LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads)
         self._under_way = 0
+        self._less = asyncio.Condition()
         self._ended = False
 
     async def begin(self) -> None:
@@ -117,27 +123,45 @@ class Service:
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command, and return its reply."""
-        reply = await self.lane.acall(command, self)
+        execute = self.slow_reads.read if is_slow(command) else self.lane.acall
+        reply = await execute(command, self)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
-    async def batch(self, commands: Sequence[Command]) -> list[Reply | BaseException]:
-        """Execute commands in order; return a reply or an error for each."""
-        if self._under_way + len(commands) > MOST_UNDER_WAY:
-            raise Problem("overloaded", "too many commands are under way; try again in a second")
-        self._under_way += len(commands)
+    async def batch(
+        self, commands: Sequence[Command], slowly: Callable[[], AbstractContextManager[None]]
+    ) -> list[Reply | BaseException]:
+        """Execute commands in order; return a reply or an error for each.
+
+        Args:
+            commands: what is to be done.
+            slowly: counts a slow read of the caller while it is under way.
+        """
         in_order = not all(command.only_reads for command in commands)
 
         async def execute(part: Sequence[Command]) -> list[Reply | BaseException]:
-            return await asyncio.gather(
-                *[self.lane.acall(command, self, in_order=in_order) for command in part],
-                return_exceptions=True,
-            )
+            if len(part) == 1 and is_slow(part[0]):
+                try:
+                    with slowly():
+                        return [await self.slow_reads.read(part[0], self)]
+                except Problem as problem:
+                    return [StoreBusy(str(problem))]
+                except BideError as error:
+                    return [error]
+            async with self._less:
+                await self._less.wait_for(lambda: self._under_way + len(part) <= MOST_UNDER_WAY)
+                self._under_way += len(part)
+            try:
+                return await asyncio.gather(
+                    *[self.lane.acall(command, self, in_order=in_order) for command in part],
+                    return_exceptions=True,
+                )
+            finally:
+                async with self._less:
+                    self._under_way -= len(part)
+                    self._less.notify_all()
 
-        try:
-            return await within_budget(commands, execute, self.clock.now())
-        finally:
-            self._under_way -= len(commands)
+        return await within_budget(commands, execute, self.clock.now())
 
     async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
         """Return the leases that a caller settles as the store knows them.
@@ -242,6 +266,7 @@ class Service:
 
     def close(self) -> None:
         """Close the store, and the files of this process."""
+        self.slow_reads.close()
         close_lane(self.lane)
         self.action_log.close()
         self.quota_usage.close()

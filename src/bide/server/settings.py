@@ -31,6 +31,15 @@ PENDING = 1_000_000
 MESSAGE = 1024 * 1024
 """How many bytes a message may take there; as many as a body if the settings allow larger ones."""
 
+STORED = 1024**3
+"""How many bytes the messages of a namespace may take there together."""
+
+BYTE_RATE = 100 * 1024**2
+"""How many bytes a second the requests and answers of a namespace may take there."""
+
+QUEUES = 1_000
+"""How many queues a namespace may have there."""
+
 SPANS = ("grace", "longest_wait", "push_lease", "request_timeout")
 """Settings that a file may have as "30s" as well as in seconds."""
 
@@ -38,10 +47,10 @@ _MODE = re.compile("0?[0-7]{3}")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a namespace may use. What is left out is not limited, but for two defaults.
+    """How much a namespace may use. What is left out is not limited, but for the defaults.
 
-    `pending` and `max_body` have defaults on a server that asks for tokens: `PENDING` and
-    `MESSAGE`. A larger number lifts them.
+    `pending`, `max_body`, `stored`, `byte_rate` and `queues` have defaults on a server that asks
+    for tokens. A larger number lifts them.
     """
 
     rate: float | None = None
@@ -50,6 +59,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many messages may be in its queues at a time, dead and kept ones included."""
     max_body: int | None = None
     """How many bytes a message may take: body, headers, group and id."""
+    stored: int | None = None
+    """How many bytes its messages may take together, dead and kept ones included."""
+    byte_rate: float | None = None
+    """How many bytes a second its requests and answers may take, at this server."""
+    queues: int | None = None
+    """How many queues it may have."""
     longest_delay: str | float | None = None
     """How far ahead a message may be due."""
     subscriptions: int | None = None
@@ -102,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many seconds a client may take to send a request."""
     max_connections: int = 10_000
     """How many connections each process keeps; fewer if it may not open so many descriptors."""
-    connections_per_address: int = 1_000
+    connections_per_address: int = 200
     """How many of these may come from one address; not limited while no tokens are asked for."""
     max_streams: int = 100
     """How many event streams each namespace, and each address, may have open at each process; not
@@ -110,6 +125,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_waiting: int = 100
     """How many claims of each namespace, and of each address, may wait at each process; not limited
     while no tokens are asked for."""
+    max_slow_reads: int = 10
+    """How many audits, forecasts, usages and scans with a filter of each namespace, and of each
+    address, may be under way at each process; not limited while no tokens are asked for."""
     log_json: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     quotas: dict[str, Quota] = {}
@@ -140,6 +158,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _between("connections_per_address", self.connections_per_address, 1, 1_000_000)
         _between("max_streams", self.max_streams, 1, 1_000_000)
         _between("max_waiting", self.max_waiting, 1, 1_000_000)
+        _between("max_slow_reads", self.max_slow_reads, 1, 1_000_000)
         _between("grace", self.grace, 0, 3_600)
         _between("push_lease", self.push_lease, 1, 3_600)
         _between("longest_wait", self.longest_wait, 0, 3_600)
@@ -213,12 +232,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         quota = self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
         if not asks:
             return quota
-        most, size = quota.pending, quota.max_body
-        return msgspec.structs.replace(
-            quota,
-            pending=PENDING if most is None else most,
-            max_body=max(MESSAGE, self.max_body) if size is None else size,
+        size = max(MESSAGE, self.max_body)
+        defaults = Quota(
+            pending=PENDING, max_body=size, stored=STORED, byte_rate=BYTE_RATE, queues=QUEUES
         )
+        given = {n: v for n in Quota.__struct_fields__ if (v := getattr(quota, n)) is not None}
+        return msgspec.structs.replace(defaults, **given)
 
     def check(self) -> None:
         """Look for what cannot work together.

@@ -287,7 +287,7 @@ class MemoryEngine:
         return Page([record.message(queue.name, now) for record in records], cursor)
 
     def _count(self, command: cmd.Count, now: int) -> Counts:
-        return self._read(command.queue).counts(now, command.recount)
+        return self._read(command.queue).counts(now, command.recount, command.stored)
 
     def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
         queue = self._read(command.queue)

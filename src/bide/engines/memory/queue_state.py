@@ -362,7 +362,7 @@ class QueueState:
                 records = sorted(self._chunks[number].items())
                 yield from ((0, seq, record) for seq, record in records if seq > after)
 
-    def counts(self, now: int, recount: bool) -> Counts:
+    def counts(self, now: int, recount: bool, stored: bool = False) -> Counts:
         """Count what is where."""
         ready, due = self.sets["ready"], self.due_by(now)
         delayed = len(self.sets["delayed"])
@@ -379,8 +379,14 @@ class QueueState:
             oldest=min((record.due for _, _, record in waiting), default=None),
             recount=sizes if recount else None,
             strays=0 if recount else None,
+            stored=sum(map(_stored, self.records.values())) if stored else None,
         )
         return counts
+
+
+def _stored(record: Record) -> int:
+    names = record.id + (record.group or "")
+    return size_of(record) - len(record.id) + len(names.encode())
 
 
 def matches(record: Record, where: Where | None) -> bool:

@@ -186,6 +186,7 @@ def count(run: Run, command: cmd.Count, now: int | None) -> Counts:
         oldest=told["oldest"],
         recount=recount,
         strays=strays,
+        stored=run("_stored", command.queue)[0][0] if command.stored else None,
     )
 
 

@@ -176,7 +176,7 @@ class RedisEngine:
             case cmd.Scan():
                 return scan(command, shards), True
             case cmd.Count():
-                return count(command, shards), command.recount
+                return count(command, shards), command.recount or command.stored
             case cmd.Forecast():
                 return forecast(command, shards), True
             case cmd.Delete():

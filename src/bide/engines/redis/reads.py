@@ -52,18 +52,19 @@ def _sum(structs: Sequence[Any]) -> Any:
 def count(command: Count, shards: int) -> Step:
     """Count by the sizes of the sets; of delayed messages, what is due by their ranks.
 
-    With `recount`, check the place of each message too.
+    With `recount` or `stored`, look at each message too.
     """
     told = yield from everywhere("count", command.queue, (), shards)
-    strays = 0
+    strays = stored = 0
     places: dict[int, tuple[int, int]] = dict.fromkeys(range(shards), (1, 0))
-    while places and command.recount:
+    while places and (command.recount or command.stored):
         answers = yield [
             Call("audit", command.queue, place, shard, shards) for shard, place in places.items()
         ]
         for shard, answer in zip(list(places), raised(answers), strict=True):
-            _now, _change, found, place, offset = decode(answer)
+            _now, _change, found, place, offset, size = decode(answer)
             strays += found
+            stored += size
             places[shard] = place, offset
             if place is None:
                 del places[shard]
@@ -81,6 +82,8 @@ def count(command: Count, shards: int) -> Step:
     )
     if command.recount:
         counts = msgspec.structs.replace(counts, recount=total, strays=strays)
+    if command.stored:
+        counts = msgspec.structs.replace(counts, stored=stored)
     return [counts]
 
 

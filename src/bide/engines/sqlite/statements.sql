@@ -312,6 +312,14 @@ SELECT count(*) FROM bide_lease WHERE queue = ?;
 -- name: recount_aside
 SELECT state, count(*) FROM bide_aside WHERE queue = ? GROUP BY state;
 
+-- name: stored
+-- The bytes of all messages: the length of a text would be in characters.
+SELECT coalesce(sum(
+  length(CAST(id AS BLOB)) + length(CAST(data AS BLOB))
+  + coalesce(length(CAST("group" AS BLOB)), 0) + coalesce(length(CAST(headers AS BLOB)), 0)
+  + coalesce(length(CAST(failures AS BLOB)), 0)), 0)
+FROM message WHERE queue = ?;
+
 -- name: recount_messages
 -- How many messages there are, and how many of them do not stand in exactly one place.
 SELECT count(*), coalesce(sum(

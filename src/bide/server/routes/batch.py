@@ -94,14 +94,16 @@ async def batch(call: Call) -> Answer:
             )
         service.test_clock.set_wall(given.now)
     if service.quotas.any:
-        items = [item for c in commands if isinstance(c, cmd.Put) for item in c.items]
-        if items:
-            await service.quotas.admit(call.caller, items, service.clock.now())
+        puts = [command for command in commands if isinstance(command, cmd.Put)]
+        if puts:
+            items = [item for put in puts for item in put.items]
+            queues = {put.queue for put in puts}
+            await service.quotas.admit(call.caller, queues, items, service.clock.now())
         for command in commands:
             if isinstance(command, cmd.Reschedule):
                 moved = [Item(id, b"", at=command.at, delay=command.delay) for id in command.ids]
                 service.quotas.bound(call.caller, moved, service.clock.now())
-    answers = await service.batch(commands)
+    answers = await service.batch(commands, lambda: call.counted(service.slow_calls))
     if service.admission.asks:
         answers = [
             await service.lease_secrets.signed(command.queue, reply)

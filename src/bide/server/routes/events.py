@@ -272,8 +272,9 @@ class _Stream:
 
     async def _send(self, text: str) -> None:
         if text:
-            body = {"type": "http.response.body", "body": text.encode(), "more_body": True}
-            await self._call.send(body)
+            data = text.encode()
+            self._call.carried(len(data))
+            await self._call.send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 def _event(kind: str, data: Any) -> str:

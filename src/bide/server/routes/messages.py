@@ -129,7 +129,7 @@ async def list_messages(call: Call) -> Answer:
     query = call.query(ListQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     scan = call.arguments.scan(query.state, query.group, after, before, query.limit)
-    page = await call.service.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
+    page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     found = [call.shown(message) for message in page.messages]
     return Answer(200, wire.Messages(found, page.cursor))
 
@@ -164,7 +164,7 @@ async def cancel_where(call: Call) -> Answer:
     query = call.query(CancelQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
-    found = await call.service.ask(Affected, command)
+    found = await call.ask(Affected, command)
     return Answer(200, wire.AffectedOut(found.count, found.more))
 
 
@@ -264,7 +264,7 @@ async def _put(
     if on_conflict == "replace":
         call.caller.need("change")
     if service.quotas.any:
-        await service.quotas.admit(call.caller, items, service.clock.now())
+        await service.quotas.admit(call.caller, [call.full], items, service.clock.now())
     policy: Any = "replace" if on_conflict == "replace" else "keep"
     command = Put(call.arguments.queue, items, policy, version)
     return (await service.ask(Outcomes, command)).outcomes

@@ -31,12 +31,14 @@ async def readyz(call: Call) -> Answer:
 
 async def metrics(call: Call) -> Answer:
     """Tell what Prometheus wants to know."""
-    return Answer(200, await exposition(call.service, call.caller), kind=KIND)
+    with call.counted(call.service.slow_calls):
+        return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
 async def usage(call: Call) -> Answer:
     """Tell what the caller's namespace uses of its quotas."""
-    return Answer(200, await call.service.quotas.usage(call.caller))
+    with call.counted(call.service.slow_calls):
+        return Answer(200, await call.service.quotas.usage(call.caller))
 
 
 async def openapi(call: Call) -> Answer:

@@ -82,7 +82,7 @@ async def counts(call: Call) -> Answer:
 
 async def audit(call: Call) -> Answer:
     """Check that every message is accounted for."""
-    found = await call.service.ask(Counts, Count(call.arguments.queue, recount=True))
+    found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
     checked = Audit.of(call.queue, found)
     return Answer(200, AuditOut(bool(checked), checked.problems, wire.CountsOut.of(found)))
 
@@ -91,7 +91,7 @@ async def forecast(call: Call) -> Answer:
     """Tell how many messages fall due when."""
     query = call.query(ForecastQuery)
     command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
-    found = await call.service.ask(Forecasted, command)
+    found = await call.ask(Forecasted, command)
     return Answer(
         200,
         ForecastOut(found.start, command.bucket, found.overdue, found.buckets, found.later),

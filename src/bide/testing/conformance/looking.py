@@ -166,6 +166,25 @@ class LookCases:
             audited.sizes, audited.flow, audited.oldest,
         )  # fmt: skip
 
+    def test_stored_bytes_are_those_of_all_messages(self, desk: Desk) -> None:
+        def stored() -> int:
+            return desk.ask(cmd.Count("q", stored=True), Counts).stored or 0
+
+        assert stored() == 0
+        furnish(desk)
+        before = stored()
+        assert 0 < before <= 19 * 400  # a few bytes each, and up to 200 more
+        text = "é" * 50  # two bytes each, wherever it stands
+        desk.put(text, text * 2, data=b"x" * 1_000, json=False, headers={"h": text}, group=text)
+        least = 2 * (1_000 + 100 + len('{"h":""}') + 100) + 300
+        assert least <= stored() - before <= least + 2 * 200
+        desk.cancel(text, text * 2)
+        assert stored() == before
+        assert desk.counts().stored is None
+
+    def test_stored_bytes_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
+        assert desk.ask(cmd.Count("q", stored=True), Counts) == Counts(Sizes(), Flow(), stored=0)
+
     def test_oldest_is_the_due_moment_of_who_waits_longest(self, desk: Desk) -> None:
         assert desk.counts().oldest is None
         desk.put("later", delay=5)

@@ -1,11 +1,12 @@
 -- include: records
 -- flags: no-writes
 -- audit: check the places of messages, a slice at a time: each has a record that agrees with where it
--- stands, and stands nowhere else.
+-- stands, and stands nowhere else. Adds up their bytes.
 -- ARGV 8 set: its number, from 1 on; 9 offset in it
--- Reply: [now, change, strays, set or null, offset]
+-- Reply: [now, change, strays, set or null, offset, bytes]
 local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
 local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
+local bytes = 0
 
 records()
 
@@ -13,6 +14,7 @@ local function is_sound(member)
   local id = sub(member, ORDER + 1)
   local text = call('HGET', RECORDS, id)
   if not text then return false end
+  bytes = bytes + #id + #text
   local r = parse(id, text)
   local held = call('HEXISTS', LEASES, id) == 1
   if r.member ~= member or held ~= (set == 3) or ENDED[r.state] ~= (set > 3 and sets[set] or nil) then
@@ -32,4 +34,4 @@ while sets[set] and left > 0 do
   if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
   left = left - #members
 end
-return json(concat({strays, sets[set] and set or 'null', int(offset)}, ','))
+return json(concat({strays, sets[set] and set or 'null', int(offset), int(bytes)}, ','))

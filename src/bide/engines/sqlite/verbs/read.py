@@ -147,7 +147,8 @@ def count(session: Session, command: Count) -> Counts:
     queue = session.look(command.queue)
     if queue is None:
         empty = Sizes() if command.recount else None
-        return Counts(Sizes(), Flow(), recount=empty, strays=0 if command.recount else None)
+        strays, stored = 0 if command.recount else None, 0 if command.stored else None
+        return Counts(Sizes(), Flow(), recount=empty, strays=strays, stored=stored)
     due = session.count_due(queue)
     sizes = Sizes(queue.delayed - due, queue.ready + due, queue.leased, queue.dead)
     recount, strays = _recount(session, queue, due) if command.recount else (None, None)
@@ -160,6 +161,7 @@ def count(session: Session, command: Count) -> Counts:
         oldest=_oldest(session, queue, due),
         recount=recount,
         strays=strays,
+        stored=session.run(SQL.stored, (queue.id,)).fetchone()[0] if command.stored else None,
     )
 
 

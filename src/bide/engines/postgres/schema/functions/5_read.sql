@@ -115,6 +115,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
                                        + coalesce((SELECT wrong FROM hours), 0) END)
 $$;
 
+-- The bytes of all messages of a queue, by their narrow rows.
+CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+  SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
+                      + coalesce(octet_length(failures), 0)), 0)::bigint
+  FROM message WHERE queue = (SELECT id FROM _queue(p_queue))
+$$;
+
 -- How many pending messages fall due in each bucket, as rows (number, count). Buckets of whole hours
 -- come from the counters. Number -1 is all that is pending, -2 what is due already (for short buckets),
 -- -3 where the first bucket begins; from `p_buckets` on it is later than the last.
