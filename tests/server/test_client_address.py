@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.app import App
 from bide.server.client_address import ClientAddress
-from bide.server.login_throttle import MAX_FAILED_LOGINS, WINDOW
+from bide.server.login_throttle import WINDOW
 from bide.server.settings import Settings
 from bide.testing import FakeClock
 from tests.server.client import Client

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from bide.model.limits import MAX_FIELDS, MAX_HEAD
 from bide.server import connection, http_server
 from bide.server.exchange import head
-from bide.server.request_head import MAX_FIELDS, MAX_HEAD
 from tests.server.client import Client, Q
 from tests.server.conftest import SERVERS, Serve
 from tests.server.raw import exchange, request, status_of

@@ -63,7 +63,7 @@ def test_what_is_counted_is_given_back() -> None:
 
 
 def test_many_unfinished_large_bodies(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "BUFFERED", 0)
+    monkeypatch.setattr(large_bodies, "MAX_BUFFERED", 0)
     client = serve(max_request=256 * KIB)
     head = request(
         "POST", f"{Q}/put", content_length=str(256 * KIB), content_type="application/json"

@@ -232,10 +232,7 @@ class Lane:
         return self._reads if self._reads is not self else None
 
     def beside(self) -> "Lane | None":
-        """Return a new lane that only reads; `None` if this kind of store has none.
-
-        A read on it waits for no command of this lane, and makes none wait. The caller closes it.
-        """
+        """Return a new lane for reads that make no others wait, if this kind of store has such."""
         open_engine = self._executor.reader()
         if open_engine is None:
             return None

@@ -1,14 +1,47 @@
-"""Limits of what one request may ask for or hold.
+"""Limits of what input may ask for or hold.
 
 Limits of a message's fields are declared with the fields, in `bide.model.message`. What an operator
-may set (quotas, size of a request) is in the settings of the server.
+may set (quotas, size of a request, connections) is in the settings of the server. All are listed in
+docs/reference/limits.md.
 """
 
 __all__ = [
-    "BULK", "IMPORT_LINES", "MAX_BODY", "MAX_BUCKETS", "MAX_BYTES", "MAX_COMMANDS", "MAX_COUNT",
-    "MAX_DEPTH", "MAX_DURATION_TEXT", "MAX_HTTP_IDS", "MAX_HTTP_MESSAGES", "MAX_HTTP_PAGE",
-    "MAX_LEASE", "MAX_NAME", "MAX_PAGE", "MAX_PUT_FAILURES", "MAX_TYPO",
-]  # fmt: skip
+    "BULK",
+    "IMPORT_LINES",
+    "KEEP_ALIVE",
+    "MAX_BATCH_MESSAGES",
+    "MAX_BODY",
+    "MAX_BUCKETS",
+    "MAX_BUFFERED",
+    "MAX_BYTES",
+    "MAX_CLAIMERS",
+    "MAX_COMMANDS",
+    "MAX_COUNT",
+    "MAX_DEPTH",
+    "MAX_DISCARDED",
+    "MAX_DOCUMENT",
+    "MAX_DURATION_TEXT",
+    "MAX_FAILED_LOGINS",
+    "MAX_FIELDS",
+    "MAX_HEAD",
+    "MAX_HTTP_IDS",
+    "MAX_HTTP_MESSAGES",
+    "MAX_HTTP_PAGE",
+    "MAX_KEYS",
+    "MAX_LEASE",
+    "MAX_LEASE_TOKEN",
+    "MAX_LOGGED_METHOD",
+    "MAX_LOGGED_PATH",
+    "MAX_NAME",
+    "MAX_PAGE",
+    "MAX_PATTERNS",
+    "MAX_PUT_FAILURES",
+    "MAX_QUERY",
+    "MAX_SUBJECT",
+    "MAX_TOKEN_NAME",
+    "MAX_TYPO",
+    "STALLED",
+]
 
 MAX_BODY = 1024 * 1024
 """The default limit of an encoded body, in bytes."""
@@ -60,3 +93,59 @@ MAX_HTTP_IDS = 1_000
 
 MAX_TYPO = 64
 """The longest unknown name for which a similar one is suggested: the cost grows with its length."""
+
+# HTTP: connections and requests.
+
+MAX_HEAD = 64 * 1024
+"""Bytes of a request's line and its header fields."""
+
+MAX_FIELDS = 100
+"""Header fields of a request; those after a chunked body count too."""
+
+MAX_QUERY = 50
+"""Parameters of a query."""
+
+KEEP_ALIVE = 75.0
+"""Seconds that a connection without requests is kept."""
+
+STALLED = 30.0
+"""Seconds without progress after which a client that does not read its answer is cut off."""
+
+MAX_DISCARDED = 1024 * 1024
+"""Bytes of a refused request that are discarded before the connection is reset."""
+
+MAX_BUFFERED = 128 * 1024 * 1024
+"""Bytes that large bodies may take in a process, or four of the largest if that is more."""
+
+MAX_BATCH_MESSAGES = 200_000
+"""How many messages the commands of one batch may name together."""
+
+MAX_LEASE_TOKEN = 96
+"""Characters of a lease token."""
+
+MAX_CLAIMERS = 1_000
+"""How many programs that claim over HTTP a server process remembers."""
+
+MAX_LOGGED_METHOD = 20
+MAX_LOGGED_PATH = 200
+"""Characters of a request's method and path that are logged."""
+
+# Who asks.
+
+MAX_FAILED_LOGINS = 20
+"""Wrong tokens that an address may send within a minute."""
+
+MAX_TOKEN_NAME = 200
+"""Characters of a token's name."""
+
+MAX_PATTERNS = 32
+"""Patterns of queues that a token may have."""
+
+MAX_SUBJECT = 200
+"""Characters of the subject of a JWT."""
+
+MAX_DOCUMENT = 512 * 1024
+"""Bytes of a document of an OpenID Connect issuer."""
+
+MAX_KEYS = 100
+"""Keys that an issuer may have."""

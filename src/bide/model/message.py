@@ -15,7 +15,7 @@ from bide.model.times import Duration, Moment, to_datetime
 __all__ = [
     "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS", "STATES",
     "WITHHELD", "Failure", "Item", "Message", "Name", "NewMessage", "Options", "State", "remember",
-    "size_of", "version_of",
+    "size_of", "stored_size", "version_of",
 ]  # fmt: skip
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -262,6 +262,7 @@ class Stored(Protocol):
     """A message in any form that has these."""
 
     id: str
+    group: str | None
     data: bytes
     headers: dict[str, str] | None
     failures: tuple[Failure, ...]
@@ -280,6 +281,17 @@ def size_of(what: Item | Message | Stored) -> int:
     if what.failures:
         size += len(msgspec.json.encode(what.failures))
     return size
+
+
+def stored_size(what: Item | Message | Stored) -> int:
+    """Return how many bytes a message takes in a store: as `size_of`, and its group.
+
+    Example:
+        >>> stored_size(Item("é", b"[1]", group="42"))
+        7
+    """
+    names = what.id + (what.group or "")
+    return size_of(what) - len(what.id) + len(names.encode())
 
 
 def remember(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:

@@ -16,6 +16,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED, check_namespace
+from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item
 from bide.model.replies import Found, Outcomes, Page
 from bide.model.times import LATEST
@@ -27,16 +28,14 @@ QUEUE = f"{RESERVED}/tokens"
 
 PREFIX = "bide"
 
-MOST = 10_000
-"""How many tokens a store may have."""
+PAGE = 10_000
+"""How many tokens are read at a time."""
 
 LIFETIME = 90 * 86_400_000
 """Milliseconds that a token is valid, unless its creator says otherwise."""
 
 SAME = -1
 """The lifetime of a rotated token is that of the former one."""
-
-LONGEST_NAME = 200
 
 USE_EVERY = 60_000
 """The time of last use is written at most once in so many milliseconds."""
@@ -122,8 +121,8 @@ class Tokens:
             check_namespace(namespace)
             if namespace == RESERVED:
                 raise InvalidArgument(f"namespace={namespace!r} is bide's own; take another name")
-        if len(name) > LONGEST_NAME:
-            raise InvalidArgument(f"name has {len(name)} characters; {LONGEST_NAME} is the most")
+        if len(name) > MAX_TOKEN_NAME:
+            raise InvalidArgument(f"name has {len(name)} characters; {MAX_TOKEN_NAME} is the most")
         allowed = check_rights(rights)
         patterns = check_patterns(queues, namespace)
         if name and any(token.name == name for token in self.listed()):
@@ -181,7 +180,7 @@ class Tokens:
         """Return all tokens, the oldest first."""
         self._must_find()
         tokens: list[Token] = []
-        scan = Scan(QUEUE, limit=MOST)
+        scan = Scan(QUEUE, limit=PAGE)
         while True:
             page = self._lane.call(scan)
             assert isinstance(page, Page)

@@ -2,13 +2,11 @@
 
 import logging
 
+from bide.model.limits import MAX_LOGGED_METHOD, MAX_LOGGED_PATH
+
 __all__ = ["log_refused", "log_request"]
 
 _log = logging.getLogger("bide.access")
-
-LONGEST_METHOD = 20
-LONGEST_PATH = 200
-"""Characters of a request's method and path that are logged."""
 
 
 def log_request(
@@ -35,7 +33,7 @@ def log_request(
     """
     if not _log.isEnabledFor(logging.INFO):
         return
-    method, path = _bounded(method, LONGEST_METHOD), _bounded(path, LONGEST_PATH)
+    method, path = _bounded(method, MAX_LOGGED_METHOD), _bounded(path, MAX_LOGGED_PATH)
     told = client or "-", namespace or "-", token or "-"
     _log.info(
         "%s %s %d %.1f ms client=%s namespace=%s token=%s", method, path, status, took * 1000,

@@ -2,10 +2,9 @@
 
 import time
 
-__all__ = ["Claimers"]
+from bide.model.limits import MAX_CLAIMERS
 
-MOST = 1_000
-"""How many are told of."""
+__all__ = ["Claimers"]
 
 LATELY = 15.0
 """For how many seconds a claimer is remembered between two claims."""
@@ -35,7 +34,7 @@ class Claimers:
 
     def seen(self, holder: str, queue: str) -> None:
         """Somebody has claimed."""
-        if len(self._seen) < MOST or (holder, queue) in self._seen:
+        if len(self._seen) < MAX_CLAIMERS or (holder, queue) in self._seen:
             self._seen[holder, queue] = time.monotonic()
 
     def listed(self) -> dict[str, list[str]]:
@@ -44,6 +43,6 @@ class Claimers:
         self._seen = {key: moment for key, moment in self._seen.items() if moment > since}
         found: dict[str, list[str]] = {}
         for holder, queue in [*self._waiting, *(k for k in self._seen if k not in self._waiting)]:
-            if holder in found or len(found) < MOST:
+            if holder in found or len(found) < MAX_CLAIMERS:
                 found.setdefault(holder, []).append(queue)
         return found

@@ -16,27 +16,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
+from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED, MAX_HEAD, STALLED
 from bide.server.exchange import Exchange
-from bide.server.request_head import MAX_HEAD, TOO_LARGE, Refusal, RequestHead
+from bide.server.request_head import TOO_LARGE, Refusal, RequestHead
 
 if TYPE_CHECKING:
     from bide.server.http_server import HttpServer
 
-__all__ = ["KEEP_ALIVE", "STALLED", "Connection"]
+__all__ = ["Connection"]
 
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
-KEEP_ALIVE = 75.0
-"""Seconds that a connection without requests is kept."""
-
-STALLED = 30.0
-"""Seconds without progress after which a client that does not read its answer is cut off."""
-
 LINGER = 1.0
 """Seconds that the rest of a refused request is discarded for, so that its sender can read why."""
-
-MAX_DISCARDED = 1024 * 1024
-"""Bytes of a refused request that are discarded before the connection is reset."""
 
 SLICE = 16 * 1024
 """Bytes that are parsed at a time; parsing stops while a request waits for its turn."""

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from bide.model.limits import MAX_BUFFERED
 from bide.server.problem import Problem
 
 __all__ = ["ESCAPED", "LARGE", "LargeBodies"]
@@ -11,9 +12,6 @@ LARGE = 64 * 1024
 
 ESCAPED = 6
 """Bytes of JSON text that a byte of a body may take: an escaped character is so much longer."""
-
-BUFFERED = 128 * 1024 * 1024
-"""Bytes that large bodies may take in a process, or four of the largest if that is more."""
 
 
 class LargeBodies:
@@ -28,7 +26,7 @@ class LargeBodies:
     """
 
     def __init__(self, max_request: int) -> None:
-        self._most = max(BUFFERED, 4 * max_request)
+        self._most = max(MAX_BUFFERED, 4 * max_request)
         self._turn = asyncio.Lock()
         self.buffered = 0
         """Bytes of requests that are under way, beyond `LARGE` each."""

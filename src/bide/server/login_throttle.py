@@ -5,12 +5,10 @@ from collections import OrderedDict
 from ipaddress import ip_address, ip_network
 
 from bide.clock import Clock
+from bide.model.limits import MAX_FAILED_LOGINS
 from bide.server.problem import Problem
 
-__all__ = ["MAX_FAILED_LOGINS", "WINDOW", "LoginThrottle"]
-
-MAX_FAILED_LOGINS = 20
-"""Wrong tokens that an address may send per `WINDOW` to a process."""
+__all__ = ["WINDOW", "LoginThrottle"]
 
 WINDOW = 60.0
 """Seconds."""

@@ -13,6 +13,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.identity import RESERVED, check_namespace
+from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
 from bide.server.problem import Problem
 from bide.server.rights import ALL_QUEUES, RIGHTS, Caller, Right, check_patterns, check_rights
 
@@ -38,9 +39,6 @@ MAX_STALE = 86_400.0
 TIMEOUT = 5.0
 """Seconds that a fetch may take."""
 
-MAX_DOCUMENT = 512 * 1024
-MAX_KEYS = 100
-MAX_SUBJECT = 200
 
 _log = logging.getLogger("bide.server")
 

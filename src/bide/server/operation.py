@@ -15,6 +15,7 @@ import msgspec
 from bide.model.body import MAX_DEPTH
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_QUERY
 from bide.model.message import Message
 from bide.model.replies import Reply
 from bide.queue.command_builder import CommandBuilder
@@ -248,7 +249,7 @@ class Call:
         try:
             text = said.decode("ascii")
             pairs = (
-                parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=50)
+                parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY)
                 if text
                 else ()
             )

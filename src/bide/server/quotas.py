@@ -9,7 +9,7 @@ from math import ceil
 
 import msgspec
 
-from bide.model.message import Item, size_of
+from bide.model.message import Item, stored_size
 from bide.observing.heartbeat import is_register
 from bide.server.problem import Problem
 from bide.server.quota_counts import (
@@ -165,7 +165,7 @@ class Quotas:
         quota = self.of(caller.namespace)
         total = 0
         for item in items:
-            total += (size := size_of(item) + len((item.group or "").encode()))
+            total += (size := stored_size(item))
             if quota.max_body is not None and size > quota.max_body:
                 raise Problem(
                     "too-large",

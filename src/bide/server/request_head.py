@@ -2,13 +2,9 @@
 
 from typing import Any
 
-__all__ = ["MAX_FIELDS", "MAX_HEAD", "TOO_LARGE", "Refusal", "RequestHead"]
+from bide.model.limits import MAX_FIELDS, MAX_HEAD
 
-MAX_HEAD = 64 * 1024
-"""Bytes of a request's line and its header fields."""
-
-MAX_FIELDS = 100
-"""Header fields of a request; those after a chunked body count too."""
+__all__ = ["TOO_LARGE", "Refusal", "RequestHead"]
 
 _ONCE = frozenset((b"host", b"authorization", b"content-type", b"origin", b"sec-fetch-site"))
 """Header fields of which a second one would mean something else to a proxy than to this server."""

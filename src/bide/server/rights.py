@@ -10,6 +10,7 @@ import msgspec
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import RESERVED
+from bide.model.limits import MAX_PATTERNS
 from bide.observing.heartbeat import is_register
 
 __all__ = [
@@ -33,8 +34,6 @@ SCOPES: dict[str, tuple[Right, ...]] = {
 """Named sets of rights."""
 
 ALL_QUEUES = ("*",)
-
-MAX_PATTERNS = 32
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES
+from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.options import OPTIONS
 from bide.model.replies import Counts, Flow, Outcome, Sizes
@@ -123,7 +123,9 @@ class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
     """Your hold on a message: both fields as the claim gave them."""
 
     id: Name
-    token: Annotated[int, Meta(ge=0, le=(1 << 53))] | Annotated[str, Meta(max_length=96)]
+    token: (
+        Annotated[int, Meta(ge=0, le=(1 << 53))] | Annotated[str, Meta(max_length=MAX_LEASE_TOKEN)]
+    )
 
 
 Leases = Annotated[list[LeaseOf], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]

@@ -19,6 +19,7 @@ from bide.model.message import (
     State,
     remember,
     size_of,
+    stored_size,
 )
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
 from bide.model.replies import Counts, Died, Flow, Outcome, Sizes
@@ -370,7 +371,7 @@ class QueueState:
             delayed - due, len(ready) + due, len(self.sets["leased"]), len(self.sets["dead"])
         )
         waiting = chain(ready, islice(self.sets["delayed"], min(due, 1)))
-        counts = Counts(
+        return Counts(
             sizes,
             Flow(**self.tally),
             kept=len(self.sets["acked"]) + len(self.sets["expired"]),
@@ -379,14 +380,8 @@ class QueueState:
             oldest=min((record.due for _, _, record in waiting), default=None),
             recount=sizes if recount else None,
             strays=0 if recount else None,
-            stored=sum(map(_stored, self.records.values())) if stored else None,
+            stored=sum(map(stored_size, self.records.values())) if stored else None,
         )
-        return counts
-
-
-def _stored(record: Record) -> int:
-    names = record.id + (record.group or "")
-    return size_of(record) - len(record.id) + len(names.encode())
 
 
 def matches(record: Record, where: Where | None) -> bool:

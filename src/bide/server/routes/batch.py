@@ -8,7 +8,7 @@ import msgspec
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.errors import BideError, InvalidArgument
-from bide.model.limits import MAX_COMMANDS
+from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import WITHHELD, Item, Message
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.observing.heartbeat import is_register
@@ -20,10 +20,6 @@ from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
 
 __all__ = ["BATCH"]
-
-
-MOST_MESSAGES = 200_000
-"""How many messages the commands of one request may name together."""
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,9 +76,9 @@ async def batch(call: Call) -> Answer:
     call.acts = [Act(str(c.__struct_config__.tag), c.queue) for c in given.commands]
     commands = [await _own(call, command) for command in given.commands]
     named = sum(command.weight for command in commands)
-    if named > MOST_MESSAGES:
+    if named > MAX_BATCH_MESSAGES:
         raise InvalidArgument(
-            f"the commands name {named:,} messages; {MOST_MESSAGES:,} is the most in a batch"
+            f"the commands name {named:,} messages; {MAX_BATCH_MESSAGES:,} is the most in a batch"
         )
     service = call.service
     if given.now is not None:
