@@ -1,6 +1,8 @@
 """Directives that generate tables from the code, so that they cannot go stale."""
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from docutils import nodes
@@ -12,6 +14,7 @@ from bide.engines.postgres import PostgresEngine
 from bide.engines.redis import RedisEngine
 from bide.engines.sqlite import SqliteEngine
 from bide.model import lifecycle
+from bide.model import limits as limit_module
 
 ENGINES = {
     "sqlite://": SqliteEngine.capabilities,
@@ -49,6 +52,23 @@ def _cell(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
+def limits() -> str:
+    """Return a table of the limits of input: name, value, and the text below each in the module."""
+    lines = ["| limit | value | of what |", "|---|---|---|"]
+    names: list[str] = []
+    for statement in ast.parse(Path(str(limit_module.__file__)).read_text()).body[2:]:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names.append(name)
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                meaning = " ".join(text.split())
+                lines += [
+                    f"| `{name}` | {getattr(limit_module, name):,} | {meaning} |" for name in names
+                ]
+                names = []
+    return "\n".join(lines)
+
+
 def _directive(text: Callable[[], str]) -> type[SphinxDirective]:
     class Table(SphinxDirective):
         def run(self) -> list[nodes.Node]:
@@ -61,4 +81,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("transitions", _directive(lifecycle.as_markdown))
     app.add_directive("capabilities", _directive(capabilities))
+    app.add_directive("limits", _directive(limits))
     return {"parallel_read_safe": True}

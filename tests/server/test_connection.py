@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.model.limits import MAX_FIELDS, MAX_HEAD
+from bide.model.limits import MAX_DISCARDED, MAX_FIELDS, MAX_HEAD
 from bide.server import connection, http_server
 from bide.server.exchange import head
 from tests.server.client import Client, Q
@@ -211,6 +211,23 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_rest_of_a_refused_request_is_discarded_up_to_a_limit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER", 60.0)
+    server = SERVERS[client.port]
+    with connect(client) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n\r\n")  # without a host
+        assert b" 400 " in raw.recv(4_096)
+        (one,) = server.connections
+        assert isinstance(one, connection.Connection)
+        raw.sendall(b"x" * MAX_DISCARDED)
+        until(lambda: one._discarded == MAX_DISCARDED)
+        assert one in server.connections
+        raw.sendall(b"x")
+        until(lambda: not server.connections)
 
 
 def test_an_address_has_so_many_connections(serve: Serve, make_token: object) -> None:

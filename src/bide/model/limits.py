@@ -120,7 +120,7 @@ MAX_BUFFERED = 128 * 1024 * 1024
 MAX_BATCH_MESSAGES = 200_000
 """How many messages the commands of one batch may name together."""
 
-MAX_LEASE_TOKEN = 96
+MAX_LEASE_TOKEN = 81
 """Characters of a lease token."""
 
 MAX_CLAIMERS = 1_000

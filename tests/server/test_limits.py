@@ -1,0 +1,213 @@
+"""Each limit of input holds: what is at the limit is taken, one past it is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide.model import limits
+from bide.model.errors import InvalidArgument
+from bide.model.limits import (
+    MAX_BATCH_MESSAGES,
+    MAX_BODY,
+    MAX_BUCKETS,
+    MAX_BYTES,
+    MAX_CLAIMERS,
+    MAX_COMMANDS,
+    MAX_COUNT,
+    MAX_DEPTH,
+    MAX_DURATION_TEXT,
+    MAX_HTTP_IDS,
+    MAX_HTTP_MESSAGES,
+    MAX_HTTP_PAGE,
+    MAX_LEASE,
+    MAX_LEASE_TOKEN,
+    MAX_LOGGED_METHOD,
+    MAX_LOGGED_PATH,
+    MAX_NAME,
+    MAX_PAGE,
+    MAX_PATTERNS,
+    MAX_PUT_FAILURES,
+    MAX_QUERY,
+    MAX_TOKEN_NAME,
+    MAX_TYPO,
+)
+from bide.model.message import MAX_ATTEMPTS
+from bide.server.claimers import Claimers
+from tests.server.client import Client, Reply
+
+Q = "/v1/queues/orders"
+
+HERE = Path(__file__).parents[1]
+
+Send = Callable[[Client, int], Reply]
+
+
+def batch(*commands: dict[str, Any]) -> Send:
+    return lambda client, _: client.post("/v1/batch", {"commands": [*commands]})
+
+
+def put(**fields: Any) -> Callable[[Client], Reply]:
+    return lambda client: client.post(f"{Q}/messages", {"body": 1, **fields})
+
+
+def command(client: Client, tag: str, **fields: Any) -> Reply:
+    return client.post("/v1/batch", {"commands": [{"command": tag, "queue": "orders", **fields}]})
+
+
+def nested(depth: int) -> bytes:
+    return b'{"body": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+def leases(count: int) -> dict[str, Any]:
+    return {"leases": [{"id": str(n), "token": 1} for n in range(count)]}
+
+
+FAILURE = [1, 0, "w", "r"]
+
+REQUESTS: dict[str, tuple[int, Send]] = {
+    "MAX_BATCH_MESSAGES": (
+        MAX_BATCH_MESSAGES,
+        lambda client, n: client.post("/v1/batch", {"commands": [
+            {"command": "claim", "queue": "none", "count": count, "lease": 1, "holder": "w"}
+            for count in (100_000, n - 100_000)
+        ]}),
+    ),
+    "MAX_BODY": (MAX_BODY, lambda client, n: put(body="x" * (n - 2))(client)),
+    "MAX_BUCKETS": (
+        MAX_BUCKETS, lambda client, n: client.get(f"{Q}/forecast?bucket=1&horizon={n}")
+    ),
+    "MAX_BYTES": (MAX_BYTES, lambda client, n: command(client, "scan", max_bytes=n)),
+    "MAX_COMMANDS": (
+        MAX_COMMANDS,
+        lambda client, n: batch(*[{"command": "count", "queue": "q"}] * n)(client, n),
+    ),
+    "MAX_COUNT": (MAX_COUNT, lambda client, n: command(client, "scan", limit=n)),
+    "MAX_DEPTH": (
+        MAX_DEPTH, lambda client, n: client.send("POST", f"{Q}/messages", data=nested(n))
+    ),
+    "MAX_DURATION_TEXT": (
+        MAX_DURATION_TEXT, lambda client, n: put(delay="0" * (n - 2) + "1s")(client)
+    ),
+    "MAX_HTTP_IDS": (
+        MAX_HTTP_IDS,
+        lambda client, n: client.post(f"{Q}/revive", {"ids": [str(i) for i in range(n)]}),
+    ),
+    "MAX_HTTP_MESSAGES": (
+        MAX_HTTP_MESSAGES, lambda client, n: client.post(f"{Q}/claim", {"count": n})
+    ),
+    "MAX_HTTP_PAGE": (MAX_HTTP_PAGE, lambda client, n: client.get(f"{Q}/messages?limit={n}")),
+    "MAX_LEASE": (
+        MAX_LEASE, lambda client, n: client.post(f"{Q}/claim", {"lease": f"{n}ms"})
+    ),
+    "MAX_NAME": (MAX_NAME, lambda client, n: client.put(f"{Q}/messages/{'i' * n}", {"body": 1})),
+    "MAX_PUT_FAILURES": (
+        MAX_PUT_FAILURES,
+        lambda client, n: command(
+            client, "put", items=[{"id": "f", "data": "MQ==", "failures": [FAILURE] * n}]
+        ),
+    ),
+    "MAX_QUERY": (
+        MAX_QUERY, lambda client, n: client.get(f"{Q}/messages?{'&'.join(['limit=1'] * n)}")
+    ),
+    "MAX_ATTEMPTS": (MAX_ATTEMPTS, lambda client, n: put(attempts=n)(client)),
+    "priority": (255, lambda client, n: put(priority=n)(client)),
+    "group": (MAX_NAME, lambda client, n: put(group="g" * n)(client)),
+    "holder": (MAX_NAME, lambda client, n: client.post(f"{Q}/claim", {"holder": "h" * n})),
+    "ack": (MAX_HTTP_MESSAGES, lambda client, n: client.post(f"{Q}/ack", leases(n))),
+    "putMany": (
+        MAX_HTTP_MESSAGES,
+        lambda client, n: client.post(f"{Q}/put", {"messages": [{"body": 1}] * n}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_at_the_limit_is_taken_and_one_past_it_is_not(client: Client, name: str) -> None:
+    most, send = REQUESTS[name]
+    assert send(client, most).status in (200, 201, 409)  # 409: there is no such lease
+    refused = send(client, most + 1)
+    assert refused.status == 400
+    assert refused.problem["detail"]
+
+
+def test_a_lease_token_is_bounded(client: Client) -> None:
+    def ack(length: int) -> Reply:
+        token = "1" * 16 + "." + "s" * (length - 17)
+        return client.post(f"{Q}/ack", {"leases": [{"id": "a", "token": token}]})
+
+    assert (ack(MAX_LEASE_TOKEN).status, ack(MAX_LEASE_TOKEN + 1).status) == (409, 400)
+
+
+def test_what_tokens_are_made_of_is_bounded(make_token: Any) -> None:
+    for known, past in (
+        ({"name": "n" * MAX_TOKEN_NAME}, {"name": "m" * (MAX_TOKEN_NAME + 1)}),
+        ({"queues": [f"q{n}" for n in range(MAX_PATTERNS)]},
+         {"queues": [f"q{n}" for n in range(MAX_PATTERNS + 1)]}),
+    ):  # fmt: skip
+        assert make_token("shop", "read", **known)
+        with pytest.raises(InvalidArgument):
+            make_token("shop", "read", **past)
+
+
+def test_a_page_of_a_scan_is_bounded() -> None:
+    with bide.Queue("orders", "memory://pages") as orders:
+        assert list(orders.scan(page=MAX_PAGE)) == []
+        with pytest.raises(InvalidArgument, match="page=10001"):
+            list(orders.scan(page=MAX_PAGE + 1))
+
+
+def test_claimers_are_remembered_up_to_a_number() -> None:
+    claimers = Claimers()
+    for number in range(MAX_CLAIMERS + 1):
+        claimers.seen(f"w{number}", "orders")
+    assert len(claimers.listed()) == MAX_CLAIMERS
+
+
+def test_a_line_of_the_access_log_is_bounded(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bide.access")
+    method, path = "M" * (MAX_LOGGED_METHOD + 1), "/" + "p" * MAX_LOGGED_PATH
+    client.get(path[:-1])
+    client.get(path)
+    client.send("GET", path)
+    lines = [record.getMessage() for record in caplog.records if record.name == "bide.access"]
+    assert path[:-1] in lines[0]
+    assert f"GET {path[:-2]}… 404" in lines[1]
+    assert method not in str(lines)
+
+
+def test_a_long_unknown_name_is_not_compared_with_known_ones(client: Client) -> None:
+    def detail(name: str) -> str:
+        return str(client.post(f"{Q}/messages", {"body": 1, name: 1}).problem["detail"])
+
+    assert "prioritys" in detail("prioritys")
+    assert "did you mean" in detail("prioritys")
+    assert "did you mean" not in detail("priority" + "s" * MAX_TYPO)
+
+
+ELSEWHERE = {
+    "BULK": "../src/bide/testing/conformance/changing.py",
+    "IMPORT_LINES": "queue/test_transfer.py",
+    "KEEP_ALIVE": "server/test_connection.py",
+    "MAX_BUFFERED": "server/test_large_bodies.py",
+    "MAX_DISCARDED": "server/test_connection.py",
+    "MAX_DOCUMENT": "server/test_oidc.py",
+    "MAX_FAILED_LOGINS": "server/test_client_address.py",
+    "MAX_FIELDS": "server/test_connection.py",
+    "MAX_HEAD": "server/test_connection.py",
+    "MAX_KEYS": "server/test_oidc.py",
+    "MAX_SUBJECT": "server/test_oidc.py",
+    "STALLED": "server/test_connection.py",
+}
+"""Where other limits are tested."""
+
+
+def test_every_limit_is_tested() -> None:
+    mine = Path(__file__).read_text()
+    for name in limits.__all__:
+        told = (HERE / ELSEWHERE[name]).read_text() if name in ELSEWHERE else mine
+        assert name in told, name
