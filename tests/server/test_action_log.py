@@ -3,12 +3,16 @@
 import base64
 import json
 import re
+import resource
+import signal
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bide.model.limits import MAX_NAME
+from bide.server.action_log import Act, ActionLog
 from bide.server.app import App
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
@@ -143,3 +147,55 @@ def test_no_log_ever_holds_bodies_or_secrets(
 def test_a_log_that_cannot_be_opened_is_told_of(serve: Serve, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"action_log=.* cannot be opened"):
         serve(action_log=str(tmp_path / "nowhere" / "log"))
+
+
+def test_a_line_that_the_disk_does_not_take_goes_to_the_log_of_the_server(
+    serve: Serve, make_token: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve(auth="required", action_log="/dev/full")
+    client = client.with_token(make_token("shop", "admin", name="backend"))
+    assert client.post(f"{Q}/messages", {"body": CANARY}).status == 201  # it goes on
+
+    def told() -> list[str]:
+        return [text for record in caplog.records if "action log" in (text := record.getMessage())]
+
+    until(lambda: bool(told()))
+    assert told()[0].startswith("the action log cannot be written (No space left on device): {")
+    line = json.loads(told()[0].partition(": ")[2])
+    assert (line["act"], line["who"], line["result"]) == ("put", "backend", "done")
+    assert CANARY not in caplog.text
+
+
+def test_a_line_that_was_written_in_part_spoils_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    log = ActionLog(str(path))
+    acts = [Act("put", "orders", number) for number in range(3)]
+    who: dict[str, Any] = {"who": "ann", "token": "t", "client": "", "namespace": None}
+    log.write(acts[:1], **who)
+    size = path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))  # as on a disk that fills up
+    try:
+        log.write(acts[1:2], **who)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    log.write(acts[2:], **who)
+    log.close()
+    first, part, third = path.read_text().splitlines()
+    assert [json.loads(line)["messages"] for line in (first, third)] == [0, 2]
+    assert len(part) == 10
+    assert json.loads(caplog.messages[0].partition(": ")[2])["messages"] == 1
+
+
+def test_names_in_lines_are_bounded(server: Client, make_token: Any, log: Path) -> None:
+    client = server.with_token(make_token("shop", "admin"))
+    long = "q" * 50_000
+    assert client.get(f"/v1/queues/{long}").status == 400
+    count = {"command": "count", "queue": long}
+    assert client.post("/v1/batch", {"commands": [count]}).status == 400
+    for line in lines(log, 2):
+        assert line["queue"] == "q" * MAX_NAME + "…"

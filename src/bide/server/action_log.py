@@ -1,4 +1,8 @@
-"""The action log: who did what from where, one JSON line per act. Never bodies, never secrets."""
+"""The action log: who did what from where, one JSON line per act. Never bodies, never secrets.
+
+A line that its file does not take, because the disk is full or lost, goes to the server's log: bide
+goes on, and what was done stays told.
+"""
 
 import logging
 import os
@@ -9,6 +13,7 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_NAME
 from bide.model.replies import Affected, Claimed, Found, Outcome, Outcomes, Page
 from bide.observing.logs import timestamp
 from bide.server import wire
@@ -63,6 +68,8 @@ class ActionLog:
 
     def __init__(self, path: str | None) -> None:
         self._file: int | None = None
+        self._torn = False
+        """Whether the file ends within a line."""
         if path is not None:
             try:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -96,22 +103,35 @@ class ActionLog:
         lines = [
             _encode(
                 _Line(
-                    now, act.act, act.result, who, token, client, namespace, act.queue,
-                    act.messages, act.target,
+                    now, act.act, act.result, who, token, client, namespace, _bounded(act.queue),
+                    act.messages, _bounded(act.target),
                 )
             )
             for act in acts
         ]  # fmt: skip
+        data = b"\n" * self._torn + b"".join(line + b"\n" for line in lines)
+        why = "the disk is full"
         try:
-            os.write(self._file, b"".join(line + b"\n" for line in lines))
+            written = os.write(self._file, data)
         except OSError as error:
-            _log.error("the action log cannot be written: %s", error.strerror)
+            written, why = 0, error.strerror
+        if written < len(data):
+            self._torn = self._torn or written > 0
+            for line in lines:
+                _log.error("the action log cannot be written (%s): %s", why, line.decode())
+        else:
+            self._torn = False
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _bounded(name: str | None) -> str | None:
+    """Return a name; of one that is too long for any, the beginning."""
+    return name if name is None or len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
 
 
 def count_of(content: Any) -> int | None:
