@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import bide
+from bide.model.limits import MAX_FAILED_LOGINS
 from tests.server.process import ServerProcess
 
 pytestmark = pytest.mark.process
@@ -325,3 +326,18 @@ def test_sighup_opens_the_action_log_again(tmp_path: Path) -> None:
             time.sleep(0.01)
     assert moved.read_text().count('"act":"listQueues"') == 1
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_failed_logins_count_for_all_processes_together(tmp_path: Path) -> None:
+    def guess(port: int) -> int:
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        headers = {"authorization": "Bearer bide_4be0643f1d98_wrong"}
+        connection.request("GET", "/v1/queues", headers=headers)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    with ServerProcess(tmp_path, "--workers", "3", "--auth", "required") as server:
+        # Each on a connection of its own, so that all processes are asked.
+        found = [guess(server.port) for _ in range(MAX_FAILED_LOGINS + 10)]
+    assert found == [401] * MAX_FAILED_LOGINS + [429] * 10

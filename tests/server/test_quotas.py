@@ -16,7 +16,7 @@ from bide.server import quota_counts as counts_module
 from bide.server import quotas as module
 from bide.server.quota_usage import NEVER, QuotaUsage
 from bide.server.settings import Quota, Settings
-from bide.server.shared_stats import make_file
+from bide.server.shared_files import make_file
 from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 

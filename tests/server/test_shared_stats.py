@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from bide.observing.tally import Tally
-from bide.server.shared_stats import ServerStats, SharedStats, make_file
+from bide.server.shared_files import make_file
+from bide.server.shared_stats import ServerStats, SharedStats
 from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.push_stats import PushStats
 from tests.server.process import ServerProcess

@@ -110,7 +110,7 @@ class ActionLog:
             for act in acts
         ]  # fmt: skip
         data = b"\n" * self._torn + b"".join(line + b"\n" for line in lines)
-        why = "the disk is full"
+        why: str | None = "the disk is full"
         try:
             written = os.write(self._file, data)
         except OSError as error:

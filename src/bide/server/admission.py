@@ -7,6 +7,7 @@ from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.server.access import Tokens
+from bide.server.failed_logins import FailedLogins
 from bide.server.login_throttle import LoginThrottle
 from bide.server.oidc import Oidc, Rejected
 from bide.server.problem import Problem
@@ -45,9 +46,17 @@ class Admission:
         lane: the way to the store.
         tokens: of the store.
         clock: that measures `LOOK` and `RECHECK`.
+        failed: failed logins, shared by the processes of the server.
     """
 
-    def __init__(self, settings: Settings, lane: Lane, tokens: Tokens, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lane: Lane,
+        tokens: Tokens,
+        clock: Clock,
+        failed: FailedLogins | None = None,
+    ) -> None:
         self._settings = settings
         self._lane = lane
         self._tokens = tokens
@@ -63,7 +72,7 @@ class Admission:
         self._may_appear = False
         self._until = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._throttle = LoginThrottle(clock)
+        self._throttle = LoginThrottle(clock, failed or FailedLogins())
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc)
         self._waiting: dict[str | None, set[asyncio.Future[None]]] = {}
         self._checking: asyncio.Task[None] | None = None

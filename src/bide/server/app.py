@@ -14,12 +14,11 @@ from bide.server.action_log import DONE, Act, count_of
 from bide.server.cross_site import refuse_pages
 from bide.server.operation import Call, Operation, Scope, Send, send_whole
 from bide.server.problem import Problem, as_json, of_bide
-from bide.server.quota_usage import QuotaUsage
 from bide.server.receiving import Gone, Receive
 from bide.server.routes import OPERATIONS
 from bide.server.service import Service, SettableClock
 from bide.server.settings import Settings
-from bide.server.shared_stats import SharedStats
+from bide.server.shared_state import SharedState
 
 __all__ = ["App", "create_app"]
 
@@ -141,8 +140,7 @@ class App:
         settings: of the server.
         test_clock: replaces the clock of the store; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
-        quota_usage: what namespaces have used, shared with the other processes of the server.
-        shared_stats: what each of these processes has done.
+        shared: what the processes of the server know together.
     """
 
     def __init__(
@@ -150,10 +148,9 @@ class App:
         settings: Settings,
         test_clock: SettableClock | None = None,
         ready: Callable[[], None] = lambda: None,
-        quota_usage: QuotaUsage | None = None,
-        shared_stats: SharedStats | None = None,
+        shared: SharedState | None = None,
     ) -> None:
-        self.service = Service(settings, test_clock, quota_usage, shared_stats)
+        self.service = Service(settings, test_clock, shared)
         self._ready = ready
         by_path: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:

@@ -14,10 +14,9 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.server.app import App
 from bide.server.http_server import HttpServer
-from bide.server.quota_usage import QuotaUsage
 from bide.server.service import Service
 from bide.server.settings import Settings
-from bide.server.shared_stats import SharedStats
+from bide.server.shared_state import SharedState
 from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
 from bide.worker.process.pipe import Pipe, Report
 
@@ -35,34 +34,22 @@ _log = logging.getLogger("bide.server")
 
 def main(arguments: list[str]) -> int:
     """Serve on an inherited socket; return the exit code."""
-    line_fd, socket_fd, usage_fd, stats_fd = map(int, arguments)
+    line_fd, socket_fd, *shared = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
     configure(as_json=settings.log_json, level=settings.log_level, gather=True)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
-            shared = QuotaUsage(usage_fd), SharedStats(stats_fd)
-            loop.run(_serve(settings, line_fd, socket_fd, *shared))
+            loop.run(_serve(settings, line_fd, socket_fd, SharedState(shared)))
     except BideError as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
     return 0
 
 
-async def _serve(
-    settings: Settings,
-    line_fd: int,
-    socket_fd: int,
-    quota_usage: QuotaUsage,
-    shared_stats: SharedStats,
-) -> None:
+async def _serve(settings: Settings, line_fd: int, socket_fd: int, shared: SharedState) -> None:
     loop = asyncio.get_running_loop()
     report = Report()
-    app = App(
-        settings,
-        ready=lambda: _ready(line, report),
-        quota_usage=quota_usage,
-        shared_stats=shared_stats,
-    )
+    app = App(settings, ready=lambda: _ready(line, report), shared=shared)
     line = Pipe(line_fd, lambda: _orphaned(server))
     await app.service.begin()
     server = HttpServer(app)
@@ -95,7 +82,7 @@ def _ready(line: Pipe, report: Report) -> None:
 
 async def _beat(line: Pipe, report: Report, service: Service) -> None:
     while True:
-        service.shared_stats.post(service.stats)
+        service.shared.stats.post(service.stats)
         await asyncio.sleep(BEAT)
         line.tell(report)
 

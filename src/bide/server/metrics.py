@@ -67,7 +67,7 @@ async def exposition(service: Service, caller: Caller) -> bytes:
         known = await service.pushing.known()
     except StoreError:
         known = {}  # that the store is away is told already
-    stats = service.shared_stats.together(service.stats)
+    stats = service.shared.stats.together(service.stats)
     found = [*_of_server(stats, known, caller, service.clock.now()), *_of_usage(used)]
     registry.register(_Collector(found))
     # In a thread: with hundreds of queues it takes longer than others are to wait.

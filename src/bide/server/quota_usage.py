@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from bide.server.shared_stats import SharedFile
+from bide.server.shared_files import SharedFile
 
 __all__ = ["NEVER", "NamespaceUsage", "QuotaUsage"]
 

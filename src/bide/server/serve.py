@@ -17,7 +17,7 @@ from bide.server.access import Tokens
 from bide.server.admission import Admission, how_open
 from bide.server.child import SETTINGS
 from bide.server.settings import Settings
-from bide.server.shared_stats import make_file
+from bide.server.shared_state import make_files
 from bide.server.tls import context_of
 from bide.worker.process.supervisor import Supervisor
 
@@ -39,7 +39,7 @@ async def serve(settings: Settings) -> int:
     settings.check()
     context_of(settings)  # its errors, before anything listens
     asks = await _asks_for_tokens(settings)
-    listening, usage, stats = bind(settings), make_file("bide-usage"), make_file("bide-stats")
+    listening, files = bind(settings), make_files()
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     try:
         where, store = address(listening, settings), settings.shown()["store"]
@@ -50,15 +50,15 @@ async def serve(settings: Settings) -> int:
                 "tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
                 settings.host,
             )
-        shared = listening.fileno(), usage, stats
+        shared = listening.fileno(), *files
         return await Supervisor(
             lambda line: [sys.executable, *_flags(), "-m", "bide.server.child",
                           *map(str, (line, *shared))],
             settings.workers, grace=settings.grace, pass_fds=shared,
         ).run()  # fmt: skip
     finally:
-        os.close(usage)
-        os.close(stats)
+        for file in files:
+            os.close(file)
         del os.environ[SETTINGS]
         listening.close()
         _tidy(settings)

@@ -29,12 +29,12 @@ from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem
 from bide.server.pushing import Pushing
 from bide.server.quota_counts import QuotaCounts
-from bide.server.quota_usage import QuotaUsage
 from bide.server.quotas import Quotas
 from bide.server.reply_budget import within_budget
 from bide.server.rights import Caller
 from bide.server.settings import Settings
-from bide.server.shared_stats import ServerStats, SharedStats
+from bide.server.shared_state import SharedState
+from bide.server.shared_stats import ServerStats
 from bide.server.slow_reads import SlowReads, is_slow
 
 __all__ = ["Service", "SettableClock"]
@@ -63,16 +63,14 @@ class Service:
     Args:
         settings: of the server.
         test_clock: replaces the clock of the store; requests may then set it.
-        quota_usage: what namespaces have used, shared with the other processes of the server.
-        shared_stats: what each of these processes has done.
+        shared: what the processes of the server know together.
     """
 
     def __init__(
         self,
         settings: Settings,
         test_clock: SettableClock | None = None,
-        quota_usage: QuotaUsage | None = None,
-        shared_stats: SharedStats | None = None,
+        shared: SharedState | None = None,
     ) -> None:
         settings.check()
         self.settings = settings
@@ -85,13 +83,12 @@ class Service:
         self.client_text = ClientText(settings.store)
         self.action_log = ActionLog(settings.action_log)
         self.lease_secrets = LeaseSecrets(self.lane)
-        self.quota_usage = quota_usage or QuotaUsage()
-        self.shared_stats = shared_stats or SharedStats()
+        self.shared = shared or SharedState()
         self.slow_reads = SlowReads(self.lane)
-        counts = QuotaCounts(self.lane, self.slow_reads, self.quota_usage)
-        self.quotas = Quotas(settings, counts, self.quota_usage, lambda: self.admission.asks)
+        counts = QuotaCounts(self.lane, self.slow_reads, self.shared.usage)
+        self.quotas = Quotas(settings, counts, self.shared.usage, lambda: self.admission.asks)
         self.pushing = Pushing(self.lane, self.clock, settings)
-        self.admission = Admission(settings, self.lane, self.tokens, self.clock)
+        self.admission = Admission(settings, self.lane, self.tokens, self.clock, self.shared.logins)
         self.stopping = asyncio.Event()
         self.requests: dict[tuple[str, int], int] = {}
         """Requests answered, by operation and status."""
@@ -261,7 +258,7 @@ class Service:
             self._ended = True
             self.stop()
             await self.pushing.end()
-            self.shared_stats.leave(self.stats)
+            self.shared.stats.leave(self.stats)
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
@@ -269,8 +266,7 @@ class Service:
         self.slow_reads.close()
         close_lane(self.lane)
         self.action_log.close()
-        self.quota_usage.close()
-        self.shared_stats.close()
+        self.shared.close()
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:

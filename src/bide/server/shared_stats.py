@@ -1,71 +1,28 @@
-"""ServerStats that all processes of a server share, in files without a name.
+"""What the processes of a server have done, added up.
 
 Each process posts what it has done since it began; the process that answers a scrape adds up all
 posts. A process never writes another one's figures, and reports its own only once they are posted,
 so no sum ever goes back, whichever process is asked.
 """
 
-import fcntl
 import math
 import os
 import secrets
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, reduce
+from functools import reduce
 
 import msgspec
 
 from bide.observing.tally import Stats, Tally
+from bide.server.shared_files import SharedFile
 from bide.targets.http.push_stats import PushStats
 
-__all__ = ["ServerStats", "SharedFile", "SharedStats", "make_file"]
+__all__ = ["ServerStats", "SharedStats"]
 
 _HEAD = struct.Struct("=QQ")
 """The offset of the posts, and their size in bytes."""
-
-
-def make_file(name: str = "bide-shared") -> int:
-    """Return the descriptor of a file without a name, to be inherited by each process.
-
-    Args:
-        name: shown in lists of open files.
-    """
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-class SharedFile:
-    """A file that processes share, and its lock, which the system releases when a process dies.
-
-    Args:
-        descriptor: see `make_file`; by default a file of this process alone.
-    """
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        self._given = descriptor
-
-    @cached_property
-    def _file(self) -> int:
-        return make_file() if self._given is None else self._given
-
-    @contextmanager
-    def locked(self) -> Iterator[int]:
-        """Hold the lock, and yield the descriptor."""
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
-        try:
-            yield self._file
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._given is not None or "_file" in vars(self):
-            os.close(self._file)
-            self._file = -1  # a late call must not meet another file under this number
 
 
 class ServerStats(Stats):
