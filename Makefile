@@ -76,7 +76,6 @@ fuzz: $(VENV)/.dev ## Try random inputs, and keep those that find something (3 m
 	$(BIN)/python -m tests.fuzz --seconds 180
 
 vulnerabilities: $(VENV)/.dev ## Look for known vulnerabilities of what bide needs (network)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7' '.[schedules]'
 	@$(BIN)/python tools/vulnerabilities
 
 mutants: $(VENV)/.dev ## Break the engines on purpose, and see that the suite notices
