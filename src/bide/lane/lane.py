@@ -233,8 +233,7 @@ class Lane:
 
     def beside(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
-        open_engine = self._executor.reader()
-        if open_engine is None:
+        if (open_engine := self._executor.reader()) is None:
             return None
         reads = Lane(open_engine, self._clock, inbox=self._limit, reads=True)
         reads._executor.open()  # now: closing the lane closes the engine

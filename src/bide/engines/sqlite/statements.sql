@@ -318,7 +318,7 @@ SELECT coalesce(sum(
   length(CAST(id AS BLOB)) + length(CAST(data AS BLOB))
   + coalesce(length(CAST("group" AS BLOB)), 0) + coalesce(length(CAST(headers AS BLOB)), 0)
   + coalesce(length(CAST(failures AS BLOB)), 0)), 0)
-FROM message WHERE queue = ?;
+FROM bide_message WHERE queue = ?;
 
 -- name: recount_messages
 -- How many messages there are, and how many of them do not stand in exactly one place.
