@@ -150,8 +150,8 @@ def test_every_block_says_what_it_is() -> None:
     """So that nothing escapes the tests by a slip of its info string."""
     known = ("pycon", "text", "sh", "json", "console", "Dockerfile", "ini", "toml", "{code-block}")
     directives = (
-        "{toctree}", "{include}", "{eval-rst}", "{raw}", "{transitions}", "{capabilities}", "{limits}",
-        "{note}", "{click}", "{literalinclude}",
+        "{toctree}", "{include}", "{eval-rst}", "{raw}", "{transitions}", "{capabilities}",
+        "{limits}", "{note}", "{click}", "{literalinclude}",
     )  # fmt: skip
     unknown = [
         f"{name}:{block.line}: {block.info!r}"
