@@ -31,6 +31,9 @@ TRIES = 5
 FOLD_EVERY = 256
 """After so many batches that changed something the counters are added up."""
 
+SOON, SELDOM = 0.02, 1.0
+"""Seconds after which a waiting claim looks again where nothing is heard of other processes."""
+
 _NEVER = 1 << 62
 _log = logging.getLogger("bide.postgres")
 
@@ -54,6 +57,8 @@ class PostgresEngine:
         self._notifier: PostgresNotifier | None = None
         self._closed = False
         self._until_fold = FOLD_EVERY
+        self._polls = False
+        self._pauses: dict[str, float] = {}
         self._connect()
 
     @property
@@ -89,7 +94,14 @@ class PostgresEngine:
         return PostgresEngine(self._settings)
 
     def notifier(self) -> Notifier | None:
-        """Start to listen for puts of other processes."""
+        """Start to listen for puts of other processes; `None` where a pooler is in the way."""
+        if self._polls:
+            _log.warning(
+                "%s: a pooler is between bide and the server, and passes on no NOTIFY: messages "
+                "that other processes put are looked for every %g to %g s; name the server's own "
+                "address with ?listen=", self._settings.place, SOON, SELDOM,
+            )  # fmt: skip
+            return None
         if self._notifier is None:
             self._notifier = PostgresNotifier(self._settings)
         return self._notifier
@@ -157,8 +169,20 @@ class PostgresEngine:
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
                     found[number] = Claimed([], 0, reply.now, wait, reply.died)
+            elif self._polls and isinstance(reply, Claimed):
+                found[number] = self._look_again(command.queue, reply)
         for queue, moment in wakes.items():
             caller("_wake", self._process, queue, moment, None)
+
+    def _look_again(self, queue: str, reply: Claimed) -> Claimed:
+        """Let a claim that waits ask again soon after there was something, and then less often."""
+        if reply.messages:
+            self._pauses.pop(queue, None)
+            return reply
+        pause = self._pauses.get(queue, SOON)
+        self._pauses[queue] = min(2 * pause, SELDOM)
+        wait = pause * 1000 if reply.next is None else min(reply.next, pause * 1000)
+        return Claimed([], 0, reply.now, wait, reply.died)
 
     def _current(self) -> Caller:
         """Return a connection that has not been lost as far as one can know without asking."""
@@ -172,14 +196,15 @@ class PostgresEngine:
         connection = self._settings.connect()
         try:
             prepare(connection, self._settings.schema)
-            prepares = not is_pooled(connection)
+            pooled = is_pooled(connection)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self._settings.place, sent=False) from error
         except StoreError:
             connection.close()
             raise
-        self._caller = Caller(connection, self._settings.schema, prepares=prepares)
+        self._polls = pooled and self._settings.listen == self._settings.url
+        self._caller = Caller(connection, self._settings.schema, prepares=not pooled)
         return self._caller
 
     def _leave_if_lost(self) -> None:
