@@ -19,7 +19,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.engines": {"bide.model"},
     "bide.lane": {"bide.model", "bide.engines", "bide.clock"},
     "bide.observing": {"bide.model", "bide.engines", "bide.clock", "bide.lane"},
-    "bide.queue": {"bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.observing"},
+    "bide.within": {"bide.model", "bide.engines"},
+    "bide.queue": {
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.observing", "bide.within",
+    },
     "bide.consuming": {
         "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
     },

@@ -26,6 +26,7 @@ from bide.model.errors import (
     StoreReadOnly,
     StoreUnavailable,
     Unsupported,
+    WrongConnection,
     WrongContext,
 )
 from bide.model.message import Failure, Message, NewMessage
@@ -82,6 +83,7 @@ __all__ = [
     "StoreUnavailable",
     "Tick",
     "Unsupported",
+    "WrongConnection",
     "WrongContext",
     "load_sorted_set",
     "move",

@@ -1,15 +1,15 @@
 """The port: the whole of what a store must do for bide."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from bide.model.commands import Command
-from bide.model.errors import StoreError
+from bide.model.errors import StoreError, WrongConnection
 from bide.model.replies import Reply
 
-__all__ = ["Capabilities", "Engine", "Notifier", "PartlyDone"]
+__all__ = ["Capabilities", "DbApi", "Engine", "Guest", "Notifier", "PartlyDone", "RemoteGuest"]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -97,3 +97,65 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of the store. Closing twice does nothing."""
+
+
+class DbApi(Protocol):
+    """A connection of the user's: runs statements with positional parameters."""
+
+    begins: bool
+    """Whether its transaction is still to be begun, by hand."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run a statement, and return its cursor, whose rows are tuples."""
+
+    def executemany(self, statement: str, parameters: Sequence[Sequence[Any]], /) -> Any:
+        """Run a statement with each of several rows of parameters."""
+
+
+class Guest(Protocol):
+    """Carries out commands in a transaction of the user's, on a connection of the user's.
+
+    It commits nothing. A command is all or nothing, and what a user may meet is a reply: an error
+    of the database would abort the user's transaction.
+    """
+
+    @property
+    def dialect(self) -> Literal["postgresql", "sqlite"]:
+        """Which databases it can be a guest of."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` has nothing to do."""
+
+    def open(self) -> None:
+        """Learn where the store is. Called before each use; it blocks unless `is_open`.
+
+        Raises:
+            StoreError: the store cannot be reached.
+        """
+
+    def execute(
+        self, connection: DbApi, commands: Sequence[Command], now: int | None
+    ) -> list[Reply]:
+        """Carry out the commands in order, and answer each.
+
+        Raises:
+            WrongConnection: the connection belongs to another database than the store.
+            StoreError: nothing was carried out.
+        """
+
+
+class RemoteGuest(Guest, Protocol):
+    """One that needs a single statement, so that asynchronous drivers can run it."""
+
+    def statement(self, mark: str) -> str:
+        """Return the statement, with the driver's mark of its one parameter."""
+
+    def ask(self, commands: Sequence[Command], now: int | None) -> str:
+        """Return the parameter."""
+
+    def replies(self, commands: Sequence[Command], answer: str) -> list[Reply]:
+        """Return the replies in the one value that it answers. Raises as `execute`."""
+
+    def wrong_database(self) -> WrongConnection:
+        """Return the error for a connection to a database that has no store."""

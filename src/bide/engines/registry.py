@@ -3,10 +3,12 @@
 import importlib
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from bide.engines.port import Engine
+from bide.engines.port import Engine, Guest
 from bide.model.errors import InvalidArgument
 from bide.model.times import milliseconds
 
@@ -14,6 +16,7 @@ __all__ = [
     "DEFAULT_URL",
     "ENTRY_POINTS",
     "absolute",
+    "guest",
     "mask",
     "module_of",
     "opener",
@@ -43,6 +46,13 @@ _BUILT_IN = {
     "rediss+cluster": "bide.engines.redis:from_url",
 }
 
+_GUESTS = {
+    "postgres": "bide.engines.postgres.guest:from_url",
+    "postgresql": "bide.engines.postgres.guest:from_url",
+    "sqlite": "bide.engines.sqlite.guest:from_url",
+}
+"""What puts into these stores in the user's own transactions."""
+
 _EXTRAS = {
     "rediss": "redis", "rediss+sentinel": "redis", "rediss+cluster": "redis", "unix": "redis",
     "postgresql": "postgres",
@@ -57,8 +67,8 @@ _PASSWORD = re.compile(
 )
 _OPTION = re.compile(r"([?&](?:(?:sentinel_)?password|token|secret|key)=)[^&#]*", re.IGNORECASE)
 
-FromUrl = Callable[[SplitResult], Callable[[], Engine]]
-"""Checks a URL, and returns what opens the store that it names, any number of times."""
+FromUrl = Callable[[SplitResult], Any]
+"""Checks a URL, and returns what opens the store that it names, any number of times; or a guest."""
 
 
 def opener(url: str) -> Callable[[], Engine]:
@@ -81,7 +91,23 @@ def opener(url: str) -> Callable[[], Engine]:
         known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
         raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
-    return _load(target, parts.scheme)(parts)
+    made: Callable[[], Engine] = _load(target, parts.scheme)(parts)
+    return made
+
+
+@cache
+def guest(url: str) -> Guest | None:
+    """Return this process's guest of the store at a URL; `None` if this kind has none.
+
+    Args:
+        url: an absolute one, see `absolute`.
+    """
+    parts = urlsplit(url)
+    target = _GUESTS.get(parts.scheme)
+    if target is None:
+        return None
+    made: Guest = _load(target, parts.scheme)(parts)
+    return made
 
 
 def module_of(scheme: str) -> str:

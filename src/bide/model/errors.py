@@ -4,7 +4,7 @@ __all__ = [
     "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
     "InvalidArgument", "LeaseLost", "NotAStore", "NotEmpty", "OutcomeUnknown", "SchemaTooNew",
     "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
-    "Unsupported", "WrongContext",
+    "Unsupported", "WrongConnection", "WrongContext",
 ]  # fmt: skip
 
 
@@ -37,6 +37,13 @@ class NotEmpty(BideError):
 
 class Empty(BideError):
     """No message fell due within the time that `take` was told to wait."""
+
+
+class WrongConnection(BideError):
+    """The connection given as `within=` cannot carry the command: another database, no transaction.
+
+    Nothing was put or changed.
+    """
 
 
 class WrongContext(BideError, RuntimeError):

@@ -60,6 +60,7 @@ class AsyncQueue(AsyncBase):
         headers: Mapping[str, str] | None = None,
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
+        within: object = None,
     ) -> Outcome:
         """Async form of `Queue.put`."""
         message = NewMessage(
@@ -67,7 +68,7 @@ class AsyncQueue(AsyncBase):
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
         command = self._builder.put_one(message, on_conflict, if_version)
-        outcome = (await self._do(Outcomes, command)).outcomes[0]
+        outcome = (await self._do(Outcomes, command, within=within)).outcomes[0]
         return must_be_new(outcome) if on_conflict == "raise" else outcome
 
     async def put_many(
@@ -81,6 +82,7 @@ class AsyncQueue(AsyncBase):
         attempts: int = ATTEMPTS,
         group: str | None = None,
         on_conflict: OnConflict = "keep",
+        within: object = None,
     ) -> list[Outcome]:
         """Async form of `Queue.put_many`."""
         shared = NewMessage(
@@ -92,21 +94,18 @@ class AsyncQueue(AsyncBase):
             if not self._users:
                 raise self._was_closed()
             return []
-        return (await self._do(Outcomes, command)).outcomes
+        return (await self._do(Outcomes, command, within=within)).outcomes
 
     @overload
     async def cancel(
-        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None
-    ) -> Outcome: ...
+        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...  # fmt: skip
     @overload
     async def cancel(
-        self,
-        *,
-        group: str | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
-        dry_run: bool = False,
-    ) -> int: ...
+        self, *, group: str | None = None, after: Moment | None = None,
+        before: Moment | None = None, dry_run: bool = False, within: object = None,
+    ) -> int: ...  # fmt: skip
     async def cancel(
         self,
         id: str | None = None,
@@ -117,14 +116,15 @@ class AsyncQueue(AsyncBase):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        within: object = None,
     ) -> Outcome | int:
         """Async form of `Queue.cancel`."""
         command = self._builder.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
         )
         if id is None:
-            return await self._repeat(command)
-        return (await self._do(Outcomes, command)).outcomes[0]
+            return await self._repeat(command, within)
+        return (await self._do(Outcomes, command, within=within)).outcomes[0]
 
     async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Async form of `Queue.cancel_many`."""
@@ -138,10 +138,11 @@ class AsyncQueue(AsyncBase):
         at: Moment | None = None,
         if_due: Moment | None = None,
         if_version: str | None = None,
+        within: object = None,
     ) -> Outcome:
         """Async form of `Queue.reschedule`."""
         command = self._builder.reschedule([id], delay, at, if_due, if_version)
-        return (await self._do(Outcomes, command)).outcomes[0]
+        return (await self._do(Outcomes, command, within=within)).outcomes[0]
 
     async def get(self, id: str) -> Message | None:
         """Async form of `Queue.get`."""

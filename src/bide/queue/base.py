@@ -7,25 +7,28 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar, cast
 
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.registry import DEFAULT_URL, mask
+from bide.engines.port import Guest
+from bide.engines.registry import DEFAULT_URL, absolute, mask
+from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Scan
-from bide.model.errors import Closed, InvalidArgument, WrongContext
+from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import check_name
 from bide.model.message import Message
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration, milliseconds
 from bide.observing.spans import API, sending, tracer
-from bide.queue.command_builder import CommandBuilder
+from bide.queue.command_builder import CommandBuilder, check_joins
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.results import held
+from bide.within import acarry_out, carry_out
 
 __all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all"]
 
@@ -108,6 +111,40 @@ class BaseQueue:
         """Return what sets what the constructor was told; sent once, before the first change."""
         return Configure(self.name, keep=keep)
 
+    def _guest(self, command: Command) -> Guest | None:
+        """Return who carries out a command on the user's connection.
+
+        Nobody where `detour` leads: a store of tests knows no connections, and does it at once.
+        """
+        if not self._users:
+            raise self._was_closed()
+        check_joins(command)
+        if any(self._lane is lane for lane, _ in _detours):
+            return None
+        guest = guest_of(absolute(self._url))
+        if guest is None:
+            raise Unsupported(
+                "within= needs a store in the database of the connection, in PostgreSQL or SQLite, "
+                f"and {self.url} is none"
+            )
+        return guest
+
+    @contextmanager
+    def _joining(self, command: Command) -> Iterator[list[Command]]:
+        """Yield the commands to carry out in the user's transaction; the last is the one given."""
+        commands: list[Command] = []
+        if self._keep is not None:  # not told yet; and this may be rolled back
+            commands.append(self._configuration(self._keep))
+        if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
+            with sending(spans, command) as traced:
+                yield [*commands, traced]
+        else:
+            yield [*commands, command]
+
+    def _now(self) -> int | None:
+        """Return the moment to go by: of a test's clock, else the store decides."""
+        return None if self._clock is SYSTEM_CLOCK else self._clock.now()
+
     def _was_closed(self) -> Closed:
         return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
@@ -139,8 +176,13 @@ class BlockingBase(BaseQueue):
     ) -> None:
         self.close()
 
-    def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+    def _do(
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
+    ) -> R:
         """Have a command carried out and return its reply."""
+        if within is not None and (guest := self._guest(command)) is not None:
+            with self._joining(command) as commands:
+                return cast("R", carry_out(within, guest, commands, self._now())[-1])
         # Written without calls where it can be: this stands on the way of each single put.
         if not self._users:
             raise self._was_closed()
@@ -169,11 +211,11 @@ class BlockingBase(BaseQueue):
                 return
             command = msgspec.structs.replace(command, cursor=found.cursor)
 
-    def _repeat(self, command: Cancel | Purge) -> int:
+    def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
         """Repeat a command by rule until nothing is left that it names; return how many were."""
         count = 0
         while True:
-            reply = self._do(Affected, command)
+            reply = self._do(Affected, command, within=within)
             count += reply.count
             if not reply.more:
                 return count
@@ -216,8 +258,13 @@ class AsyncBase(BaseQueue):
     ) -> None:
         await self.close()
 
-    async def _do(self, kind: type[R], command: Command, wait: float | None = None) -> R:
+    async def _do(
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
+    ) -> R:
         """Have a command carried out and return its reply."""
+        if within is not None and (guest := self._guest(command)) is not None:
+            with self._joining(command) as commands:
+                return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
         if not self._users:
             raise self._was_closed()
         if self._keep is not None and not command.only_reads:
@@ -232,11 +279,11 @@ class AsyncBase(BaseQueue):
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
-    async def _repeat(self, command: Cancel | Purge) -> int:
+    async def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
         """Repeat a command by rule until nothing is left that it names; return how many were."""
         count = 0
         while True:
-            reply = await self._do(Affected, command)
+            reply = await self._do(Affected, command, within=within)
             count += reply.count
             if not reply.more:
                 return count

@@ -29,7 +29,8 @@ from bide.queue.values import (
 )
 
 __all__ = [
-    "ID_OR_RULE", "CommandBuilder", "OnConflict", "one_or_several", "own_name", "wait_seconds",
+    "ID_OR_RULE", "CommandBuilder", "OnConflict", "check_joins", "one_or_several", "own_name",
+    "wait_seconds",
 ]  # fmt: skip
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
@@ -297,6 +298,20 @@ class CommandBuilder:
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
         return cmd.Revive(self.queue, _ids(ids), when(delay, None)[1])
+
+
+def check_joins(command: cmd.Command) -> None:
+    """See that a command can be part of a user's transaction.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    if getattr(command, "if_version", None) is not None:
+        raise InvalidArgument(
+            "if_version= and within= cannot be combined: lock a row of your own in the transaction"
+        )
+    if command.only_reads:
+        raise InvalidArgument("dry_run= only counts: leave out within=")
 
 
 def check_state(state: str) -> State:

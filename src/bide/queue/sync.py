@@ -59,6 +59,7 @@ class Queue(BlockingBase):
         headers: Mapping[str, str] | None = None,
         on_conflict: OnConflict | Literal["raise"] = "keep",
         if_version: str | None = None,
+        within: object = None,
     ) -> Outcome:
         """Store a message until it is due. Once this returns, the message is safe.
 
@@ -76,6 +77,7 @@ class Queue(BlockingBase):
             on_conflict: if the id exists: "keep" the message, "replace" it unless a worker holds
                 it, or "raise".
             if_version: with "replace": only the message that you saw, by its `Message.version`.
+            within: your connection to the store's own database; the message joins its transaction.
 
         Returns:
             The outcome: `id`, `due`, and whether it was stored; if not, the state of the message
@@ -84,13 +86,14 @@ class Queue(BlockingBase):
         Raises:
             InvalidArgument: an argument is invalid; the error names it, the reason and the fix.
             AlreadyExists: the id exists, with `on_conflict="raise"`.
+            WrongConnection: `within` is to another database, or has no transaction.
         """
         message = NewMessage(
             body, delay=delay, at=at, id=id, priority=priority, expires=expires,
             attempts=attempts, group=group, headers=headers,
         )  # fmt: skip
         command = self._builder.put_one(message, on_conflict, if_version)
-        outcome = (self._do(Outcomes, command)).outcomes[0]
+        outcome = self._do(Outcomes, command, within=within).outcomes[0]
         return must_be_new(outcome) if on_conflict == "raise" else outcome
 
     def put_many(
@@ -104,6 +107,7 @@ class Queue(BlockingBase):
         attempts: int = ATTEMPTS,
         group: str | None = None,
         on_conflict: OnConflict = "keep",
+        within: object = None,
     ) -> list[Outcome]:
         """Store many messages with one commit: all of them or, if that fails, none.
 
@@ -111,6 +115,7 @@ class Queue(BlockingBase):
             messages: `NewMessage` objects, each with its own options, or plain bodies.
             delay, at, priority, expires, attempts, group: of plain bodies, as for `put`.
             on_conflict: if an id exists: "keep" or "replace".
+            within: as for `put`.
 
         Returns one outcome per message, in their order.
         """
@@ -123,21 +128,18 @@ class Queue(BlockingBase):
             if not self._users:
                 raise self._was_closed()
             return []
-        return self._do(Outcomes, command).outcomes
+        return self._do(Outcomes, command, within=within).outcomes
 
     @overload
     def cancel(
-        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None
-    ) -> Outcome: ...
+        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...  # fmt: skip
     @overload
     def cancel(
-        self,
-        *,
-        group: str | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
-        dry_run: bool = False,
-    ) -> int: ...
+        self, *, group: str | None = None, after: Moment | None = None,
+        before: Moment | None = None, dry_run: bool = False, within: object = None,
+    ) -> int: ...  # fmt: skip
     def cancel(
         self,
         id: str | None = None,
@@ -148,6 +150,7 @@ class Queue(BlockingBase):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        within: object = None,
     ) -> Outcome | int:
         """Cancel a message that no worker holds; or all of a group, or of a time span.
 
@@ -159,6 +162,7 @@ class Queue(BlockingBase):
             after: and that are due at this time or later,
             before: and that are due before this time.
             dry_run: only count them.
+            within: as for `put`.
 
         Returns:
             By id an `Outcome`: true if the message is gone for good, else it says where it is. By
@@ -168,8 +172,8 @@ class Queue(BlockingBase):
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
         )
         if id is None:
-            return self._repeat(command)
-        return self._do(Outcomes, command).outcomes[0]
+            return self._repeat(command, within)
+        return self._do(Outcomes, command, within=within).outcomes[0]
 
     def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
         """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
@@ -183,6 +187,7 @@ class Queue(BlockingBase):
         at: Moment | None = None,
         if_due: Moment | None = None,
         if_version: str | None = None,
+        within: object = None,
     ) -> Outcome:
         """Change when a message is due that no worker holds.
 
@@ -191,12 +196,13 @@ class Queue(BlockingBase):
             delay: how long from now until it is due.
             at: the due time instead.
             if_due, if_version: as for `cancel`.
+            within: as for `put`.
 
         Returns:
             The outcome: true if it was changed, else it says where the message is.
         """
         command = self._builder.reschedule([id], delay, at, if_due, if_version)
-        return self._do(Outcomes, command).outcomes[0]
+        return self._do(Outcomes, command, within=within).outcomes[0]
 
     def get(self, id: str) -> Message | None:
         """Read a message; `None` if there is none with this id."""

@@ -22,7 +22,9 @@ from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES, Item
 from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Reply, Settings
 
-__all__ = ["earliest", "is_one_call", "only_puts", "replies"]
+__all__ = [
+    "change_outcomes", "earliest", "is_one_call", "only_puts", "put_outcomes", "replies",
+]  # fmt: skip
 
 
 def replies(
@@ -93,7 +95,7 @@ def _puts(
         ids = [item.id for item in items]
         alone = hopeful and ids == sorted(set(ids))
         rows = run("_put", queue, now, *_columns(items), alone)
-        outcomes = _put_outcomes(items, rows)
+        outcomes = put_outcomes(items, rows)
         first = 0
         for command in same:
             mine = outcomes[first : first + len(command.items)]
@@ -109,7 +111,7 @@ def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:
         only = integers(_of_version(run, command.queue, [i.id for i in items], command.if_version))
     revive = command.on_conflict == "revive"
     rows = run("_replace", command.queue, now, *_columns(items), revive, only)
-    outcomes = _put_outcomes(items, rows)
+    outcomes = put_outcomes(items, rows)
     return Outcomes(outcomes, _wake(outcomes))
 
 
@@ -144,7 +146,8 @@ def _columns(items: Sequence[Item]) -> list[Array | None]:
     ]
 
 
-def _put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
+def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
+    """Return the outcomes of a put, of the rows that it answers."""
     if not rows:
         return []
     now = rows[0].due
@@ -190,10 +193,11 @@ def _change(
         None if tokens is None else integers(tokens), at, delay, if_due,
         msgspec.json.encode(reason[:REASON_LENGTH]).decode(), untouched, only,
     )  # fmt: skip
-    return _outcomes(ids, rows)
+    return change_outcomes(ids, rows)
 
 
-def _outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
+def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
+    """Return the outcomes of a change by id, of the rows that it answers."""
     by_number = {row.number: row for row in rows}
     outcomes = []
     for number, id in enumerate(ids, 1):
@@ -266,7 +270,7 @@ def _ack(run: Run, command: cmd.Ack, now: int | None) -> Reply:
     rows = run("_ack", command.queue, now, texts(ids), integers(tokens))
     if not rows:
         return Outcomes([Outcome(id, True) for id in ids])
-    return _outcomes(ids, rows)
+    return change_outcomes(ids, rows)
 
 
 def _retry(run: Run, command: cmd.Retry, now: int | None) -> Reply:

@@ -11,7 +11,7 @@ from bide.engines.sqlite.connection import Durability
 from bide.engines.sqlite.engine import SqliteEngine
 from bide.model.errors import InvalidArgument
 
-__all__ = ["SqliteEngine", "from_url"]
+__all__ = ["SqliteEngine", "file_of", "from_url"]
 
 _MODES = {"0600": 0o600, "0660": 0o660}
 """Whoever reads a store writes its log too, so there is no mode that only reads."""
@@ -25,16 +25,7 @@ def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
     Raises:
         InvalidArgument: when the URL is of another form.
     """
-    path = unquote(parts.path.removeprefix("/"))
-    if parts.netloc:
-        raise InvalidArgument(
-            f"sqlite:// takes three slashes before a relative path and four before an absolute one:"
-            f" sqlite:///{parts.netloc}{parts.path}"
-        )
-    if path == ":memory:":
-        raise InvalidArgument("for a queue in memory use the URL memory://")
-    if not path or path.endswith("/"):
-        raise InvalidArgument("sqlite:// needs the name of a file: sqlite:///bide.db")
+    file = file_of(parts)
     chosen = options(parts, "durability", "timeout", "mode")
     durability = chosen.get("durability", "full")
     if durability not in ("full", "normal"):
@@ -45,9 +36,27 @@ def from_url(parts: SplitResult) -> Callable[[], SqliteEngine]:
         raise InvalidArgument(
             f"mode={mode!r} must be 0600 (the store is for one user) or 0660 (for a group as well)"
         )
-    # Opened now or later, or again after a fork: a program that went elsewhere means the same file.
-    file = Path(path).absolute()
     return partial(
         SqliteEngine, file, durability=cast("Durability", durability), timeout=timeout,
         mode=_MODES[mode],
     )  # fmt: skip
+
+
+def file_of(parts: SplitResult) -> Path:
+    """Return the file that a URL names.
+
+    Raises:
+        InvalidArgument: it names none.
+    """
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.netloc:
+        raise InvalidArgument(
+            f"sqlite:// takes three slashes before a relative path and four before an absolute one:"
+            f" sqlite:///{parts.netloc}{parts.path}"
+        )
+    if path == ":memory:":
+        raise InvalidArgument("for a queue in memory use the URL memory://")
+    if not path or path.endswith("/"):
+        raise InvalidArgument("sqlite:// needs the name of a file: sqlite:///bide.db")
+    # Opened now or later, or again after a fork: a program that went elsewhere means the same file.
+    return Path(path).absolute()

@@ -1,0 +1,187 @@
+"""The queue in the user's own transaction: one call, on whatever connection."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+from urllib.parse import SplitResult
+
+import msgspec
+
+from bide.engines.port import DbApi
+from bide.engines.postgres.calls import change_outcomes, earliest, put_outcomes
+from bide.engines.postgres.schema import prepare
+from bide.engines.postgres.settings import Settings, read_url
+from bide.model import commands as cmd
+from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
+from bide.model.message import Item
+from bide.model.replies import Affected, Outcomes, Reply
+from bide.model.replies import Settings as QueueSettings
+
+__all__ = ["PostgresGuest", "from_url"]
+
+
+def from_url(parts: SplitResult) -> "PostgresGuest":
+    """Return the guest of the store at a URL.
+
+    Raises:
+        InvalidArgument: when the URL is of another form.
+    """
+    return PostgresGuest(read_url(parts))
+
+
+class _Row(msgspec.Struct):
+    number: int = 0
+    done: bool = False
+    state: int | None = None
+    due: int | None = None
+    until: int | None = None
+    holder: str | None = None
+    count: int = 0
+    more: bool = False
+
+
+class _Refused(msgspec.Struct):
+    refused: str
+    why: str = ""
+
+
+_answer = msgspec.json.Decoder(list[list[_Row]] | _Refused).decode
+
+
+class PostgresGuest:
+    """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
+
+    dialect: Literal["postgresql"] = "postgresql"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._database: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the database is known."""
+        return self._database is not None
+
+    def open(self) -> None:
+        """Learn which database the store is in; make the store if there is none."""
+        if self._database is None:
+            with self._settings.connect() as connection:
+                prepare(connection, self._settings.schema)
+                row = connection.execute(f"SELECT {self._function('_database')}()".encode())
+                ((self._database,),) = row.fetchall()
+
+    def statement(self, mark: str) -> str:
+        """Return the statement, with the driver's mark of a parameter."""
+        name = self._function("_within")
+        return (
+            f"SELECT {name.replace('%', '%%') if '%' in mark else name}({mark}::text::json)::text"
+        )
+
+    def ask(self, commands: Sequence[cmd.Command], now: int | None) -> str:
+        """Return the parameter of the statement."""
+        asked = {
+            "database": self._database,
+            "now": now,
+            "commands": [_told(command) for command in commands],
+        }
+        return msgspec.json.encode(asked).decode()
+
+    def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
+        """Return the replies that an answer of the statement tells.
+
+        Raises:
+            WrongConnection: the connection belongs to another database.
+            StoreBusy: another transaction is changing the same messages.
+            AccessDenied: the connection's user may not use the queue.
+        """
+        told = _answer(answer)
+        if isinstance(told, _Refused):
+            raise self._error(told)
+        return [_reply(c, rows) for c, rows in zip(commands, told, strict=True)]
+
+    def execute(
+        self, connection: DbApi, commands: Sequence[cmd.Command], now: int | None
+    ) -> list[Reply]:
+        """Carry out commands by one statement. Raises as `replies`, and what the driver raises."""
+        cursor = connection.execute(self.statement("%s"), (self.ask(commands, now),))
+        return self.replies(commands, cursor.fetchone()[0])
+
+    def wrong_database(self) -> WrongConnection:
+        """Return the error for a connection to a database that has no store."""
+        return WrongConnection(
+            f"the connection given as within= is not to the database of the store "
+            f"({self._settings.place}, schema {self._settings.schema!r}); give a connection to "
+            "that database, or put without within="
+        )
+
+    def _error(self, told: _Refused) -> Exception:
+        match told.refused:
+            case "database":  # or the store has moved to another server: look again next time
+                self._database = None
+                return self.wrong_database()
+            case "access":
+                return AccessDenied(
+                    f"{told.why}: SELECT {self._settings.schema}.allow(role, queues) lets them"
+                )
+        return StoreBusy(
+            "another open transaction is changing the same message, or made the queue; nothing "
+            "was changed. Your transaction goes on: try again, or roll it back"
+        )
+
+    def _function(self, name: str) -> str:
+        return self._settings.identifier.as_string() + f".{name}"
+
+
+def _told(command: cmd.Command) -> dict[str, Any]:
+    """Return a command as the type `_asked` takes it."""
+    match command:
+        case cmd.Put(on_conflict="keep" | "replace", if_version=None):
+            verb = "put" if command.on_conflict == "keep" else "replace"
+            first, shortest = earliest([command])
+            wake = {"new_due": first, "new_delay": shortest}
+            return {"verb": verb, "queue": command.queue, **wake, **_columns(command.items)}
+        case cmd.Cancel(where=None, if_version=None):
+            fields: dict[str, Any] = {"ids": command.ids, "if_due": command.if_due}
+            return {"verb": "cancel", "queue": command.queue, **fields}
+        case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
+            fields = {"of_group": where.group, "after": where.after, "before": where.before}
+            return {"verb": "cancel_where", "queue": command.queue, **fields}
+        case cmd.Reschedule(if_version=None):
+            fields = {
+                "ids": command.ids, "new_due": command.at, "new_delay": command.delay,
+                "if_due": command.if_due,
+            }  # fmt: skip
+            return {"verb": "reschedule", "queue": command.queue, **fields}
+        case cmd.Configure(paused=None):
+            return {"verb": "keep", "queue": command.queue, "keep": command.keep}
+    raise AssertionError(f"not within a transaction: {command!r}")
+
+
+def _columns(items: Sequence[Item]) -> dict[str, list[Any]]:
+    """Return items as columns, without those in which no item has something."""
+    columns: dict[str, list[Any]] = {
+        "ids": [item.id for item in items],
+        "is_json": [item.json for item in items],
+        "data": [f"\\x{item.data.hex()}" for item in items],
+        "at": [item.at for item in items],
+        "delay": [item.delay for item in items],
+        "priority": [item.priority for item in items],
+        "attempts": [item.attempts for item in items],
+        "expires": [item.expires for item in items],
+        "groups": [item.group for item in items],
+        "headers": [
+            None if item.headers is None else msgspec.json.encode(item.headers).decode()
+            for item in items
+        ],
+    }
+    return {n: values for n, values in columns.items() if n == "is_json" or any(values)}
+
+
+def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
+    if isinstance(command, cmd.Put):
+        return Outcomes(put_outcomes(command.items, rows))
+    if isinstance(command, cmd.Configure):
+        return QueueSettings(False, command.keep or 0)
+    if isinstance(command, cmd.Cancel) and command.where is not None:
+        return Affected(rows[0].count, rows[0].more)
+    assert isinstance(command, (cmd.Cancel, cmd.Reschedule))
+    return change_outcomes(command.ids, rows)

@@ -1,0 +1,101 @@
+"""The queue in the user's own transaction, on a connection to the same file."""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import SplitResult
+
+from bide.engines.port import DbApi
+from bide.engines.sqlite import file_of
+from bide.engines.sqlite.connection import is_busy, translate
+from bide.engines.sqlite.schema import is_current, migrate
+from bide.engines.sqlite.session import Session
+from bide.engines.sqlite.verbs import VERBS
+from bide.model.commands import Command
+from bide.model.errors import StoreBusy, WrongConnection
+from bide.model.replies import Reply
+
+__all__ = ["SqliteGuest", "from_url"]
+
+
+def from_url(parts: SplitResult) -> "SqliteGuest":
+    """Return the guest of the store at a URL.
+
+    Raises:
+        InvalidArgument: when the URL is of another form.
+    """
+    return SqliteGuest(file_of(parts))
+
+
+class SqliteGuest:
+    """Carries out commands on connections of the user's. See `bide.engines.port.Guest`."""
+
+    dialect: Literal["sqlite"] = "sqlite"
+    is_open = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> None:
+        """Do nothing: the user's connection has all it takes."""
+
+    def execute(
+        self, connection: DbApi, commands: Sequence[Command], now: int | None
+    ) -> list[Reply]:
+        """Carry out commands; bide's tables are made if they are not there."""
+        try:
+            self._compare(connection)
+            if connection.begins:  # now, or another could write after the first read
+                connection.execute("BEGIN IMMEDIATE")
+            connection.execute("SAVEPOINT bide")
+            try:
+                replies = self._carry_out(connection, commands, now)
+            except BaseException:
+                with suppress(sqlite3.OperationalError):  # on a full disk SQLite rolls back all
+                    connection.execute("ROLLBACK TO bide")
+                    connection.execute("RELEASE bide")
+                raise
+            connection.execute("RELEASE bide")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise translate(error, self._path, 0) from error
+            raise StoreBusy(
+                f"another process is writing to {self._path}, or has written since your "
+                "transaction began to read; nothing was changed. Roll back and try again; a "
+                "transaction that begins with BEGIN IMMEDIATE waits for the other"
+            ) from error
+        except sqlite3.Error as error:
+            raise translate(error, self._path, 0) from error
+        return replies
+
+    def _carry_out(
+        self, connection: DbApi, commands: Sequence[Command], now: int | None
+    ) -> list[Reply]:
+        if not is_current(connection.execute, self._path):
+            migrate(connection.execute, self._path)
+        session = Session(
+            cast("sqlite3.Connection", connection), time.time_ns() / 1e6 if now is None else now
+        )
+        replies: list[Reply] = []
+        for kind, run in groupby(commands, type):
+            replies += VERBS[kind](session, list(run))
+        session.save()
+        return replies
+
+    def _compare(self, connection: DbApi) -> None:
+        """See that the connection is to the file of the store."""
+        files = connection.execute("PRAGMA database_list").fetchall()
+        theirs = next(file for _, name, file in files if name == "main")
+        try:
+            same = bool(theirs) and self._path.samefile(theirs)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise WrongConnection(
+                f"the connection given as within= is to {theirs or 'a database in memory'}, and "
+                f"the store is {self._path}; give a connection to that file, or put without within="
+            )

@@ -1,0 +1,10 @@
+"""Commands in the user's own transaction: `within=connection`.
+
+One adapter a library. They are told apart by the type of the connection, and import no library
+that the user does not have.
+"""
+
+from bide.within.asynchronous import acarry_out
+from bide.within.blocking import carry_out
+
+__all__ = ["acarry_out", "carry_out"]

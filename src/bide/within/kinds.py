@@ -1,0 +1,86 @@
+"""Which library a connection is of, and the errors for those that cannot be used."""
+
+import sys
+from typing import Any, Literal
+
+from bide.model.errors import AccessDenied, BideError, WrongConnection
+
+__all__ = ["NO_TRANSACTION", "Kind", "aborted", "clear_error", "closed", "kind_of"]
+
+Kind = Literal[
+    "sqlite3", "psycopg", "django", "sqlalchemy", "psycopg-async", "asyncpg", "sqlalchemy-async"
+]
+
+_TYPES: list[tuple[Kind, str, str]] = [
+    ("sqlite3", "sqlite3", "Connection"),
+    ("psycopg", "psycopg", "Connection"),
+    ("psycopg-async", "psycopg", "AsyncConnection"),
+    ("asyncpg", "asyncpg.connection", "Connection"),
+    ("asyncpg", "asyncpg.pool", "PoolConnectionProxy"),
+    ("sqlalchemy", "sqlalchemy.engine.base", "Connection"),
+    ("sqlalchemy", "sqlalchemy.orm.session", "Session"),
+    ("sqlalchemy", "sqlalchemy.orm.scoping", "scoped_session"),
+    ("sqlalchemy-async", "sqlalchemy.ext.asyncio.engine", "AsyncConnection"),
+    ("sqlalchemy-async", "sqlalchemy.ext.asyncio.session", "AsyncSession"),
+    ("sqlalchemy-async", "sqlalchemy.ext.asyncio.scoping", "async_scoped_session"),
+    ("django", "django.db.backends.base.base", "BaseDatabaseWrapper"),
+    ("django", "django.utils.connection", "ConnectionProxy"),
+]
+
+NO_TRANSACTION = (
+    "the connection given as within= is in autocommit and has no open transaction, so that there "
+    "is nothing to be committed with; open one ({fix}), or put without within="
+)
+
+
+def kind_of(connection: object) -> Kind:
+    """Return the library of a connection.
+
+    Raises:
+        WrongConnection: it is of none that is known.
+    """
+    for kind, module, name in _TYPES:
+        library = sys.modules.get(module)  # who has made a connection has imported it
+        if library is not None and isinstance(connection, getattr(library, name)):
+            return kind
+    raise WrongConnection(
+        f"within= takes a connection of psycopg, asyncpg, sqlite3 or Django, or a Session or "
+        f"Connection of SQLAlchemy, not a {type(connection).__module__}."
+        f"{type(connection).__qualname__}"
+    )
+
+
+def closed() -> WrongConnection:
+    """Return the error for a connection that is closed."""
+    return WrongConnection("the connection given as within= is closed")
+
+
+def aborted(cause: object = "") -> WrongConnection:
+    """Return the error for a transaction that can only be rolled back."""
+    why = f" ({str(cause).splitlines()[0]})" if str(cause) else ""
+    return WrongConnection(
+        f"the transaction of the connection given as within= has failed{why}; roll it back first"
+    )
+
+
+def clear_error(error: Exception, wrong_database: WrongConnection) -> BideError | None:
+    """Return what a driver's error means; `None`: the caller's own handling knows it best.
+
+    Args:
+        error: as the driver, SQLAlchemy or Django raised it.
+        wrong_database: for a database that has no store.
+    """
+    inner: Any = error
+    for cause in (getattr(error, "orig", None), error.__cause__):  # SQLAlchemy's, Django's
+        inner = cause if cause is not None else inner
+    match getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None):
+        case "25P02":
+            return aborted()
+        case "42883" | "3F000":  # no such function or schema
+            return wrong_database
+        case "42501":
+            return AccessDenied(
+                f"the user of the connection given as within= may not use the queue ({inner}): "
+                "SELECT bide.allow(role) lets them; your transaction has failed"
+            )
+    return None

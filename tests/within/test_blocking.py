@@ -1,0 +1,156 @@
+"""Every library that blocks: what is put in a transaction shares its fate."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import bide
+from bide.model.message import Message
+from tests.within.libraries import BLOCKING, Made, User
+
+
+class Shop(NamedTuple):
+    user: User
+    orders: bide.Queue
+
+
+@pytest.fixture(params=BLOCKING, ids=[f"{made.__name__}-{kind}" for kind, made in BLOCKING])
+def shop(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Iterator[Shop]:
+    kind, made = request.param
+    made_user: Made = made
+    url = url_of(kind)
+    with bide.Queue("orders", url) as orders:
+        assert orders.counts().flow.put == 0  # the store is there
+        user = made_user(url)
+        user.run("CREATE TABLE bill (id text)")
+        user.commit()
+        yield Shop(user, orders)
+        user.rollback()
+        user.run("DROP TABLE bill")
+        user.commit()
+        user.close()
+        assert orders.audit()
+
+
+def test_a_message_is_there_with_the_commit_and_not_before(shop: Shop) -> None:
+    user, orders = shop
+    user.run("INSERT INTO bill VALUES ('a')")
+    outcome = orders.put({"order": 1}, delay="30m", id="a", within=user.within)
+    assert (outcome.done, outcome.state) == (True, "delayed")
+    assert orders.get("a") is None
+    user.commit()
+    assert [message.body for message in orders.scan()] == [{"order": 1}]
+
+
+def test_a_rollback_leaves_nothing(shop: Shop) -> None:
+    user, orders = shop
+    orders.put_many([bide.NewMessage(n, id=f"m{n}", delay=60, group="g") for n in range(4)])
+    before, there = orders.counts(), list(orders.scan())
+    user.run("INSERT INTO bill VALUES ('a')")
+    assert orders.put(1, within=user.within)
+    assert all(orders.put_many([1, 2], delay=9, within=user.within))
+    assert orders.put("new", id="m0", on_conflict="replace", within=user.within)
+    assert orders.reschedule("m1", delay="1h", within=user.within)
+    assert orders.cancel("m2", within=user.within)
+    assert orders.cancel(group="g", within=user.within) == 2
+    user.rollback()
+    assert (orders.counts(), list(orders.scan())) == (before, there)
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(shop: Shop) -> None:
+    user, orders = shop
+    user.begin()
+    assert orders.put(1, id="first", within=user.within)
+    user.run("SAVEPOINT part")
+    assert orders.put(2, id="second", within=user.within)
+    assert orders.cancel("first", within=user.within)
+    user.run("ROLLBACK TO SAVEPOINT part")
+    assert orders.put(3, id="third", within=user.within)
+    user.commit()
+    assert sorted(message.id for message in orders.scan()) == ["first", "third"]
+
+
+def test_a_refusal_is_a_result_and_the_transaction_goes_on(shop: Shop) -> None:
+    user, orders = shop
+    orders.put(1, id="held")
+    (held,) = orders.claim(lease=60)
+    orders.put(1, id="there", delay=60)
+    user.run("INSERT INTO bill VALUES ('a')")
+    assert orders.put(2, id="there", within=user.within).state == "delayed"
+    with pytest.raises(bide.AlreadyExists, match="there is delayed"):
+        orders.put(2, id="there", on_conflict="raise", within=user.within)
+    assert orders.put(2, id="held", on_conflict="replace", within=user.within).holder
+    assert orders.cancel("held", within=user.within).state == "leased"
+    assert orders.cancel("no", within=user.within).state is None
+    assert not orders.reschedule("no", delay=5, within=user.within)
+    assert not orders.cancel("there", if_due=1_700_000_000, within=user.within)
+    assert orders.put(3, id="new", within=user.within)
+    user.commit()
+    assert {message.id: message.body for message in orders.scan()} == {
+        "held": 1, "there": 1, "new": 3,
+    }  # fmt: skip
+    held.ack()
+
+
+def test_it_is_the_same_message_as_without_a_transaction(shop: Shop) -> None:
+    user, orders = shop
+    options: dict[str, Any] = {
+        "at": 2_000_000_000, "priority": 7, "expires": "1h", "attempts": 3, "group": "größe",
+        "headers": {"trace": "ü\0\"\\"},
+    }  # fmt: skip
+    bodies = [{"a": ["ü", "\0", None, 1.5]}, b"\0\xff\\x00", "", b"", None]
+    user.begin()
+    for number, body in enumerate(bodies):
+        orders.put(body, id=f"usual{number}", **options)
+    for number, body in enumerate(bodies):
+        assert orders.put(body, id=f"within{number}", within=user.within, **options)
+    mixed = [bide.NewMessage(body, id=f"m{n}", delay=n) for n, body in enumerate(bodies)]
+    assert all(orders.put_many(mixed, within=user.within))
+    user.commit()
+
+    def fields(id: str) -> tuple[Any, ...]:
+        message = orders.get(id)
+        assert isinstance(message, Message)
+        return (
+            message.body, message.data, message.due, message.priority, message.expires,
+            message.attempts, message.group, message.headers,
+        )  # fmt: skip
+
+    for number, body in enumerate(bodies):
+        assert fields(f"within{number}") == fields(f"usual{number}")
+        found = orders.get(f"m{number}")
+        assert found is not None
+        assert found.body == body
+
+
+def test_what_the_queue_keeps_is_stored_with_the_transaction(
+    shop: Shop, request: pytest.FixtureRequest
+) -> None:
+    user, orders = shop
+    with bide.Queue("kept", orders._url, keep="1d") as kept:
+        user.begin()
+        assert kept.put(1, id="a", within=user.within)
+        user.commit()
+    with bide.Queue("kept", orders._url) as kept:
+        assert kept.counts().keep == 86_400_000
+        kept.claim()[0].ack()
+        user.begin()
+        assert kept.put(1, id="a", within=user.within).state == "acked"
+        user.rollback()
+
+
+def test_arguments_are_checked_as_usual(shop: Shop) -> None:
+    user, orders = shop
+    user.begin()
+    for wrong in ({"priority": 300}, {"delay": "5 mins"}, {"id": ""}, {"on_conflict": "what"}):
+        with pytest.raises(bide.InvalidArgument):
+            orders.put(1, within=user.within, **wrong)
+    with pytest.raises(bide.InvalidArgument, match="if_version= and within="):
+        orders.cancel("a", if_version="0" * 16, within=user.within)
+    with pytest.raises(bide.InvalidArgument, match="dry_run= only counts"):
+        orders.cancel(group="a", dry_run=True, within=user.within)
+    assert orders.put_many([], within=user.within) == []
+    assert orders.put(1, within=user.within)
+    user.commit()
+    assert orders.counts().flow.put == 1

@@ -1,0 +1,123 @@
+"""Within a transaction on PostgreSQL: locks, isolation, rights and waking."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+import bide
+from tests.postgres_server import PostgresServer
+from tests.within.libraries import libpq
+
+
+@pytest.fixture
+def orders(postgres_url: Callable[[], str]) -> Iterator[bide.Queue]:
+    with bide.Queue("orders", postgres_url()) as orders:
+        orders.resume()  # makes the queue
+        yield orders
+        assert orders.audit()
+
+
+@pytest.fixture
+def shop(orders: bide.Queue) -> Iterator[psycopg.Connection[Any]]:
+    with closing(psycopg.connect(libpq(orders._url))) as connection:
+        yield connection
+
+
+def test_what_another_transaction_is_changing_is_busy_and_the_transaction_goes_on(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    orders.put(1, id="a", delay=60)
+    with closing(psycopg.connect(libpq(orders._url))) as other:
+        assert orders.cancel("a", within=other)
+        assert orders.put(1, id="b", within=other)
+        assert orders.put(1, id="mine", within=shop)
+        with pytest.raises(bide.StoreBusy, match="Your transaction goes on"):
+            orders.cancel("a", within=shop)
+        with pytest.raises(bide.StoreBusy, match="Your transaction goes on"):
+            orders.put(2, id="b", within=shop)
+        other.rollback()
+        assert orders.cancel("a", within=shop)
+        shop.commit()
+    assert [message.id for message in orders.scan()] == ["mine"]
+
+
+def test_a_serialization_failure_is_the_drivers(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    """Programs that work at these levels try again at this error; it must not be hidden."""
+    orders.put(1, id="a", delay=60)
+    shop.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    shop.execute("SELECT 1")
+    orders.reschedule("a", delay=90)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        orders.cancel("a", within=shop)
+    shop.rollback()
+    assert orders.cancel("a", within=shop)
+    shop.commit()
+
+
+def test_a_user_without_rights(
+    orders: bide.Queue, shop: psycopg.Connection[Any], postgres: PostgresServer
+) -> None:
+    schema = orders._url.partition("schema=")[2]
+    with postgres.client() as owner:
+        owner.execute("CREATE ROLE app LOGIN")
+        try:
+            with closing(psycopg.connect(f"{libpq(orders._url)}&user=app")) as app:
+                with pytest.raises(bide.AccessDenied, match="may not use the queue"):
+                    orders.put(1, within=app)
+                app.rollback()
+                owner.execute(f"SELECT {schema}.allow('app', '{{mail%}}')".encode())
+                app.execute("SELECT 1")
+                with pytest.raises(bide.AccessDenied, match="app may not use the queue orders"):
+                    orders.put(1, within=app)
+                with bide.Queue("mail", orders._url) as mail:
+                    assert mail.put(1, within=app)  # the same transaction
+                    app.commit()
+                    assert mail.counts().flow.put == 1
+        finally:
+            owner.execute(f"DELETE FROM {schema}.access; DROP OWNED BY app; DROP ROLE app".encode())
+
+
+def test_commits_stay_durable(orders: bide.Queue, shop: psycopg.Connection[Any]) -> None:
+    """Waking others does not wait for the disk; the user's commit does."""
+    waiting = threading.Thread(target=lambda: orders.claim(wait="100ms"))
+    waiting.start()
+    orders.put(1, delay=60, within=shop)
+    schema = orders._url.partition("schema=")[2]
+    shop.execute(f"""SELECT {schema}.put('orders', '1', delay => '1 minute')""".encode())
+    assert shop.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    shop.commit()
+    waiting.join()
+
+
+def test_an_open_transaction_does_not_stop_those_who_go_to_sleep(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    """The rows of sleepers are not locked by whoever puts."""
+    schema = orders._url.partition("schema=")[2]
+    assert orders.claim(wait="20ms") == []
+    assert orders.put(1, within=shop)
+    shop.execute(f"""SELECT {schema}.put('orders', '2')""".encode())
+    assert orders.claim(wait="20ms") == []
+    shop.commit()
+    assert len(orders.claim(2, wait="60s")) == 2
+
+
+def test_the_store_moves_to_another_server(
+    orders: bide.Queue, shop: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.engines.registry import guest
+
+    here = guest(orders._url)
+    assert here is not None
+    here.open()
+    monkeypatch.setattr(here, "_database", "of an old server")
+    with pytest.raises(bide.WrongConnection):
+        orders.put(1, within=shop)
+    assert orders.put(1, within=shop)
+    shop.rollback()
