@@ -19,7 +19,7 @@ def script_time(client: Any, count: int, work: Callable[[], object]) -> float:
     """Return how many microseconds of scripts the server spent on each of so many messages."""
 
     def spent() -> float:
-        return float(client.info("commandstats").get("cmdstat_evalsha", {"usec": 0})["usec"])
+        return float(client.info("commandstats").get("cmdstat_fcall", {"usec": 0})["usec"])
 
     before = spent()
     work()

@@ -50,9 +50,9 @@ def idle() -> Iterator[Figure]:
     with store() as (queue, client):
         fill(queue, PENDING, "30d")
         queue.claim(1, wait=1)
-        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        before = client.info("commandstats")["cmdstat_fcall"]["calls"]
         queue.claim(1, wait=IDLE_SECONDS)
-        after = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        after = client.info("commandstats")["cmdstat_fcall"]["calls"]
     rate = (after - before) / IDLE_SECONDS
     # One more for the claim itself, when it comes and when it goes.
     met = after - before <= IDLE_SECONDS + 2
@@ -94,7 +94,7 @@ def crowd() -> Iterator[Figure]:
 
 
 def _calls(client: Any) -> float:
-    return float(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    return float(client.info("commandstats")["cmdstat_fcall"]["calls"])
 
 
 def _wait(queue: bide.Queue, took: list[str]) -> None:

@@ -16,7 +16,7 @@ import bide.engines.redis
 from bide.engines.port import PartlyDone
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.keys import LAYOUT
-from bide.engines.redis.scripts import load_all
+from bide.engines.redis.scripts import load_library
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put, Queues, Scan
 from bide.model.errors import (
     NotAStore,
@@ -148,8 +148,7 @@ def test_the_acl_of_the_documentation_is_just_enough(open_engine: Open, start: S
 def test_the_acl_of_the_documentation_names_what_scripts_call() -> None:
     told = re.search(r"^user bide on >password (.*)$", DOCS.read_text(), re.MULTILINE)
     assert told is not None
-    texts = "".join(script.text for script in load_all().values())
-    called = {name.lower() for name in re.findall(r"'([A-Z]{3,})'", texts)}
+    called = {name.lower() for name in re.findall(r"'([A-Z]{3,})'", load_library().text)}
     options = {"count", "limit", "withscores"}
     assert called - options <= {word.lstrip("+") for word in told[1].split()}
 

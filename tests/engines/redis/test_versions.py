@@ -1,11 +1,11 @@
-"""Two versions of bide beside each other: each calls its own scripts, and both agree."""
+"""Two versions of bide beside each other: each calls its own functions, and both agree."""
 
 from collections.abc import Callable
 
 import pytest
 
-from bide.engines.redis import RedisEngine, connection, notifier, scripts, sender
-from bide.engines.redis.scripts import Script, load_all
+from bide.engines.redis import RedisEngine, connection, notifier, sender
+from bide.engines.redis.scripts import Library, as_library, load_library
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
@@ -15,12 +15,10 @@ from tests.servers import RedisServer
 NOW = 1_700_000_000_000
 
 
-def other_scripts() -> dict[str, Script]:
-    """Return scripts as another version has them: of another text, and so of other names."""
-    return {
-        name: scripts.as_script(name, f"{script.text}\n-- another version")
-        for name, script in load_all().items()
-    }
+def other_library() -> Library:
+    """Return the library as another version has it: of another text, and so of other names."""
+    *_, text = load_library().text.split("\n", 2)
+    return as_library(f"{text}-- another version\n")
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ def open_other(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
     def open_other(*url: str) -> RedisEngine:
         with monkeypatch.context() as patched:
             for module in (notifier, connection, sender):
-                patched.setattr(module, "load_all", other_scripts)
+                patched.setattr(module, "load_library", other_library)
             return open_engine(*url)
 
     return open_other
@@ -78,13 +76,13 @@ def test_they_wake_each_other(open_engine: Open, open_other: Open) -> None:
         assert notifier.listen() == [(queue, NOW + 500)]
 
 
-def test_scripts_that_are_flushed_come_back_for_both(
+def test_functions_that_are_flushed_come_back_for_both(
     open_engine: Open, open_other: Open, start: Callable[..., RedisServer]
 ) -> None:
     server = start()
     mine, theirs = open_engine(server.url), open_other(server.url)
     put(mine, "a")
     put(theirs, "b")
-    server.client().script_flush()
+    server.client().function_flush()
     put(mine, "c")
     assert len(claim(mine, 5).messages) == 3

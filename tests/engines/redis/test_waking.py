@@ -74,7 +74,7 @@ def put(*ids: str, delay: int = 0) -> Put:
 
 def scripts_run(server: RedisServer) -> int:
     client = server.client()
-    calls: int = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    calls: int = client.info("commandstats").get("cmdstat_fcall", {"calls": 0})["calls"]
     client.close()
     return calls
 

@@ -228,14 +228,18 @@ class Carrier:
         for each, answer in zip(group, heard, strict=False):
             each.asking = None
             self._judge(each, connection, answer)
-            forgotten = forgotten or (isinstance(answer, Refusal) and answer.word == "NOSCRIPT")
+            forgotten = forgotten or (isinstance(answer, Refusal) and answer.word == "NOFUNCTION")
         if lost is not None:
             self._lose(connection, group[len(heard) :], lost)
         elif forgotten and connection.open:
             try:
-                connection.reload()
+                refusal = connection.load()
             except Lost:
                 self._nodes.lose(connection.address)
+                return
+            for each in group:
+                if refusal is not None and not each.done:
+                    self._judge(each, connection, refusal)
 
     def _judge(self, each: Sent, connection: Connection, answer: Any) -> None:
         """See whether an answer is one, or says where or when to ask again."""
@@ -258,7 +262,7 @@ class Carrier:
                 each.asking = to
         elif word == "TRYAGAIN":
             _log.debug("slot %d is on its way to another node (TRYAGAIN)", each.slot)
-        elif word == "CLUSTERDOWN" or word == "NOSCRIPT" or passes(answer):
+        elif word == "CLUSTERDOWN" or word == "NOFUNCTION" or passes(answer):
             _log.debug("slot %d: %s", each.slot, answer)
         elif word == "READONLY" and self._may_be_replaced():
             self._nodes.lose(connection.address)

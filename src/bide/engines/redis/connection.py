@@ -10,7 +10,7 @@ from redis import exceptions as raised
 from bide.engines.redis.faults import Refusal, no_connection, origin
 from bide.engines.redis.keys import CHANNEL, LAYOUT, VERSION
 from bide.engines.redis.records import Arg
-from bide.engines.redis.scripts import load_all
+from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Address, Settings, shown_address
 from bide.model.errors import SchemaTooNew, StoreError, StoreUnavailable
 
@@ -20,6 +20,9 @@ OLDEST = (7, 0)
 
 _BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
 """What ends a connection; the third: what came was not said by Redis."""
+
+_LATER = ("OOM", "READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN")
+"""A server that takes no library for one of these may have it, from another client."""
 
 _log = logging.getLogger("bide.redis")
 _warned: set[str] = set()
@@ -162,15 +165,15 @@ class Connection:
             raise
         return answers
 
-    def reload(self) -> None:
-        """Load the scripts again, after the server was told to forget them.
+    def load(self) -> Refusal | None:
+        """Load the library, unless it is there; return the refusal of a server that takes none.
 
         Raises:
             Lost: the connection broke.
         """
-        scripts = load_all().values()
-        self.post(b"".join(pack("SCRIPT", "LOAD", script.text) for script in scripts))
-        self.receive(len(scripts))
+        answer = self.ask("FUNCTION", "LOAD", load_library().text)
+        refused = isinstance(answer, Refusal) and "already exists" not in str(answer)
+        return answer if refused else None
 
     def settle(self, seconds: float) -> None:
         """From now on wait so long for answers, however long the server had."""
@@ -184,17 +187,14 @@ class Connection:
     def _examine(self, shown: str) -> None:
         """Check that the server can be what bide needs, and prepare it."""
         alone = self._settings.cluster is None
-        scripts = load_all().values()
         packed = [pack("INFO", "default"), pack("GET", VERSION) if alone else pack("PING", "0")]
         # Whether waiting lanes may be woken is to show here, not in the middle of a change.
         packed += [pack("PUBLISH", CHANNEL, ""), pack("CLIENT", "ID")]
-        packed += [pack("SCRIPT", "LOAD", script.text) for script in scripts]
         try:
             self.post(b"".join(packed))
-            answers = self.receive(len(packed))
+            info, version, told, number = self.receive(len(packed))
         except Lost as lost:
             raise lost.cause from None
-        info, version, told, number, *shas = answers
         if isinstance(info, Refusal):
             raise info
         facts = dict(
@@ -207,9 +207,11 @@ class Connection:
             check_layout(version, shown)
             if version is None:
                 self.ask("SET", VERSION, LAYOUT, "NX")
-        for answer in (told, *shas):
-            if isinstance(answer, Refusal):
-                raise answer
+        if isinstance(told, Refusal):
+            raise told
+        refusal = self.load()
+        if refusal is not None and refusal.word not in _LATER:
+            raise refusal
         self._run = facts.get("run_id", "")
         self._number = number if isinstance(number, int) else None
         self._warn(facts)

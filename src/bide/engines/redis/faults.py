@@ -21,8 +21,9 @@ class Refusal(Exception):
 
     @property
     def word(self) -> str:
-        """The first word, which names the kind of error."""
-        return str(self).partition(" ")[0]
+        """The first word, which names the kind of error; NOFUNCTION if the library is missing."""
+        text = str(self)
+        return "NOFUNCTION" if text == "ERR Function not found" else text.partition(" ")[0]
 
 
 _KNOWN: tuple[tuple[str, type[StoreError], str], ...] = (

@@ -23,7 +23,7 @@ from bide.engines.redis.faults import Refusal
 from bide.engines.redis.keys import CHANNEL, meta_key, script_keys, slot_of
 from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.records import Arg
-from bide.engines.redis.scripts import load_all
+from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Address, Settings
 from bide.model.errors import StoreError, StoreUnavailable
 
@@ -108,11 +108,11 @@ class RedisNotifier:
 
     def decline(self, queue: str, wake: int) -> None:
         """Pass on a hint, since no claim waits for this queue here any more."""
-        script = load_all()["decline"]
+        name = load_library().functions["decline"]
         for shard, shards in self._told.pop(queue, {(0, 1)}):
             keys = script_keys(queue, self._lane, shard)
             command: tuple[Arg, ...] = (
-                "EVALSHA", script.sha, len(keys), *keys, "", "", 0, self._lane, queue, shards,
+                "FCALL", name, len(keys), *keys, "", "", 0, self._lane, queue, shards,
                 shard,
             )  # fmt: skip
             with self._lock, suppress(StoreError, Lost):  # time makes up for it
@@ -121,8 +121,8 @@ class RedisNotifier:
                     continue
                 connection = self._nodes.connection(address)
                 answer = connection.ask(*command)
-                if isinstance(answer, Refusal) and answer.word == "NOSCRIPT":
-                    connection.reload()
+                if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
+                    connection.load()
                     connection.ask(*command)
 
     def watch(self, queue: str) -> None:

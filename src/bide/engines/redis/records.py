@@ -111,7 +111,7 @@ def as_message(
         until: when its lease lapses.
     """
     if lease is not None:
-        _order, _size, _token, expiry, name = lease.split(b" ", 4)
+        _order, _token, expiry, name = lease.split(b" ", 3)
         holder, until = name.decode(), int(expiry)
     end = record.index(b"\n", _KIND)
     fields = _read_line(record[_KIND:end])

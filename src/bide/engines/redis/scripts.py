@@ -1,6 +1,6 @@
-"""The scripts: one Lua file for each verb, behind the includes that its first lines name.
+"""The library: all functions that the server runs, in one text made of the files in `lua`.
 
-A script is called by the hash of its text, so two versions of bide on one server each run theirs.
+Its name has the hash of its text in it, so two versions of bide on one server each call their own.
 """
 
 import hashlib
@@ -9,49 +9,41 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-__all__ = ["Script", "as_script", "load_all"]
+__all__ = ["Library", "as_library", "load_library"]
+
+_SHARED = ("prelude", "records", "ranges", "waking", "leasing")
+"""Files of what several functions use, in the order in which they use each other."""
 
 
-class Script(NamedTuple):
-    """A script as the server knows it."""
+class Library(NamedTuple):
+    """The library as the server knows it."""
 
-    name: str
     text: str
-    sha: bytes
-    writes: bool
+    functions: dict[str, bytes]
+    """By the names of the verbs: what they are called on the server."""
+    writing: frozenset[str]
+    """The verbs that may change something."""
 
 
-def as_script(name: str, text: str) -> Script:
-    """Return a script of a text whose first line says by its flags whether it writes."""
-    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
-    return Script(name, text, sha, "no-writes" not in text.partition("\n")[0])
+def as_library(text: str) -> Library:
+    """Return a library of a text, whose functions say by their flags whether they write."""
+    name = f"bide_{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:16]}"
+    flags = dict(re.findall(r"^define\('(\w+)', \{(.*?)\}", text, re.MULTILINE))
+    return Library(
+        f"#!lua name={name}\nlocal NAME = '{name}'\n{text}",
+        {verb: f"{name}_{verb}".encode() for verb in flags},
+        frozenset(verb for verb, flag in flags.items() if "no-writes" not in flag),
+    )
 
 
 @cache
-def load_all() -> dict[str, Script]:
-    """Return all scripts by name.
-
-    A verb names its includes (`-- include: records waking`) and its flags for the server:
-    `no-writes`, or `allow-oom` for what a full server still lets through, since it makes room.
-    """
+def load_library() -> Library:
+    """Return the library of this version."""
     folder = files("bide.engines.redis") / "lua"
-    texts = {
-        file.name.removesuffix(".lua"): file.read_text("utf-8")
-        for file in folder.iterdir()
-        if file.name.endswith(".lua")
-    }
-    found = {}
-    for name, text in texts.items():
-        if name.startswith("_"):
-            continue
-        flags = _words("flags", text)
-        head = f"#!lua flags={','.join(flags)}" if flags else "#!lua"
-        includes = ("prelude", *_words("include", text))
-        parts = [head, *(texts[f"_{include}"] for include in includes), text]
-        found[name] = as_script(name, "\n".join(parts))
-    return found
-
-
-def _words(label: str, text: str) -> list[str]:
-    found = re.search(rf"^-- {label}: (.*)$", text, re.MULTILINE)
-    return found[1].split() if found else []
+    names = sorted(
+        file.name for file in folder.iterdir() if re.fullmatch(r"[a-z]+\.lua", file.name)
+    )
+    texts = [(folder / f"_{name}.lua").read_text("utf-8") for name in _SHARED]
+    # A function has room for so many local variables: those of a file are its own.
+    texts += [f"do\n{(folder / name).read_text('utf-8')}end\n" for name in names]
+    return as_library("".join(texts))

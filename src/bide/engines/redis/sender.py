@@ -25,7 +25,7 @@ from bide.engines.redis.keys import (
     slot_of,
 )
 from bide.engines.redis.nodes import Nodes
-from bide.engines.redis.scripts import load_all
+from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
 
@@ -58,7 +58,7 @@ class Sender:
 
     def __init__(self, settings: Settings, lane: str) -> None:
         self._settings = settings
-        self._scripts = load_all()
+        self._library = load_library()
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         self._shards: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
@@ -155,7 +155,8 @@ class Sender:
         self, call: Call, number: int, place: int, now: int | None
     ) -> Callable[[bool], bytes]:
         """Return what packs a call, as it is sent for the first time or again."""
-        script = self._scripts[call.script]
+        name = self._library.functions[call.script]
+        writes = self._writes(call)
         *keys, last = self._keys(call)[1]
         keys.append(last + b"%d" % place)
         lane = self._lane if self._carrier.on_loss else ""
@@ -163,12 +164,15 @@ class Sender:
         def packed(again: bool) -> bytes:
             mark = f"?{number}" if again else number
             return pack(
-                "EVALSHA", script.sha, len(keys), *keys, "" if now is None else now,
-                mark if script.writes and not call.reads else "", self._lifetime, lane,
+                "FCALL", name, len(keys), *keys, "" if now is None else now,
+                mark if writes else "", self._lifetime, lane,
                 call.queue, call.shards, call.shard, *call.args,
             )  # fmt: skip
 
         return packed
+
+    def _writes(self, call: Call) -> bool:
+        return call.script in self._library.writing and not call.reads
 
     def _keys(self, call: Call) -> tuple[int, list[bytes]]:
         """Return the slot and the keys of a shard."""
@@ -180,7 +184,7 @@ class Sender:
         return found
 
     def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
-        writes = self._scripts[call.script].writes and not call.reads
+        writes = self._writes(call)
         hurried = call.script in _HURRIED and call.shards != 1
         return Sent(
             self._keys(call)[0], self._packed(call, number, place, now), writes, hurried,

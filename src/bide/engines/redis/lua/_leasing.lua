@@ -1,18 +1,16 @@
 -- What claims share: taking back leases that are over, and moving what is due to ready.
-local REACH = int(now * 256 + 255)  -- the highest rank of a delayed message that is due
+
+local function due_by_now() return int(now * 256 + 255) end  -- the highest rank of a message that is due
 
 local function is_late(r)
   return r.expires and now > r.due + r.expires
 end
-
-local died = {}  -- as JSON: [id, attempts, last holder] of each message that `take_back` has buried
 
 -- Takes back up to `limit` messages whose lease is over, 200 at most; returns how many.
 local function take_back(limit)
   if limit <= 0 then return 0 end
   local members = call('ZRANGEBYSCORE', LEASED, '-inf', int(now), 'LIMIT', 0, min(limit, 200))
   for _, member in ipairs(members) do
-    records()
     local id = sub(member, ORDER + 1)
     local r = locate(id)  -- takes it back
     if r and r.token then  -- this and the next: half a change, left by a server that died
@@ -30,7 +28,7 @@ end
 -- Moves up to `limit` due messages to ready, 1000 at most; returns how many.
 local function promote(limit)
   if limit <= 0 then return 0 end
-  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', REACH, 'WITHSCORES', 'LIMIT', 0, min(limit, 1000))
+  local found = call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'WITHSCORES', 'LIMIT', 0, min(limit, 1000))
   if #found == 0 then return 0 end
   local ranks = {}
   for i = 1, #found, 2 do

@@ -10,8 +10,8 @@ local function ranges(which, after, before)
   if high < low then return {} end
   if which == 'delayed' then return {{DELAYED, low * 256, high * 256 + 255}} end
   if which == 'leased' then return {{LEASED, low, high}} end
-  if ENDED[which] then
-    return {{ENDED[which], BASE[which] + min(low, STRIPE), BASE[which] + min(high, STRIPE - 1)}}
+  if ended_in(which) then
+    return {{ended_in(which), BASE[which] + min(low, STRIPE), BASE[which] + min(high, STRIPE - 1)}}
   end
   local found, rank = {}, 0
   while true do  -- a stripe for each priority: in it, messages stand by due

@@ -1,4 +1,4 @@
--- Records, and the way of a message from set to set. `records` defines all this.
+-- Records, and the way of a message from set to set.
 --
 -- A record is a line, and behind it group, headers, failures and body, end to end:
 --   order due kind priority attempt attempts expires state ended planned |group| |headers| |failures|
@@ -9,164 +9,161 @@
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. What is half done stands in two places, or has a
 -- place and no record; claims step over both. Nothing that has a record is ever without a place.
-local ENDED, BASE, parse, save, leave, move, to_delayed, to_ready, set_aside, delete, failed, locate
-local is_still, outcome, drop, forget
+local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
+local FAILURES, FORGET, DAY = 20, 1000, 86400000
+local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
-local function records()
-  if parse then return end
-  local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
-  local FAILURES, FORGET, DAY = 20, 1000, 86400000
-  ENDED = {dead = DEAD, acked = KEPT, expired = KEPT}
-  BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
-
-  function parse(id, text)
-    local due, kind, priority, attempt, attempts, expires, state, ended, planned, g, h, f, at = match(
-      text, '^%x+ (%d+) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+)\n()')
-    local headers, failures = at + g, at + g + h
-    local order = sub(text, 1, ORDER)
-    state = state ~= '-' and state or nil
-    return {
-      id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
-      priority = tonumber(priority), attempt = tonumber(attempt), attempts = tonumber(attempts),
-      expires = tonumber(expires), state = state, was = state, ended = tonumber(ended),
-      planned = tonumber(planned),
-      group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
-      failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
-    }
-  end
-
-  function save(r)
-    local line = concat({r.order, string.format('%013d', r.due), r.kind, r.priority, r.attempt,
-      r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
-      r.planned and int(r.planned) or '-', #r.group, #r.headers, #r.failures}, ' ')
-    call('HSET', RECORDS, r.id, concat({line, '\n', r.group, r.headers, r.failures, r.body}))
-  end
-
-  -- Takes a message out of where it stood, unless that is the set `stays`. A lease that ends so may
-  -- not be followed by one with an older token, see claim.lua.
-  function leave(r, stays)
-    if r.token then
-      if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
-        call('HSET', META, 'returned', r.token)
-      end
-      call('HDEL', LEASES, r.id)
-      call('ZREM', LEASED, r.member)
-      r.token, r.until_, r.holder = nil, nil, nil
-    elseif r.was then
-      if ENDED[r.was] ~= stays then call('ZREM', ENDED[r.was], r.member) end
-    elseif stays == DELAYED or call('ZREM', DELAYED, r.member) == 0 then
-      if stays ~= READY then call('ZREM', READY, r.member) end
-    end
-    r.was = r.state
-  end
-
-  function move(r, set, rank)
-    call('ZADD', set, int(rank), r.member)
-    save(r)
-    leave(r, set)
-  end
-
-  function to_delayed(r)
-    r.state, r.ended = nil, nil
-    move(r, DELAYED, r.due * 256 + 255 - r.priority)
-  end
-
-  function to_ready(r) move(r, READY, (255 - r.priority) * STRIPE + r.due) end
-
-  -- Sets a message aside: dead, or kept as acked or expired.
-  function set_aside(r, state, counted)
-    r.state, r.ended = state, now
-    if state ~= 'dead' then flag('k', true) end
-    move(r, ENDED[state], BASE[state] + now)
-    count(counted or state)
-  end
-
-  function delete(r, counted)
-    call('HDEL', RECORDS, r.id)
-    if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-    leave(r)
-    r.gone = true
-    count(counted)
-  end
-
-  -- Adds a failure to a message; `counted`: as an attempt. Returns true if another attempt is left;
-  -- else, and if `final`, the message is dead.
-  function failed(r, reason, moment, counted, final)
-    if counted then r.attempt = r.attempt + 1 end
-    local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
-    failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason}
-    while #failures > FAILURES do table.remove(failures, 1) end
-    r.failures = cjson.encode(failures)
-    if not final and r.attempt < r.attempts then return true end
-    set_aside(r, 'dead', 'died')
-    return false
-  end
-
-  -- Returns the record of an id, or nil. A lease that is over has been taken back.
-  function locate(id, text)
-    text = text or call('HGET', RECORDS, id)
-    if not text then return nil end
-    local r = parse(id, text)
-    local lease = not r.state and call('HGET', LEASES, id)
-    if lease and sub(lease, 1, ORDER) == r.order then
-      r.size, r.token, r.until_, r.holder = match(lease, '^%x+ (%d+) (%d+) (%d+) (.*)$')
-      r.until_ = tonumber(r.until_)
-      if r.until_ <= now then
-        count('lapsed')
-        r.held_by = r.holder
-        if failed(r, LAPSED, r.until_, true) then to_ready(r) end
-      end
-    end
-    return r
-  end
-
-  -- Tells whether a record is what the caller saw: "due", "vVERSION" or both; see Message.version.
-  function is_still(r, wanted)
-    local due, version = match(wanted, '^(%d*)v?(%x*)$')
-    if due ~= '' and tonumber(due) ~= r.due then return false end
-    if version == '' then return true end
-    local asked = r.planned or r.due
-    local line = concat({int(asked), r.priority, r.attempts,
-      r.expires and int(r.expires + r.due - asked) or '-', r.kind, #r.group, #r.headers}, ' ')
-    return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version
-  end
-
-  -- One outcome: [done, state, due, until, holder]; there is no such message: [done].
-  function outcome(r, done)
-    if not r then return '[false]' end
-    if r.gone then return '[true,null,' .. int(r.due) .. ']' end
-    local state = r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
-    return cjson.encode({done, state, r.due, r.until_ or r.ended or null, r.holder or null})
-  end
-
-  -- Deletes the records of ids, and their entries in groups. The caller removes their places.
-  function drop(ids)
-    if #ids == 0 then return end
-    local entries = {}
-    if has('g') then
-      for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
-        local r = text and parse(ids[i], text)
-        if r and r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. r.member end
-      end
-    end
-    call('HDEL', RECORDS, unpack(ids))
-    if #entries > 0 then call('ZREM', GROUPS, unpack(entries)) end
-  end
-
-  -- Deletes what was kept for long enough.
-  function forget()
-    for state, lasts in pairs({acked = keep, expired = max(keep, DAY)}) do
-      local members = call('ZRANGEBYSCORE', KEPT, int(BASE[state]), int(BASE[state] + now - lasts),
-        'LIMIT', 0, FORGET)
-      local ids = {}
-      for i, member in ipairs(members) do ids[i] = sub(member, ORDER + 1) end
-      drop(ids)
-      if #ids > 0 then call('ZREM', KEPT, unpack(members)) end
-    end
-  end
+-- Returns the set of messages that ended in a state.
+local function ended_in(state)
+  if state == 'dead' then return DEAD end
+  return BASE[state] and KEPT
 end
 
-if MARK ~= '' and has('k') then  -- every change of a queue begins with this
-  records()
-  forget()
+local function parse(id, text)
+  local order, due, kind, priority, attempt, attempts, expires, state, ended, planned, g, h, f, at = match(
+    text, '^(%x+) (%d+) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+)\n()')
+  local headers, failures = at + g, at + g + h
+  state = state ~= '-' and state or nil
+  return {
+    id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
+    priority = tonumber(priority), attempt = tonumber(attempt), attempts = tonumber(attempts),
+    expires = tonumber(expires), state = state, was = state, ended = tonumber(ended),
+    planned = tonumber(planned),
+    group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
+    failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
+  }
+end
+
+local function save(r)
+  local line = concat({r.order, format('%013d', r.due), r.kind, r.priority, r.attempt,
+    r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
+    r.planned and int(r.planned) or '-', #r.group, #r.headers, #r.failures}, ' ')
+  call('HSET', RECORDS, r.id, concat({line, '\n', r.group, r.headers, r.failures, r.body}))
+end
+
+-- Takes a message out of where it stood, unless that is the set `stays`. A lease that ends so may
+-- not be followed by one with an older token, see claim.lua.
+local function leave(r, stays)
+  if r.token then
+    if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
+      call('HSET', META, 'returned', r.token)
+    end
+    call('HDEL', LEASES, r.id)
+    call('ZREM', LEASED, r.member)
+    r.token, r.until_, r.holder = nil, nil, nil
+  elseif r.was then
+    if ended_in(r.was) ~= stays then call('ZREM', ended_in(r.was), r.member) end
+  elseif stays == DELAYED or call('ZREM', DELAYED, r.member) == 0 then
+    if stays ~= READY then call('ZREM', READY, r.member) end
+  end
+  r.was = r.state
+end
+
+local function move(r, set, rank)
+  call('ZADD', set, int(rank), r.member)
+  save(r)
+  leave(r, set)
+end
+
+local function to_delayed(r)
+  r.state, r.ended = nil, nil
+  move(r, DELAYED, r.due * 256 + 255 - r.priority)
+end
+
+local function to_ready(r) move(r, READY, (255 - r.priority) * STRIPE + r.due) end
+
+-- Sets a message aside: dead, or kept as acked or expired.
+local function set_aside(r, state, counted)
+  r.state, r.ended = state, now
+  if state ~= 'dead' then flag('k', true) end
+  move(r, ended_in(state), BASE[state] + now)
+  count(counted or state)
+end
+
+local function delete(r, counted)
+  call('HDEL', RECORDS, r.id)
+  if r.group ~= '' then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
+  leave(r)
+  r.gone = true
+  count(counted)
+end
+
+-- Adds a failure to a message; `counted`: as an attempt. Returns true if another attempt is left;
+-- else, and if `final`, the message is dead.
+local function failed(r, reason, moment, counted, final)
+  if counted then r.attempt = r.attempt + 1 end
+  local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
+  failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason}
+  while #failures > FAILURES do table.remove(failures, 1) end
+  r.failures = cjson.encode(failures)
+  if not final and r.attempt < r.attempts then return true end
+  set_aside(r, 'dead', 'died')
+  return false
+end
+
+-- Returns the record of an id, or nil. A lease that is over has been taken back.
+local function locate(id, text)
+  text = text or call('HGET', RECORDS, id)
+  if not text then return nil end
+  local r = parse(id, text)
+  local lease = not r.state and call('HGET', LEASES, id)
+  if lease and sub(lease, 1, ORDER) == r.order then
+    r.token, r.until_, r.holder = match(lease, '^%x+ (%d+) (%d+) (.*)$')
+    r.until_ = tonumber(r.until_)
+    if r.until_ <= now then
+      count('lapsed')
+      r.held_by = r.holder
+      if failed(r, LAPSED, r.until_, true) then to_ready(r) end
+    end
+  end
+  return r
+end
+
+-- Tells whether a record is what the caller saw: "due", "vVERSION" or both; see Message.version.
+local function is_still(r, wanted)
+  local due, version = match(wanted, '^(%d*)v?(%x*)$')
+  if due ~= '' and tonumber(due) ~= r.due then return false end
+  if version == '' then return true end
+  local asked = r.planned or r.due
+  local line = concat({int(asked), r.priority, r.attempts,
+    r.expires and int(r.expires + r.due - asked) or '-', r.kind, #r.group, #r.headers}, ' ')
+  return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, r.body})), 1, 16) == version
+end
+
+-- One outcome: [done, state, due, until, holder]; there is no such message: [done].
+local function outcome(r, done)
+  if not r then return '[false]' end
+  if r.gone then return '[true,null,' .. int(r.due) .. ']' end
+  local state = r.state or r.token and 'leased' or r.due <= now and 'ready' or 'delayed'
+  return cjson.encode({done, state, r.due, r.until_ or r.ended or null, r.holder or null})
+end
+
+local function ids_of(members)
+  local ids = {}
+  for i, member in ipairs(members) do ids[i] = sub(member, ORDER + 1) end
+  return ids
+end
+
+-- Deletes the records of ids, and their entries in groups. The caller removes their places.
+local function drop(ids)
+  if #ids == 0 then return end
+  local entries = {}
+  if has('g') then
+    for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
+      local r = text and parse(ids[i], text)
+      if r and r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. r.member end
+    end
+  end
+  call('HDEL', RECORDS, unpack(ids))
+  if #entries > 0 then call('ZREM', GROUPS, unpack(entries)) end
+end
+
+-- Deletes what was kept for long enough: every change of a queue begins with this.
+function forget()
+  for state, lasts in pairs({acked = keep, expired = max(keep, DAY)}) do
+    local members = call('ZRANGEBYSCORE', KEPT, int(BASE[state]), int(BASE[state] + now - lasts),
+      'LIMIT', 0, FORGET)
+    drop(ids_of(members))
+    if #members > 0 then call('ZREM', KEPT, unpack(members)) end
+  end
 end

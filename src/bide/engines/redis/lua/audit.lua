@@ -1,23 +1,17 @@
--- include: records
--- flags: no-writes
 -- audit: check the places of messages, a slice at a time: each has a record that agrees with where it
 -- stands, and stands nowhere else. Adds up their bytes.
 -- ARGV 8 set: its number, from 1 on; 9 offset in it
 -- Reply: [now, change, strays, set or null, offset, bytes]
-local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
-local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
-local bytes = 0
+local bytes
 
-records()
-
-local function is_sound(member)
+local function is_sound(sets, set, member)
   local id = sub(member, ORDER + 1)
   local text = call('HGET', RECORDS, id)
   if not text then return false end
   bytes = bytes + #id + #text
   local r = parse(id, text)
   local held = call('HEXISTS', LEASES, id) == 1
-  if r.member ~= member or held ~= (set == 3) or ENDED[r.state] ~= (set > 3 and sets[set] or nil) then
+  if r.member ~= member or held ~= (set == 3) or ended_in(r.state) ~= (set > 3 and sets[set] or nil) then
     return false
   end
   for other, key in ipairs(sets) do
@@ -26,12 +20,17 @@ local function is_sound(member)
   return r.group == '' or call('ZSCORE', GROUPS, r.group .. '\1' .. member) ~= false
 end
 
-while sets[set] and left > 0 do
-  local members = call('ZRANGE', sets[set], offset, offset + left - 1)
-  for _, member in ipairs(members) do
-    if not is_sound(member) then strays = strays + 1 end
+define('audit', {'no-writes'}, function()
+  local sets = {DELAYED, READY, LEASED, DEAD, KEPT}
+  local set, offset, strays, left = tonumber(ARGV[8]), tonumber(ARGV[9]), 0, 200
+  bytes = 0
+  while sets[set] and left > 0 do
+    local members = call('ZRANGE', sets[set], offset, offset + left - 1)
+    for _, member in ipairs(members) do
+      if not is_sound(sets, set, member) then strays = strays + 1 end
+    end
+    if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
+    left = left - #members
   end
-  if #members < left then set, offset = set + 1, 0 else offset = offset + #members end
-  left = left - #members
-end
-return json(concat({strays, sets[set] and set or 'null', int(offset), int(bytes)}, ','))
+  return json(concat({strays, sets[set] and set or 'null', int(offset), int(bytes)}, ','))
+end)

@@ -1,5 +1,3 @@
--- include: records waking
--- flags: allow-oom
 -- change: do one thing to each of some messages.
 -- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
 --      the caller saw (see is_still), or empty; 11 reason; from 12 on, two for each: id, and token of
@@ -14,11 +12,7 @@
 --   bury        let them die; without a token, those that nobody holds, which counts no attempt
 --   release     end the lease, whoever holds it: a failed attempt, ready again at once
 -- Reply: [now, change, [outcome of each]]
-local verb, when, still, reason = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local moment = sub(when, 1, 1) == '+' and now + when or tonumber(when)
-local outcomes, earliest = {}, nil
-records()
-advance()
+local verb, moment, still, reason, earliest
 
 local function do_it(r, token)
   if not r then return false end
@@ -40,7 +34,7 @@ local function do_it(r, token)
     failed(r, reason, now, token ~= '', true)
   elseif verb == 'extend' then
     r.until_ = moment
-    call('HSET', LEASES, r.id, concat({r.order, r.size, r.token, int(moment), r.holder}, ' '))
+    call('HSET', LEASES, r.id, concat({r.order, r.token, int(moment), r.holder}, ' '))
     call('ZADD', LEASED, int(moment), r.member)
   elseif verb == 'release' then
     if failed(r, reason, now, true) then
@@ -64,10 +58,16 @@ local function do_it(r, token)
   return true
 end
 
-for i = 12, #ARGV, 2 do
-  local r = locate(ARGV[i])
-  local done = do_it(r, ARGV[i + 1])
-  outcomes[#outcomes + 1] = outcome(r, done)
-end
-wake(earliest and max(earliest, now))
-return finish('[' .. concat(outcomes, ',') .. ']')
+define('change', {'allow-oom'}, function()
+  local when, outcomes = ARGV[9], {}
+  verb, still, reason, earliest = ARGV[8], ARGV[10], ARGV[11], nil
+  moment = sub(when, 1, 1) == '+' and now + when or tonumber(when)
+  advance()
+  for i = 12, #ARGV, 2 do
+    local r = locate(ARGV[i])
+    local done = do_it(r, ARGV[i + 1])
+    outcomes[#outcomes + 1] = outcome(r, done)
+  end
+  wake(earliest and max(earliest, now))
+  return finish('[' .. concat(outcomes, ',') .. ']')
+end)

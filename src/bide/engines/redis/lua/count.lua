@@ -1,22 +1,21 @@
--- include: records ranges
--- flags: no-writes
 -- count: how many messages are where, and what has become of all others.
 -- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters]
-records()
-local due = call('ZCOUNT', DELAYED, '-inf', int(now * 256 + 255))
-local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
-local leased, dead, kept = call('HLEN', LEASES), call('ZCARD', DEAD), call('ZCARD', KEPT)
-local oldest
-if due > 0 then oldest = floor(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2] / 256) end
-for _, range in ipairs(ready > 0 and ranges('ready') or {}) do  -- the first of each is its oldest
-  local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  local moment = first % STRIPE
-  if not oldest or moment < oldest then oldest = moment end
-end
-local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
-  + math.abs(leased - call('ZCARD', LEASED))
-local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
-  'revived', 'retried', 'lapsed')
-for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
-return cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
-  oldest or null, strays, counters})
+define('count', {'no-writes'}, function()
+  local due = call('ZCOUNT', DELAYED, '-inf', due_by_now())
+  local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
+  local leased, dead, kept = call('HLEN', LEASES), call('ZCARD', DEAD), call('ZCARD', KEPT)
+  local oldest
+  if due > 0 then oldest = floor(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2] / 256) end
+  for _, range in ipairs(ready > 0 and ranges('ready') or {}) do  -- the first of each is its oldest
+    local first = call('ZRANGEBYSCORE', READY, int(range[2]), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local moment = first % STRIPE
+    if not oldest or moment < oldest then oldest = moment end
+  end
+  local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
+    + math.abs(leased - call('ZCARD', LEASED))
+  local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
+    'revived', 'retried', 'lapsed')
+  for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
+  return cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
+    oldest or null, strays, counters})
+end)

@@ -1,4 +1,3 @@
--- include: records waking
 -- put: store messages. No id is named twice.
 -- ARGV 8 conflict: what becomes of a message that is there: keep, replace, or revive (dead ones only)
 --     9 version: replace only messages that still are of it, and store nothing new; or empty
@@ -9,22 +8,19 @@
 --     from 14 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
 -- Reply: [now, change, next number, [index, outcome] of each message that was there or is not stored,
 --   whether this made the shard]
-local conflict, version = ARGV[8], ARGV[9]
-local all_when, all_mark = ARGV[12], ARGV[13]
-local width = (all_when == '' or all_mark == '') and 4 or 2
-local total = (#ARGV - 13) / width
-make()
+local ranks, texts, groups, told, left, earliest
+local due, due_text, priority, died_at, group  -- of the message at hand
 
-local numbers = {}
-for number in string.gmatch(ARGV[11], '%d+') do numbers[#numbers + 1] = tonumber(number) end
+local function read_when(when)
+  due = tonumber(when)
+  if sub(when, 1, 1) == '+' then due = now + due end
+  due_text = format(' %013d ', due)
+end
 
-local ids, known = {}, {}
-for i = 1, total do ids[i] = ARGV[14 + (i - 1) * width] end
-if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
-
-local ranks, texts, groups, told = {}, {}, {}, {}
-local earliest, new = nil, 0
-local last_when, due, due_text, last_mark, priority, died, group
+local function read_mark(mark)
+  priority, died_at, group = match(mark, '^(%d+) ?(%S*) ?(.*)$')
+  died_at = tonumber(died_at)
+end
 
 -- Stores a message in the order `order`. Returns the set where it now stands.
 local function store(order, id, text)
@@ -33,8 +29,8 @@ local function store(order, id, text)
   if group ~= '' then
     groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
   end
-  if died then
-    call('ZADD', DEAD, int(died), member)
+  if died_at then
+    call('ZADD', DEAD, int(died_at), member)
     count('died')
     return DEAD
   end
@@ -43,10 +39,9 @@ local function store(order, id, text)
   return DELAYED
 end
 
-local left = {}
-local function meet(index, id, text)  -- a message that is there
-  records()
-  local r = locate(id, known[index])
+local function meet(index, id, known, text)  -- a message that is there
+  local conflict, version = ARGV[8], ARGV[9]
+  local r = locate(id, known)
   local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
     and (not r.state or r.state == 'dead') and (version == '' or is_still(r, 'v' .. version)))
   if not replaced then
@@ -56,40 +51,53 @@ local function meet(index, id, text)  -- a message that is there
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   left[#left + 1] = {r, store(r.order, id, text)}
-  local stands = died and 'dead' or due <= now and 'ready' or 'delayed'
-  told[#told + 1] = cjson.encode({index - 1, true, stands, due, died or null})
+  local stands = died_at and 'dead' or due <= now and 'ready' or 'delayed'
+  told[#told + 1] = cjson.encode({index - 1, true, stands, due, died_at or null})
 end
 
-for i = 1, total do
-  local at = 14 + (i - 1) * width
-  local when = width == 4 and ARGV[at + 2] or all_when
-  local mark = width == 4 and ARGV[at + 3] or all_mark
-  if when ~= last_when then
-    last_when, due = when, tonumber(when)
-    if sub(when, 1, 1) == '+' then due = now + due end
-    due_text = string.format(' %013d ', due)
+define('put', {}, function()
+  local all_when, all_mark = ARGV[12], ARGV[13]
+  local width = (all_when == '' or all_mark == '') and 4 or 2
+  local total = (#ARGV - 13) / width
+  ranks, texts, groups, told, left, earliest = {}, {}, {}, {}, {}, nil
+  make()
+  local numbers, ids, known, new = {}, {}, {}, 0
+  for number in string.gmatch(ARGV[11], '%d+') do numbers[#numbers + 1] = tonumber(number) end
+  for i = 1, total do ids[i] = ARGV[14 + (i - 1) * width] end
+  if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
+  if width == 2 then
+    read_when(all_when)
+    read_mark(all_mark)
   end
-  if mark ~= last_mark then
-    last_mark = mark
-    priority, died, group = match(mark, '^(%d+) ?(%S*) ?(.*)$')
-    died = tonumber(died)
+  local last_when, last_mark
+  for i = 1, total do
+    local at = 14 + (i - 1) * width
+    if width == 4 then
+      if ARGV[at + 2] ~= last_when then
+        last_when = ARGV[at + 2]
+        read_when(last_when)
+      end
+      if ARGV[at + 3] ~= last_mark then
+        last_mark = ARGV[at + 3]
+        read_mark(last_mark)
+      end
+    end
+    if known[i] then
+      meet(i, ids[i], known[i], ARGV[at + 1])
+    elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
+      told[#told + 1] = '[' .. (i - 1) .. ',false]'
+    else
+      if numbers[i] and numbers[i] > seq then seq = numbers[i] end
+      store(format('%012x', seq), ids[i], ARGV[at + 1])
+      seq, new = seq + 1, new + 1
+    end
   end
-  if known[i] then
-    meet(i, ids[i], ARGV[at + 1])
-  elseif conflict == 'revive' or version ~= '' then
-    told[#told + 1] = '[' .. (i - 1) .. ',false]'
-  else
-    if numbers[i] and numbers[i] > seq then seq = numbers[i] end
-    store(string.format('%012x', seq), ids[i], ARGV[at + 1])
-    seq, new = seq + 1, new + 1
-  end
-end
-for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
-advance('seq', int(seq))
-if new > 0 then count('put', new) end
-if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
-if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
-if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
-for _, each in ipairs(left) do leave(each[1], each[2]) end
-wake(earliest)
-return finish(int(seq) .. ',[' .. concat(told, ',') .. '],' .. tostring(made))
+  for letter in string.gmatch(ARGV[10], '%a') do flag(letter, true) end
+  advance('seq', int(seq), 'put', new)
+  if #ranks > 0 then call('ZADD', DELAYED, unpack(ranks)) end
+  if #texts > 0 then call('HSET', RECORDS, unpack(texts)) end
+  if #groups > 0 then call('ZADD', GROUPS, unpack(groups)) end
+  for _, each in ipairs(left) do leave(each[1], each[2]) end
+  wake(earliest)
+  return finish(int(seq) .. ',[' .. concat(told, ',') .. '],' .. tostring(made))
+end)

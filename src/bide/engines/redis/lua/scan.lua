@@ -1,5 +1,3 @@
--- include: records ranges
--- flags: no-writes
 -- scan: look at messages, a slice at a time.
 -- ARGV 8 which: delayed, ready, leased, dead, acked, expired, group or all
 --     9 due: of delayed ones: due, waiting, or empty for both
@@ -8,153 +6,153 @@
 --     15, 16 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --            were told of its first bucket. Empty at the beginning
 -- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts
-local which, due, group = ARGV[8], ARGV[9], ARGV[12]
-local after, before = tonumber(ARGV[10]), tonumber(ARGV[11])
-local limit, left = min(tonumber(ARGV[13]), 500), math.abs(tonumber(ARGV[14]))
-local may_be_empty = sub(ARGV[14], 1, 1) == '-'
-local rank, order = tonumber(ARGV[15]), ARGV[16]
-local READ, VISITS = 32, 2000
-local ids, texts, ranks, visits, full = {}, {}, {}, 0, '0'
-records()
-local place = {ARGV[15], ARGV[16]}
+define('scan', {'no-writes'}, function()
+  local which, due, group = ARGV[8], ARGV[9], ARGV[12]
+  local after, before = tonumber(ARGV[10]), tonumber(ARGV[11])
+  local limit, left = min(tonumber(ARGV[13]), 500), math.abs(tonumber(ARGV[14]))
+  local may_be_empty = sub(ARGV[14], 1, 1) == '-'
+  local rank, order = tonumber(ARGV[15]), ARGV[16]
+  local READ, VISITS = 32, 2000
+  local ids, texts, ranks, visits, full = {}, {}, {}, 0, '0'
+  local place = {ARGV[15], ARGV[16]}
 
--- Adds a message if it is wanted; returns false if there is no room for it.
-local function add(id, text, at)
-  visits = visits + 1
-  if after or before or group ~= '' then
-    local r = parse(id, text)
-    if (after and r.due < after) or (before and r.due >= before)
-      or (group ~= '' and r.group ~= group) then return true end
-  end
-  if #ids >= limit or ((#ids > 0 or may_be_empty) and #text + #id > left) then
-    full = '1'
-    return false
-  end
-  left = left - #text - #id
-  ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at
-  return true
-end
-
--- Adds members, and sets the place behind each; returns false if there is no room for one.
-local function add_members(members, at)
-  local found = {}
-  for i, member in ipairs(members) do found[i] = sub(member, ORDER + 1) end
-  for i, text in ipairs(#found > 0 and call('HMGET', RECORDS, unpack(found)) or {}) do
-    local mine = at and int(at[i]) or '0'
-    if text and not add(found[i], text, mine) then return false end
-    place = {mine, sub(members[i], 1, ORDER)}
-  end
-  return true
-end
-
--- Returns the index of the first member of a set behind the place.
-local function behind(set)
-  local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
-  local high = call('ZCOUNT', set, '-inf', int(rank))
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if sub(call('ZRANGE', set, middle, middle)[1], 1, ORDER) > order then
-      high = middle
-    else
-      low = middle + 1
+  -- Adds a message if it is wanted; returns false if there is no room for it.
+  local function add(id, text, at)
+    visits = visits + 1
+    if after or before or group ~= '' then
+      local r = parse(id, text)
+      if (after and r.due < after) or (before and r.due >= before)
+        or (group ~= '' and r.group ~= group) then return true end
     end
-  end
-  return low
-end
-
--- Scans one range of a set; returns false if it is not over.
-local function scan_range(set, low, high)
-  if rank and rank > high then return true end
-  local first
-  if rank and rank >= low then
-    first = behind(set)
-  else
-    first = call('ZCOUNT', set, '-inf', '(' .. int(low))
-  end
-  while true do
-    if visits >= VISITS then return false end
-    local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
-    local members, each = {}, {}
-    for i = 1, #found, 2 do
-      local at = tonumber(found[i + 1])
-      if at > high then break end
-      members[#members + 1], each[#each + 1] = found[i], at
+    if #ids >= limit or ((#ids > 0 or may_be_empty) and #text + #id > left) then
+      full = '1'
+      return false
     end
-    if not add_members(members, each) then return false end
-    if #members < READ then return true end
-    first = first + READ
+    left = left - #text - #id
+    ids[#ids + 1], texts[#texts + 1], ranks[#ranks + 1] = id, text, at
+    return true
   end
-end
 
-local function scan_state()
-  local low, high = after, before
-  if which == 'delayed' or which == 'ready' then
-    after, before = nil, nil  -- the range says it
-  else
-    low, high = nil, nil
-  end
-  if due == 'due' then high = min(high or now + 1, now + 1) end
-  if due == 'waiting' then low = max(low or 0, now + 1) end
-  for _, range in ipairs(ranges(which, low, high)) do
-    if not scan_range(unpack(range)) then return end
-  end
-  place = nil
-end
-
-local function scan_group()
-  local prefix = group .. '\1'
-  while visits < VISITS do
-    local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
-    local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, READ)
-    local members = {}
-    for i, entry in ipairs(entries) do members[i] = sub(entry, #prefix + 1) end
-    if not add_members(members) then return end
-    if #members < READ then
-      place = nil
-      return
+  -- Adds members, and sets the place behind each; returns false if there is no room for one.
+  local function add_members(members, at)
+    local found = ids_of(members)
+    for i, text in ipairs(#found > 0 and call('HMGET', RECORDS, unpack(found)) or {}) do
+      local mine = at and int(at[i]) or '0'
+      if text and not add(found[i], text, mine) then return false end
+      place = {mine, sub(members[i], 1, ORDER)}
     end
-    order = sub(members[#members], 1, ORDER)
-    place = {'0', order}
+    return true
   end
-end
 
-local function fits(pairs)
-  local bytes = 0
-  for _, text in ipairs(pairs) do bytes = bytes + #text end
-  return #ids + #pairs / 2 <= limit and bytes <= left
-end
-
--- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
--- been told of this bucket.
-local function scan_all()
-  local cursor, told = ARGV[15] == '' and '0' or ARGV[15], {}
-  for each in string.gmatch(order, '%x+') do told[each] = true end
-  repeat
-    local size = min(READ, floor((limit - #ids) / 2))
-    if next(told) or size < 1 then size = 1 end
-    local reply = call('HSCAN', RECORDS, cursor, 'COUNT', size)
-    if size > 1 and not fits(reply[2]) then reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1) end
-    local mine = {}
-    for each in pairs(told) do mine[#mine + 1] = each end
-    for i = 1, #reply[2], 2 do
-      local id, text = reply[2][i], reply[2][i + 1]
-      local at = sub(text, 1, ORDER)
-      if not told[at] then
-        if not add(id, text, '0') then
-          place = {cursor, concat(mine, '-')}
-          return
-        end
-        mine[#mine + 1] = at
+  -- Returns the index of the first member of a set behind the place.
+  local function behind(set)
+    local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
+    local high = call('ZCOUNT', set, '-inf', int(rank))
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if sub(call('ZRANGE', set, middle, middle)[1], 1, ORDER) > order then
+        high = middle
+      else
+        low = middle + 1
       end
     end
-    cursor, told = reply[1], {}
-    place = {cursor, ''}
-  until cursor == '0' or visits >= VISITS
-  if cursor == '0' then place = nil end
-end
+    return low
+  end
 
-if which == 'all' then scan_all()
-elseif which == 'group' then scan_group()
-else scan_state() end
-local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
-return {json('0'), place or '', full, ids, texts, ranks, leases}
+  -- Scans one range of a set; returns false if it is not over.
+  local function scan_range(set, low, high)
+    if rank and rank > high then return true end
+    local first
+    if rank and rank >= low then
+      first = behind(set)
+    else
+      first = call('ZCOUNT', set, '-inf', '(' .. int(low))
+    end
+    while true do
+      if visits >= VISITS then return false end
+      local found = call('ZRANGE', set, first, first + READ - 1, 'WITHSCORES')
+      local members, each = {}, {}
+      for i = 1, #found, 2 do
+        local at = tonumber(found[i + 1])
+        if at > high then break end
+        members[#members + 1], each[#each + 1] = found[i], at
+      end
+      if not add_members(members, each) then return false end
+      if #members < READ then return true end
+      first = first + READ
+    end
+  end
+
+  local function scan_state()
+    local low, high = after, before
+    if which == 'delayed' or which == 'ready' then
+      after, before = nil, nil  -- the range says it
+    else
+      low, high = nil, nil
+    end
+    if due == 'due' then high = min(high or now + 1, now + 1) end
+    if due == 'waiting' then low = max(low or 0, now + 1) end
+    for _, range in ipairs(ranges(which, low, high)) do
+      if not scan_range(unpack(range)) then return end
+    end
+    place = nil
+  end
+
+  local function scan_group()
+    local prefix = group .. '\1'
+    while visits < VISITS do
+      local low = order == '' and '[' .. prefix or '(' .. prefix .. order .. '\255'
+      local entries = call('ZRANGEBYLEX', GROUPS, low, '(' .. group .. '\2', 'LIMIT', 0, READ)
+      local members = {}
+      for i, entry in ipairs(entries) do members[i] = sub(entry, #prefix + 1) end
+      if not add_members(members) then return end
+      if #members < READ then
+        place = nil
+        return
+      end
+      order = sub(members[#members], 1, ORDER)
+      place = {'0', order}
+    end
+  end
+
+  local function fits(pairs)
+    local bytes = 0
+    for _, text in ipairs(pairs) do bytes = bytes + #text end
+    return #ids + #pairs / 2 <= limit and bytes <= left
+  end
+
+  -- Scans all records by HSCAN. Where a page ends within a bucket of the hash, the place names what has
+  -- been told of this bucket.
+  local function scan_all()
+    local cursor, told = ARGV[15] == '' and '0' or ARGV[15], {}
+    for each in string.gmatch(order, '%x+') do told[each] = true end
+    repeat
+      local size = min(READ, floor((limit - #ids) / 2))
+      if next(told) or size < 1 then size = 1 end
+      local reply = call('HSCAN', RECORDS, cursor, 'COUNT', size)
+      if size > 1 and not fits(reply[2]) then reply = call('HSCAN', RECORDS, cursor, 'COUNT', 1) end
+      local mine = {}
+      for each in pairs(told) do mine[#mine + 1] = each end
+      for i = 1, #reply[2], 2 do
+        local id, text = reply[2][i], reply[2][i + 1]
+        local at = sub(text, 1, ORDER)
+        if not told[at] then
+          if not add(id, text, '0') then
+            place = {cursor, concat(mine, '-')}
+            return
+          end
+          mine[#mine + 1] = at
+        end
+      end
+      cursor, told = reply[1], {}
+      place = {cursor, ''}
+    until cursor == '0' or visits >= VISITS
+    if cursor == '0' then place = nil end
+  end
+
+  if which == 'all' then scan_all()
+  elseif which == 'group' then scan_group()
+  else scan_state() end
+  local leases = #ids > 0 and call('HMGET', LEASES, unpack(ids)) or {}
+  return {json('0'), place or '', full, ids, texts, ranks, leases}
+end)
