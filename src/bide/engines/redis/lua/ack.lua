@@ -3,7 +3,7 @@
 -- Reply: [now, change, [outcome of each]]; the list is empty if all have left
 define('ack', {'allow-oom'}, function()
   local total = (#ARGV - 7) / 2
-  local ids, outcomes, acked, members = {}, {}, {}, {}
+  local ids, outcomes, acked, members, n = {}, {}, {}, {}, 0
   for i = 1, total do ids[i] = ARGV[6 + 2 * i] end
   local held = total > 0 and call('HMGET', LEASES, unpack(ids)) or {}
   local last, mine, holds
@@ -19,7 +19,7 @@ define('ack', {'allow-oom'}, function()
       done = holds and mine == ARGV[7 + 2 * i]
     end
     if done and keep == 0 then
-      local n = #acked + 1
+      n = n + 1
       acked[n], members[n], outcomes[i] = ids[i], sub(lease, 1, ORDER) .. ids[i], '[true]'
     else
       local r = locate(ids[i])
@@ -30,13 +30,13 @@ define('ack', {'allow-oom'}, function()
       outcomes[i] = outcome(r, done)
     end
   end
-  if #acked > 0 then
-    advance(nil, nil, 'acked', #acked)
+  if n > 0 then
+    advance(nil, nil, 'acked', n)
     if has('g') then drop(acked) else call('HDEL', RECORDS, unpack(acked)) end
     call('HDEL', LEASES, unpack(acked))
     call('ZREM', LEASED, unpack(members))
   else
     advance()
   end
-  return finish('[' .. (#acked == total and '' or concat(outcomes, ',')) .. ']')
+  return finish('[' .. (n == total and '' or concat(outcomes, ',')) .. ']')
 end)

@@ -63,43 +63,45 @@ end
 
 -- Leases the first members of a set; returns whether there is room for more in the reply.
 local function lease(set, members)
-  local held, ends, looked, score, expires, mark = {}, {}, 0, int(until_), has('e'), nil
+  local held, ends, n, m, looked, expires = {}, {}, 0, #ids, 0, has('e')
+  local ids, texts, room, score, mark = ids, texts, left, int(until_), nil
   for first = 1, #members, READ do
     local found = {}
     for i = first, min(first + READ - 1, #members) do
-      found[#found + 1] = sub(members[i], ORDER + 1)
+      found[i - first + 1] = sub(members[i], ORDER + 1)
     end
-    for i, text in ipairs(call('HMGET', RECORDS, unpack(found))) do
-      local id, member = found[i], members[first + i - 1]
+    local records = call('HMGET', RECORDS, unpack(found))
+    for i = 1, #found do
+      local id, text, member = found[i], records[i], members[first + i - 1]
       local r = text and expires and parse(id, text)
       if r and is_late(r) then
         expire(r)
       elseif text then  -- else it is half a change, left by a server that died
-        left = left - #text - #id
-        if left < 0 and #ids > 0 then break end
+        room = room - #text - #id
+        if room < 0 and m > 0 then break end
         if not mark then
           give_token()
           mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10]
         end
-        local n, m = #held, #ids + 1
         held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
         ends[n + 1], ends[n + 2] = score, member
+        n, m = n + 2, m + 1
         ids[m], texts[m] = id, text
       end
       looked = looked + 1
     end
-    if left < 0 and looked < first + #found - 1 then break end
+    if room < 0 and looked < first + #found - 1 then break end
   end
-  examined = examined + looked
-  if #held >= 2 * TABLE then
+  left, examined = room, examined + looked
+  if n >= 2 * TABLE then
     call('HSET', LEASES, held[1], held[2] .. LONG)
     call('ZADD', LEASED, 0, LONG)
   end
-  if #held > 0 then
+  if n > 0 then
     call('HSET', LEASES, unpack(held))
     call('ZADD', LEASED, unpack(ends))
   end
-  if #held >= 2 * TABLE then call('ZREM', LEASED, LONG) end
+  if n >= 2 * TABLE then call('ZREM', LEASED, LONG) end
   if looked > 0 then call('ZREMRANGEBYRANK', set, 0, looked - 1) end
   return looked == #members
 end

@@ -8,24 +8,23 @@
 --     from 14 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
 -- Reply: [now, change, next number, [index, outcome] of each message that was there or is not stored,
 --   whether this made the shard]
-local ranks, texts, groups, told, left, earliest
-local due, due_text, priority, died_at, group  -- of the message at hand
+local ranks, texts, groups, told, left, earliest, stored
+local last_when, last_mark, due, due_text, priority, died_at, group, rank  -- of the message at hand
 
-local function read_when(when)
+local function read(when, mark)
+  if when == last_when and mark == last_mark then return end
+  last_when, last_mark = when, mark
   due = tonumber(when)
   if sub(when, 1, 1) == '+' then due = now + due end
-  due_text = format(' %013d ', due)
-end
-
-local function read_mark(mark)
   priority, died_at, group = match(mark, '^(%d+) ?(%S*) ?(.*)$')
-  died_at = tonumber(died_at)
+  due_text, died_at, rank = format(' %013d ', due), tonumber(died_at), int(due * 256 + 255 - priority)
 end
 
 -- Stores a message in the order `order`. Returns the set where it now stands.
 local function store(order, id, text)
   local member = order .. id
-  texts[#texts + 1], texts[#texts + 2] = id, order .. due_text .. text
+  stored = stored + 2
+  texts[stored - 1], texts[stored] = id, order .. due_text .. text
   if group ~= '' then
     groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
   end
@@ -34,7 +33,8 @@ local function store(order, id, text)
     count('died')
     return DEAD
   end
-  ranks[#ranks + 1], ranks[#ranks + 2] = int(due * 256 + 255 - priority), member
+  local n = #ranks
+  ranks[n + 1], ranks[n + 2] = rank, member
   if not earliest or due < earliest then earliest = due end
   return DELAYED
 end
@@ -57,31 +57,18 @@ end
 
 define('put', {}, function()
   local all_when, all_mark = ARGV[12], ARGV[13]
+  last_when = nil
   local width = (all_when == '' or all_mark == '') and 4 or 2
   local total = (#ARGV - 13) / width
-  ranks, texts, groups, told, left, earliest = {}, {}, {}, {}, {}, nil
+  ranks, texts, groups, told, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
   make()
   local numbers, ids, known, new = {}, {}, {}, 0
   for number in string.gmatch(ARGV[11], '%d+') do numbers[#numbers + 1] = tonumber(number) end
   for i = 1, total do ids[i] = ARGV[14 + (i - 1) * width] end
   if total > 0 then known = call('HMGET', RECORDS, unpack(ids)) end
-  if width == 2 then
-    read_when(all_when)
-    read_mark(all_mark)
-  end
-  local last_when, last_mark
   for i = 1, total do
     local at = 14 + (i - 1) * width
-    if width == 4 then
-      if ARGV[at + 2] ~= last_when then
-        last_when = ARGV[at + 2]
-        read_when(last_when)
-      end
-      if ARGV[at + 3] ~= last_mark then
-        last_mark = ARGV[at + 3]
-        read_mark(last_mark)
-      end
-    end
+    if width == 2 then read(all_when, all_mark) else read(ARGV[at + 2], ARGV[at + 3]) end
     if known[i] then
       meet(i, ids[i], known[i], ARGV[at + 1])
     elseif ARGV[8] == 'revive' or ARGV[9] ~= '' then
