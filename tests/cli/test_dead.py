@@ -181,5 +181,5 @@ def test_purge_asks_on_a_terminal(terminal: Terminal, letters: bide.Queue, tmp_p
     assert "Delete 2 dead letters of orders permanently?" in screen
     assert (code, left(letters)) == (1, "abc")
     screen, code = terminal("dead", "purge", "orders", "--error", "ValueError", typed="y\n")
-    assert "2 dead letters purged" in screen
+    assert "2 dead letters of orders purged" in screen
     assert (code, left(letters)) == (0, "b")

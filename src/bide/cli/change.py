@@ -190,15 +190,14 @@ def confirmed_purge(
     total = int(getattr(sizes, state)) if counted else None
     many = f"all {state} messages" if total is None else plural(total, f"{state} message")
     span = " from before that time" if before is not None else ""
-    confirm(f"Delete {many} of {queue}{span} permanently?", yes)
+    if not yes:
+        confirm(f"Delete {many} of {queue}{span} permanently?")
     count = store.repeat(CommandBuilder(queue).purge(state, before), f"purging {queue}", total)
     out.report({"purged": count}, DONE, f"{plural(count, f'{state} message')} purged")
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal, unless `--yes` was given; elsewhere `--yes` is needed."""
-    if yes:
-        return
+def confirm(question: str) -> None:
+    """Ask on a terminal; elsewhere `--yes` is needed."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise usage_error("purge deletes messages permanently; confirm with --yes")
     if not click.confirm(question, err=True):

@@ -55,11 +55,6 @@ class DeadFilter:
     before: float | None = None
 
     @property
-    def only_ids(self) -> bool:
-        """Whether nothing but ids was given."""
-        return (self.error, self.after, self.before) == (None, None, None)
-
-    @property
     def everything(self) -> bool:
         """Whether nothing was given, so that all dead letters match."""
         return self == DeadFilter()
@@ -278,13 +273,11 @@ def revive(
     """
     letters.must_choose("revive", everything)
     orders = store.existing(queue)
-    if letters.ids and letters.only_ids and not dry_run:
+    if letters.ids and letters == DeadFilter(letters.ids) and not dry_run:
         return print_outcomes(out, orders.revive(list(letters.ids), delay=delay), "revived")
-    ids = _ids(letters, orders)
-    if dry_run:
-        return _would(out, queue, ids, "revived")
-    count = _apply(f"reviving in {queue}", ids, lambda part: orders.revive(part, delay=delay))
-    return _done(out, count, "revived", f" of {queue}")
+    return _change(
+        out, orders, letters, "revived", dry_run, lambda ids: orders.revive(ids, delay=delay)
+    )
 
 
 dead.add_command(revive)
@@ -317,39 +310,32 @@ def purge(
     if not dry_run and letters == DeadFilter(before=letters.before):
         confirmed_purge(store, out, queue, "dead", letters.before, yes)
         return True
-    ids = _ids(letters, store.existing(queue))
+    orders = store.existing(queue)
+
+    def delete(ids: list[str]) -> list[Outcome]:
+        return store.ask(Outcomes, Purge(queue, "dead", ids=ids)).outcomes
+
+    return _change(out, orders, letters, "purged", dry_run, delete, asks=not yes)
+
+
+def _change(
+    out: Output, queue: Queue, letters: DeadFilter, verb: str, dry_run: bool,
+    command: Callable[[list[str]], list[Outcome]], *, asks: bool = False,
+) -> bool:  # fmt: skip
+    """Change dead letters, a thousand per command, or only count them; return whether any was."""
+    # Read before any change: a letter that is revived and dies again counts once.
+    ids = [letter.id for letter in letters.of(queue)]
     if dry_run:
-        return _would(out, queue, ids, "purged")
-    confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", yes)
-
-    def delete(part: list[str]) -> list[Outcome]:
-        return store.ask(Outcomes, Purge(queue, "dead", ids=part)).outcomes
-
-    return _done(out, _apply(f"purging {queue}", ids, delete), "purged", "")
-
-
-def _ids(letters: DeadFilter, queue: Queue) -> list[str]:
-    """Return ids, read before any change: a letter that is revived and dies again counts once."""
-    return [letter.id for letter in letters.of(queue)]
-
-
-def _apply(doing: str, ids: list[str], command: Callable[[list[str]], list[Outcome]]) -> int:
-    """Change messages, a thousand per command; return how many were changed."""
+        what = f"{plural(len(ids), LETTER)} of {queue.name} would be {verb}"
+        out.report({verb: len(ids)}, NOTHING, what, would={verb: f"would-{verb[:-1]}"})
+        return bool(ids)
+    if asks:
+        confirm(f"Delete {plural(len(ids), LETTER)} of {queue.name} permanently?")
     changed = 0
-    with Bar(doing, len(ids)) as bar:
+    with Bar(f"{verb[:-2]}ing in {queue.name}", len(ids)) as bar:
         for part in in_parts(ids):
             changed += sum(outcome.done for outcome in command(list(part)))
             bar.advance(len(part))
-    return changed
-
-
-def _done(out: Output, count: int, verb: str, whose: str) -> bool:
-    mark = DONE if count else NOTHING
-    out.report({verb: count}, mark, f"{plural(count, LETTER)}{whose} {verb}")
-    return count > 0
-
-
-def _would(out: Output, queue: str, ids: list[str], verb: str) -> bool:
-    what = f"{plural(len(ids), LETTER)} of {queue} would be {verb}"
-    out.report({verb: len(ids)}, NOTHING, what, would={verb: f"would-{verb[:-1]}"})
-    return len(ids) > 0
+    mark = DONE if changed else NOTHING
+    out.report({verb: changed}, mark, f"{plural(changed, LETTER)} of {queue.name} {verb}")
+    return changed > 0

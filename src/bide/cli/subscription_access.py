@@ -15,6 +15,7 @@ from bide.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from bide.server.subscription_status import SubscriptionOut
+    from bide.server.subscription_wire import PingOut
 
 Listed = list[tuple[str | None, "SubscriptionOut"]]
 """Subscriptions, each with its namespace."""
@@ -25,13 +26,6 @@ class Identity(NamedTuple):
 
     namespace: str | None
     name: str
-
-
-class Pinged(msgspec.Struct):
-    """What a receiver answered to a request without a message."""
-
-    taken: bool
-    answer: str
 
 
 class _LocalAccess:
@@ -85,7 +79,8 @@ class _LocalAccess:
         rotated = asyncio.run(self._records.rotate(*which, round(overlap * 1000), secret))
         return None if rotated is None else rotated[1]
 
-    def ping(self, which: Identity, networks: Sequence[str]) -> Pinged | None:
+    def ping(self, which: Identity, networks: Sequence[str]) -> "PingOut | None":
+        from bide.server.subscription_wire import PingOut
         from bide.targets.http.addresses import Gate
         from bide.targets.pusher import Pusher
 
@@ -94,7 +89,7 @@ class _LocalAccess:
             "--allow-network, or have a server send it with --url http://..."
         )
 
-        async def ask() -> Pinged | None:
+        async def ask() -> PingOut | None:
             pusher = Pusher(self._lane, gate=Gate(networks, fix))
             known = await pusher.records.get(*which)
             if known is None:
@@ -103,7 +98,7 @@ class _LocalAccess:
                 answer = await pusher.ping(known)
             finally:
                 await pusher.close()
-            return Pinged(answer.good, answer.text)
+            return PingOut(answer.good, answer.text)
 
         return asyncio.run(ask())
 
@@ -154,13 +149,15 @@ class _RemoteAccess:
         answer = self._ask("POST", which, "/rotate", _with_secret({"overlap": overlap}, secret))
         return None if answer is None else str(answer.get("secret", ""))
 
-    def ping(self, which: Identity, networks: Sequence[str]) -> Pinged | None:
+    def ping(self, which: Identity, networks: Sequence[str]) -> "PingOut | None":
+        from bide.server.subscription_wire import PingOut
+
         if networks:
             raise InvalidArgument(
                 "networks are those of the server that pings, here; start it with --allow-network"
             )
         answer = self._ask("POST", which, "/ping", {})
-        return None if answer is None else msgspec.convert(answer, Pinged)
+        return None if answer is None else msgspec.convert(answer, PingOut)
 
     def delete(self, which: Identity) -> bool:
         return self._ask("DELETE", which, "") is not None
