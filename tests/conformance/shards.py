@@ -85,12 +85,8 @@ def conforms(url: str) -> None:
     def make() -> Engine:
         return Apart(opener(url)(), f"conforms{next(numbers)}/")
 
-    cases = ScriptCases()
-    for test in (
-        ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers,
-        ScriptCases.test_a_batch_is_its_commands_one_after_the_other,
-    ):
-        fewer(test, 20)(cases, make_engine=make)
+    test = ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers
+    fewer(test, 20)(ScriptCases(), make_engine=make)
 
 
 def fewer(test: Any, part: int) -> Any:
@@ -106,9 +102,6 @@ class ShardedConformance(EngineConformance):
 
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 5)
-    )
-    test_a_batch_is_its_commands_one_after_the_other = fewer(
-        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, effort(10, 5)
     )
 
     # A shard leases one message in any case, whatever the others lease.

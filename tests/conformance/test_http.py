@@ -75,9 +75,6 @@ class TestHttp(EngineConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 1)
     )
-    test_a_batch_is_its_commands_one_after_the_other = fewer(
-        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, effort(10, 1)
-    )
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:

@@ -19,9 +19,6 @@ class TestRedis(EngineConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(2, 1)
     )
-    test_a_batch_is_its_commands_one_after_the_other = fewer(
-        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, effort(2, 1)
-    )
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
@@ -107,9 +104,6 @@ class TestRedisCluster(OnCluster, ShardedConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
     )
-    test_a_batch_is_its_commands_one_after_the_other = fewer(
-        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, 20
-    )
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +125,6 @@ class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
 
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
-    )
-    test_a_batch_is_its_commands_one_after_the_other = fewer(
-        ScriptCases.test_a_batch_is_its_commands_one_after_the_other, 20
     )
     test_one_claim_weighs_so_many_due_ones_and_no_more = (
         ShardedConformance.test_one_claim_weighs_so_many_due_ones_and_no_more

@@ -30,7 +30,6 @@ def numbers() -> Iterator[int]:
 
 class TestValkey(EngineConformance):
     # These go through the same scripts at random, for longer than all others together.
-    test_a_batch_is_its_commands_one_after_the_other = None  # type: ignore[assignment]
     test_any_script_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 
     @pytest.fixture

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from bide.engines.memory import MemoryEngine
 from bide.testing.conformance.desk import START
 from bide.testing.conformance.play import clear
-from bide.testing.conformance.scripts import in_batches, searching
+from bide.testing.conformance.scripts import Player, searching
 from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 
 
@@ -11,7 +11,7 @@ from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 @given(script=scripts())
 def test_after_any_script_an_emptied_queue_holds_no_memory(script: Script) -> None:
     engine = MemoryEngine()
-    run = in_batches(engine)
+    run = Player(engine).batch
     now = START
     for step, ops in script:
         now += step

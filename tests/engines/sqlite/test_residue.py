@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from bide.engines.sqlite import SqliteEngine
 from bide.testing.conformance.desk import START
 from bide.testing.conformance.play import clear
-from bide.testing.conformance.scripts import in_batches, searching
+from bide.testing.conformance.scripts import Player, searching
 from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 
 
@@ -18,7 +18,7 @@ def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(scrip
     with TemporaryDirectory() as folder:
         path = Path(folder, "bide.db")
         engine = SqliteEngine(path)
-        run = in_batches(engine)
+        run = Player(engine).batch
         now = START
         for step, ops in script:
             now += step
