@@ -1,6 +1,7 @@
 """Messages that were published with a delay, on their way into the store."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,7 +195,8 @@ def test_an_intake_begins_only_where_its_exchange_is(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "told"), [("reader", "ACCESS_REFUSED"), ("guest", "PRECONDITION_FAILED")]
+    ("user", "told"),
+    [("reader", "ACCESS_REFUSED"), ("writer", "ACCESS_REFUSED"), ("guest", "PRECONDITION_FAILED")],
 )
 def test_an_intake_begins_only_where_it_may_declare(stage: Stage, user: str, told: str) -> None:
     async def story() -> None:
@@ -205,6 +207,43 @@ def test_an_intake_begins_only_where_it_may_declare(stage: Stage, user: str, tol
         with pytest.raises(Refused, match=f"{told}.*needs the right to configure"):
             await intake.declare()
         await intake.close()
+
+    stage.play(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("guest:guest@", "guest:wrong@"), "ACCESS_REFUSED"),
+        (("/?", "/nothing?"), "no such virtual host"),
+        (("amqp:", "amqps:"), "does not speak TLS"),
+        (("amqp:", "amqps:", "&cafile=another.pem"), "could not be verified"),
+        (("amqp:", "amqps:", "&cafile=missing.pem"), "cannot be read"),
+    ],
+)
+def test_an_intake_begins_only_where_the_broker_lets_it_in(
+    stage: Stage, authority: Path, change: tuple[str, ...], told: str
+) -> None:
+    async def story() -> None:
+        old, new, *tls = change
+        url = stage.url(port=stage.broker.tls_port if tls else None).replace(old, new, 1)
+        if tls:
+            url = url.replace("127.0.0.1", "localhost") + tls[0].replace("=", f"={authority}/")
+        intake = Intake(parse(url), StoreClient(stage.lane, SYSTEM_CLOCK))
+        with pytest.raises(Refused, match=told) as refused:
+            await intake.declare()
+        assert "wrong" not in str(refused.value)
+        await intake.close()
+
+    stage.play(story)
+
+
+def test_messages_are_taken_over_tls(stage: Stage, authority: Path) -> None:
+    async def story() -> None:
+        url = stage.url(f"&cafile={authority}/ca.pem", port=stage.broker.tls_port)
+        async with stage.intake(url.replace("amqp", "amqps", 1).replace("127.0.0.1", "localhost")):
+            await stage.send(message_id="m1")
+            await stage.stored(1)
 
     stage.play(story)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aio_pika
 import pytest
 
 from bide.clock import SYSTEM_CLOCK
@@ -152,6 +153,33 @@ def test_a_connection_that_is_cut_loses_nothing(stage: Stage) -> None:
                 await stage.reached(300, "flow.acked", "q")
         got = {(await stage.receive()).message_id for _ in range(await stage.count())}
         assert len(got) >= 299
+
+    stage.play(story)
+
+
+def test_a_broker_that_is_restarted_loses_nothing(stage: Stage) -> None:
+    """It tells its clients so; `tests.rabbitmq.kills` kills it."""
+
+    async def story() -> None:
+        await subscribe(stage, stage.url("&key=k"), failures=1, probe=100)
+        async with stage.intake() as intake, pushing(stage) as pusher:
+            await stage.send(message_id="before", headers={"x-delay": 60_000})
+            await stage.stored(1)
+            await asyncio.to_thread(stage.broker.ctl, "stop_app")
+            try:
+                await put(stage, 20)
+                await until(lambda: not intake.taken.connected)
+                await until(lambda: pusher.workers["/s"].running)
+            finally:
+                await asyncio.to_thread(stage.broker.ctl, "start_app")
+            await stage.reached(20, "flow.acked", "q")
+            await until(lambda: intake.taken.connected)
+            async with await aio_pika.connect(stage.broker.url) as connection:
+                stage.channel = await connection.channel()
+                await stage.send(message_id="after", headers={"x-delay": 60_000})
+                await stage.stored(2)
+                got = {(await stage.receive()).message_id for _ in range(20)}
+                assert got == {f"m{n}" for n in range(20)}
 
     stage.play(story)
 
