@@ -100,6 +100,7 @@ def test_properties_and_typed_headers_come_back_as_they_were() -> None:
     headers: dict[str, Any] = {
         "text": "é", "number": 5, "none": None, "list": [1, {"a": True}], "bytes": b"\xff",
         "time": datetime(2030, 1, 1, tzinfo=UTC), "money": Decimal("1.50"), "amqp-key": "mine",
+        "like ours": {"amqp:bytes": "no hex"},
     }  # fmt: skip
     properties = {
         "content_type": "application/x-python", "content_encoding": "utf-8", "reply_to": "r",
@@ -111,6 +112,7 @@ def test_properties_and_typed_headers_come_back_as_they_were() -> None:
     _, back, key = to_amqp(
         message(item.headers, data=item.data, json=item.json, priority=item.priority), ADDRESS
     )
+    assert back.marshal()  # the library can send all of them
     assert {name: getattr(back, name) for name in properties} == properties
     assert (back.expiration, key) == ("1500", "k")
     told = back.headers or {}
@@ -163,6 +165,17 @@ def test_headers_say_when_a_message_is_due(
 def test_a_delay_that_cannot_be_is_refused(headers: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         due_of(headers)
+
+
+def test_headers_that_are_nested_too_deeply_are_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(200):
+        deep = {"a": [deep]}
+    with pytest.raises(InvalidArgument, match="more than 100 levels"):
+        item_of(arrival(deep))
+    text = '{"a":' * 100_000 + "1" + "}" * 100_000
+    with pytest.raises(InvalidArgument, match="not what bide writes there"):
+        to_amqp(message({"amqp-headers": text}), ADDRESS)
 
 
 def test_only_a_body_that_is_json_is_stored_as_json() -> None:

@@ -1,11 +1,14 @@
 """Messages that were published with a delay, on their way into the store."""
 
 import asyncio
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aio_pika import IncomingMessage
+from aiormq import spec
+from pamqp import encode
 
 from bide.clock import SYSTEM_CLOCK
 from bide.consuming.store_client import StoreClient
@@ -148,6 +151,79 @@ def test_what_cannot_be_stored_is_a_dead_letter_with_the_reason(
             await stage.stored(1)
             await until(lambda: intake.taken.refused == 1)
             assert await stage.find("bad") is None
+
+    stage.play(story)
+
+
+class Raw(spec.Basic.Properties):
+    """Properties that the client library would not send: one bit says which, then its bytes."""
+
+    def __init__(self, bit: int, value: bytes) -> None:
+        super().__init__()
+        self.raw = struct.pack(">H", bit) + value
+
+    def marshal(self) -> bytes:
+        return self.raw
+
+
+def table(name: bytes, value: bytes) -> bytes:
+    inner = bytes([len(name)]) + name + value
+    return struct.pack(">I", len(inner)) + inner
+
+
+def nested(levels: int) -> bytes:
+    value = bytes(4)
+    for _ in range(levels):
+        value = table(b"a", b"F" + value)
+    return value
+
+
+def text(value: bytes) -> bytes:
+    return b"S" + struct.pack(">I", len(value)) + value
+
+
+HEADERS, MESSAGE_ID, TIMESTAMP = 0x2000, 0x80, 0x40
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(Raw(MESSAGE_ID, b"\2\xff\xfe"), id="message_id is not UTF-8"),
+        pytest.param(Raw(HEADERS, table(b"\xff", b"t\1")), id="name of a header is not UTF-8"),
+        pytest.param(Raw(HEADERS, table(b"x-delay", text(b"\xff"))), id="x-delay is not UTF-8"),
+        pytest.param(Raw(HEADERS, table(b"x-delay", text(b"1" * 130_900))), id="x-delay is huge"),
+        pytest.param(Raw(HEADERS, nested(300)), id="headers are deep"),
+        pytest.param(Raw(HEADERS, nested(5_000)), id="headers are very deep"),
+        pytest.param(Raw(TIMESTAMP, struct.pack(">Q", 2**63)), id="timestamp is impossible"),
+        pytest.param(None, id="routing key is not UTF-8"),
+    ],
+)
+def test_a_hostile_message_stops_no_other(
+    stage: Stage, raw: Raw | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker takes them all. aiormq would lose its connection by most, again and again."""
+    key = "bad" if raw is None else "k"
+
+    def short_string(value: str) -> bytes:
+        return b"\3\xff\xfek" if value == "bad" else encode.short_string(value)
+
+    async def story() -> None:
+        delayed, dead = f"{stage.exchange}.delayed", f"{stage.exchange}.delayed.dead"
+        async with stage.intake() as intake:
+            underlay = await stage.channel.get_underlay_channel()
+            await stage.send(message_id="before")
+            with monkeypatch.context() as patch:
+                patch.setitem(encode.METHODS, "shortstr", short_string)
+                await underlay.basic_publish(
+                    b"bad", exchange=delayed, routing_key=key, properties=raw
+                )
+            await stage.send(message_id="after")
+            await stage.stored(2)
+            await until(lambda: (intake.taken.stored, intake.taken.refused) == (2, 1))
+            assert intake.taken.connected
+        assert await stage.count(delayed) == 0
+        while await stage.count(dead) != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     stage.play(story)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import aio_pika
-from aio_pika.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.exceptions import (
     AMQPError,
     AuthenticationError,
@@ -28,6 +28,7 @@ from yarl import URL
 from bide.clock import Clock, sleep
 from bide.model.backoff import Backoff
 from bide.targets.amqp import Address
+from bide.targets.rabbitmq.reading import FrameReader
 
 __all__ = ["LOST", "Broker", "Gate", "Refused", "reason_of", "stray_cancel_is_loss"]
 
@@ -79,7 +80,7 @@ class Broker:
     def __init__(self, address: Address, clock: Clock, gate: Gate | None = None) -> None:
         self.address = address
         self._clock = clock
-        self._gate = gate
+        self._transport = _Transport(gate)
         self._connection: aio_pika.Connection | None = None
         self._opening = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
@@ -88,6 +89,10 @@ class Broker:
     def connected(self) -> bool:
         """Whether there is a connection."""
         return self._connection is not None and self._connection.connected.is_set()
+
+    def is_unreadable(self, message: AbstractIncomingMessage) -> bool:
+        """Tell whether the client library cannot decode a message, which has no properties then."""
+        return message.delivery_tag in self._transport.reader.unreadable
 
     async def channel(self, *, confirms: bool = True) -> AbstractChannel:
         """Return a new channel. Connects first if there is no connection.
@@ -135,7 +140,7 @@ class Broker:
         connection = aio_pika.Connection(
             url, client_properties={"connection_name": "bide"}, ssl_context=self._tls()
         )
-        connection.kwargs["transport_factory"] = _Transport(self._gate)
+        connection.kwargs["transport_factory"] = self._transport
         try:
             try:
                 await connection.connect(timeout=CONNECT)
@@ -170,6 +175,7 @@ class _Transport(TransportFactory):
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
+        self.reader = FrameReader()
 
     async def create(
         self, url: URL, **options: Any
@@ -187,8 +193,8 @@ class _Transport(TransportFactory):
         problem: OSError | None = None
         for *_, where in allowed:
             try:
-                return await asyncio.open_connection(
-                    str(where[0]), url.port, **(tls if url.scheme == "amqps" else {})
+                return await self._open(
+                    str(where[0]), int(where[1]), **(tls if url.scheme == "amqps" else {})
                 )
             except ssl.SSLCertVerificationError as error:
                 text = f"the certificate of {url.host} could not be verified: "
@@ -199,6 +205,15 @@ class _Transport(TransportFactory):
                 problem = error
         assert problem is not None
         raise problem
+
+    async def _open(
+        self, host: str, port: int, **tls: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect as `asyncio.open_connection` does, with a reader of bide's."""
+        loop, self.reader = asyncio.get_running_loop(), FrameReader()
+        protocol = asyncio.StreamReaderProtocol(self.reader)
+        transport, _ = await loop.create_connection(lambda: protocol, host, port, **tls)
+        return self.reader, asyncio.StreamWriter(transport, protocol, self.reader, loop)
 
 
 async def _close(connection: aio_pika.Connection) -> None:

@@ -41,6 +41,9 @@ OWN = ("bide-queue", "bide-due", "bide-attempt")
 LARGEST = 100_000
 """How many bytes of headers fit into the one frame that AMQP has for them."""
 
+DEEPEST = 100
+"""How many levels deep headers may be nested: the client library cannot send many more."""
+
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 """How headers begin that the broker adds. With `x-death` kept, it would take a message that comes
 round for a cycle, and drop it."""
@@ -107,6 +110,9 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
 
     Left out are those that say when it is due, those that the broker or bide adds, and `user_id`,
     which only its user may publish.
+
+    Raises:
+        InvalidArgument: they are nested too deeply.
     """
     found = {KEY: message.routing_key or ""}
     properties = message.properties
@@ -137,15 +143,16 @@ def _number(text: str, name: str, most: int) -> int:
 def _typed(text: str) -> dict[str, Any]:
     try:
         found = _untagged(msgspec.json.decode(text))
-    except (ValueError, TypeError, ArithmeticError) as error:
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise InvalidArgument(f"{TYPED} is not what bide writes there: {error}") from None
     if not isinstance(found, dict):
         raise InvalidArgument(f"{TYPED} must be a JSON object")
     return found
 
 
-# What JSON does not have stands in an object with one key, which no header is named like.
+# What JSON does not have is in an object with one key; so is an object that looks like one.
 
+_TABLE = "amqp:table"
 _TAGS = {
     bytes: "amqp:bytes",
     bytearray: "amqp:bytes",
@@ -154,12 +161,15 @@ _TAGS = {
 }
 
 
-def _tagged(value: Any) -> Any:
+def _tagged(value: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise InvalidArgument(f"headers are nested more than {DEEPEST} levels deep")
     match value:
         case dict():
-            return {str(name): _tagged(one) for name, one in value.items()}
+            found = {str(name): _tagged(one, depth + 1) for name, one in value.items()}
+            return {_TABLE: found} if len(found) == 1 and min(found).startswith("amqp:") else found
         case list() | tuple():
-            return [_tagged(one) for one in value]
+            return [_tagged(one, depth + 1) for one in value]
         case bytes() | bytearray():
             return {_TAGS[bytes]: value.hex()}
         case datetime():
@@ -173,11 +183,13 @@ def _tagged(value: Any) -> Any:
 def _untagged(value: Any) -> Any:
     match value:
         case {"amqp:bytes": str(text), **rest} if not rest:
-            return bytes.fromhex(text)
+            return bytearray.fromhex(text)  # bytes are nothing that the library sends
         case {"amqp:time": int(seconds) | float(seconds), **rest} if not rest:
             return datetime.fromtimestamp(seconds, UTC)
         case {"amqp:decimal": str(text), **rest} if not rest:
             return Decimal(text)
+        case {"amqp:table": dict(table), **rest} if not rest:
+            return {name: _untagged(one) for name, one in table.items()}
         case dict():
             return {name: _untagged(one) for name, one in value.items()}
         case list():

@@ -24,7 +24,7 @@ from bide.targets.http.subscription import Subscription, usual_concurrency
 from bide.targets.intake_stats import IntakeStats
 from bide.targets.rabbitmq import arrivals, topology
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
-from bide.targets.rabbitmq.fields import Publication
+from bide.targets.rabbitmq.fields import LARGEST, Publication
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
 
@@ -178,6 +178,9 @@ class Intake:
         news, over = asyncio.Event(), asyncio.Event()
 
         async def come(message: AbstractIncomingMessage) -> None:
+            if self._broker.is_unreadable(message):
+                await self._reject(message, "its properties or its routing key cannot be decoded")
+                return
             inbox.append(message)
             news.set()
 
@@ -232,7 +235,8 @@ class Intake:
             else:
                 arrived.append(one)  # its id was in use, and it is stored under another one, if any
         await self._store(channel, arrived)
-        await batch[-1].ack(multiple=True)
+        if unsettled := [message for message in batch if not message.processed]:
+            await unsettled[-1].ack(multiple=True)
         await channel.set_qos(prefetch_count=PREFETCH)  # answered after the broker has seen the ack
         self._unacknowledged.acknowledged()
 
@@ -334,17 +338,32 @@ class Intake:
 
     async def _refuse(self, message: AbstractIncomingMessage, reason: str) -> None:
         """Publish a message to the dead-letter exchange, with the reason in a header."""
-        told = "" if message.message_id is None else f" {message.message_id!r}"
-        _log.error("%s: message%s is a dead letter: %s", self.address.exchange, told, reason)
         properties = message.properties
         properties.headers = {**message.headers, REASON: reason[:1_000]}
         properties.delivery_mode = DeliveryMode.PERSISTENT
         # It must not expire there, and only its user may publish its `user_id`.
         properties.expiration = properties.user_id = None
+        try:
+            fits = len(properties.marshal()) <= LARGEST
+        except (TypeError, ValueError, RecursionError):  # as for bytes that are not UTF-8
+            fits = False
+        if not fits:
+            await self._reject(message, reason)
+            return
         letter = Publication(message.body, properties, message.routing_key or "")
         result = await self._dead.publish(letter, DEAD_LETTER)
         if result.outcome != "confirmed":
             raise ConnectionError(f"a dead letter could not be published: {result.reason}")
+        self._refused(message, reason)
+
+    async def _reject(self, message: AbstractIncomingMessage, reason: str) -> None:
+        """Have the broker make a dead letter of a message, which it leaves as it is."""
+        await message.reject(requeue=False)
+        self._refused(message, reason)
+
+    def _refused(self, message: AbstractIncomingMessage, reason: str) -> None:
+        told = "" if message.message_id is None else f" {message.message_id!r}"
+        _log.error("%s: message%s is a dead letter: %s", self.address.exchange, told, reason)
         self.taken.refused += 1
 
     async def _look_for_target(self) -> None:

@@ -88,7 +88,7 @@ class Publisher:
                         return Result("unroutable", reason_of(error))
                     except DeliveryError as error:
                         return Result("nacked", reason_of(error))
-                    except (TypeError, ValueError) as error:
+                    except (TypeError, ValueError, RecursionError) as error:
                         return Result("unfit", f"not a valid message of AMQP: {error}")
                     except (Refused, ChannelClosed) as error:
                         return Result("refused", reason_of(error))

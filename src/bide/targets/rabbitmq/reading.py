@@ -1,0 +1,64 @@
+"""Messages that the client library cannot decode must not end the connection.
+
+aiormq decodes frames while it reads, and fails for text that is not UTF-8, for impossible times and
+for deeply nested headers. Brokers accept them. The connection would end each time that such a
+message is delivered, and nothing behind it would ever be taken. So its properties are left out
+here, and the intake rejects it.
+"""
+
+import asyncio
+
+from pamqp.constants import FRAME_HEADER, FRAME_METHOD
+from pamqp.header import ContentHeader
+
+__all__ = ["FrameReader"]
+
+DELIVER = b"\x00\x3c\x00\x3c"
+"""Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
+again (1 byte), exchange and routing key (short texts)."""
+
+FIXED = 12
+"""How many bytes are before the properties of a content header: class, weight, size of the body."""
+
+
+class FrameReader(asyncio.StreamReader):
+    """Reads frames as aiormq does: one byte, the kind; six, with the size; the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: set[int] = set()
+        """The delivery tags of messages that cannot be decoded."""
+        self._step = 0
+        self._kind = 0
+        self._tag = 0
+
+    async def readexactly(self, n: int) -> bytes:
+        """Return so many bytes, which can be decoded if they are a frame's payload."""
+        data = await super().readexactly(n)
+        if self._step == 0:
+            self._kind = data[0]
+        elif self._step == 2 and self._kind == FRAME_METHOD and data.startswith(DELIVER):
+            data = self._delivered(data)
+        elif self._step == 2 and self._kind == FRAME_HEADER:
+            data = self._described(data)
+        self._step = (self._step + 1) % 3
+        return data
+
+    def _delivered(self, data: bytes) -> bytes:
+        tag = len(DELIVER) + 1 + data[len(DELIVER)]
+        self._tag = int.from_bytes(data[tag : tag + 8])
+        key = tag + 8 + 1 + 1 + data[tag + 8 + 1] + 1
+        try:
+            data[key:-1].decode()
+        except UnicodeDecodeError:
+            self.unreadable.add(self._tag)
+            return data[:key] + b"?" * (len(data) - key - 1) + data[-1:]
+        return data
+
+    def _described(self, data: bytes) -> bytes:
+        try:
+            ContentHeader().unmarshal(data[:-1])
+        except Exception:  # noqa: BLE001  (whatever it is, aiormq would fail with it, too)
+            self.unreadable.add(self._tag)
+            return data[:FIXED].ljust(len(data) - 1, b"\0") + data[-1:]
+        return data
