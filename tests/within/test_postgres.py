@@ -83,6 +83,26 @@ def test_a_user_without_rights(
             owner.execute(f"DELETE FROM {schema}.access; DROP OWNED BY app; DROP ROLE app".encode())
 
 
+def test_a_store_that_its_own_user_may_not_make(
+    shop: psycopg.Connection[Any], postgres: PostgresServer
+) -> None:
+    with postgres.client() as owner:
+        owner.execute("CREATE ROLE poor LOGIN")
+        try:
+            url = f"{postgres.url.replace('bide@', 'poor@')}&schema=new"
+            with bide.Queue("orders", url) as orders:
+                with pytest.raises(bide.AccessDenied, match="may not do that"):
+                    orders.put(1, within=shop)
+        finally:
+            owner.execute("DROP ROLE poor")
+
+
+def test_a_server_that_cannot_be_reached(shop: psycopg.Connection[Any]) -> None:
+    with bide.Queue("orders", "postgresql://localhost:1/shop") as orders:
+        with pytest.raises(bide.StoreUnavailable):
+            orders.put(1, within=shop)
+
+
 def test_commits_stay_durable(orders: bide.Queue, shop: psycopg.Connection[Any]) -> None:
     """Waking others does not wait for the disk; the user's commit does."""
     waiting = threading.Thread(target=lambda: orders.claim(wait="100ms"))

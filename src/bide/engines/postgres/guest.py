@@ -5,9 +5,11 @@ from typing import Any, Literal
 from urllib.parse import SplitResult
 
 import msgspec
+import psycopg
 
 from bide.engines.port import DbApi
 from bide.engines.postgres.calls import change_outcomes, earliest, put_outcomes
+from bide.engines.postgres.faults import translate
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, read_url
 from bide.model import commands as cmd
@@ -65,9 +67,12 @@ class PostgresGuest:
         """Learn which database the store is in; make the store if there is none."""
         if self._database is None:
             with self._settings.connect() as connection:
-                prepare(connection, self._settings.schema)
-                row = connection.execute(f"SELECT {self._function('_database')}()".encode())
-                ((self._database,),) = row.fetchall()
+                try:
+                    prepare(connection, self._settings.schema)
+                    row = connection.execute(f"SELECT {self._function('_database')}()".encode())
+                    ((self._database,),) = row.fetchall()
+                except psycopg.Error as error:
+                    raise translate(error, self._settings.place, sent=False) from error
 
     def statement(self, mark: str) -> str:
         """Return the statement, with the driver's mark of a parameter."""
