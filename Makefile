@@ -86,6 +86,9 @@ dist: | $(BIN)/python ## Build wheel and sdist, and try them on every supported 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
 	$(BIN)/python tools/dist
 
+screenshots: $(VENV)/.dev servers ## Take the pictures of the dashboard for the documentation
+	$(BIN)/python -m tests.dashboard.screenshots
+
 fmt: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

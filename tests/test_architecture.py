@@ -41,6 +41,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
+        "bide.dashboard",
+    },
+    "bide.dashboard": {
+        "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
+        "bide.worker", "bide.targets", "bide.server",
     },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {

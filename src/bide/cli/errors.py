@@ -83,8 +83,8 @@ def usage_error(text: str) -> click.UsageError:
     return click.UsageError(text, click.get_current_context())
 
 
-def require_packages(what: str, *packages: str) -> None:
-    """Check that the packages of the extra `bide[server]` are installed.
+def require_packages(what: str, *packages: str, extra: str = "server") -> None:
+    """Check that the packages of an extra of bide are installed.
 
     Raises:
         InvalidArgument: one is missing.
@@ -93,7 +93,7 @@ def require_packages(what: str, *packages: str) -> None:
         if importlib.util.find_spec(package) is None:
             raise InvalidArgument(
                 f"{what} needs the package {package!r}, which is not installed: "
-                "pip install 'bide[server]'"
+                f"pip install 'bide[{extra}]'"
             )
 
 

@@ -16,7 +16,8 @@ SECTIONS = {
     "Messages": {"put": "put", "change": "cancel reschedule", "read": "get peek scan"},
     "Queues": {
         "counts": "queues counts audit", "top": "top", "forecast": "forecast",
-        "change": "pause resume purge delete", "transfer": "export import", "move": "move",
+        "dashboard": "dashboard", "change": "pause resume purge delete",
+        "transfer": "export import", "move": "move",
     },
     "Work": {
         "worker": "worker", "sources": "sources", "schedules": "schedules", "claim": "claim",

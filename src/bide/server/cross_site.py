@@ -6,14 +6,16 @@ requests, `Sec-Fetch-Site`, the `Host` of a name of its own that leads to this m
 rebinding), and a content type that needs no preflight.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from bide.server.operation import JSON, MSGPACK, Call
 from bide.server.problem import Problem
 
-__all__ = ["refuse_pages"]
+__all__ = ["refuse_foreign_forms", "refuse_foreign_hosts", "refuse_pages"]
 
 _SAFELISTED = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Content types that a page may send to another site without asking first (Fetch, 2.2.2)."""
@@ -26,15 +28,7 @@ def refuse_pages(call: Call) -> None:
         Problem: the request carries a sign of such a page, or its body has a content type that a
             page could send without a preflight.
     """
-    server = call.scope.get("server")
-    host = call.header("host")
-    if server is not None and server[1] is not None and host is not None and not _is_local(host):
-        raise Problem(
-            "cross-origin",
-            f"host={host!r} is not this machine, and a server without tokens serves only this "
-            "machine; ask for 127.0.0.1, or make a token: bide token create",
-            field="host",
-        )
+    refuse_foreign_hosts(call.scope, call.header("host"))
     origin = call.header("origin")
     if origin is not None and not _is_local_page(origin):
         raise Problem(
@@ -52,6 +46,46 @@ def refuse_pages(call: Call) -> None:
         )
     if call.has_body:
         _refuse_safelisted(call)
+
+
+def refuse_foreign_hosts(scope: Mapping[str, Any], host: str | None) -> None:
+    """Refuse a request for the host name of a page that leads to this machine (DNS rebinding).
+
+    Raises:
+        Problem: the host is not this machine.
+    """
+    server = scope.get("server")
+    if server is not None and server[1] is not None and host is not None and not _is_local(host):
+        raise Problem(
+            "cross-origin",
+            f"host={host!r} is not this machine, and a server without tokens serves only this "
+            "machine; ask for 127.0.0.1, or make a token: bide token create",
+            field="host",
+        )
+
+
+def refuse_foreign_forms(host: str | None, origin: str | None, site: str | None) -> None:
+    """Refuse a form that another site has sent with the cookies of its user.
+
+    Browsers say where a form comes from: in `Sec-Fetch-Site` (not over plain HTTP, except to this
+    machine) and in `Origin`. A program that says neither has no cookies of anybody.
+
+    Args:
+        host: the header `Host`.
+        origin: the header `Origin`.
+        site: the header `Sec-Fetch-Site`.
+
+    Raises:
+        Problem: it comes from another site.
+    """
+    if site is not None:
+        good, told, field = site in ("same-origin", "none"), f"{site=}", "sec-fetch-site"
+    else:
+        good = origin is None or origin.partition("://")[2] == host
+        told, field = f"{origin=}, {host=}", "origin"
+    if good:
+        return
+    raise Problem("cross-origin", f"a page of another site sent this form ({told})", field=field)
 
 
 def _refuse_safelisted(call: Call) -> None:

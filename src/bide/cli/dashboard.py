@@ -1,0 +1,60 @@
+"""`bide dashboard`: queues and messages in a browser."""
+
+import click
+
+from bide.cli import option
+from bide.cli.errors import require_packages
+from bide.cli.output import Output
+from bide.cli.store import Store, refuse_memory
+
+
+@click.command()
+@click.argument("store", metavar="[URL]", required=False)
+@option.url
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8643, show_default=True, metavar="PORT",
+    help="The port to listen on; 0 takes a free port.",
+)  # fmt: skip
+@option.flag("--read-only", help="Show everything, allow no actions.")
+@option.many(
+    "--hide", "hide", "NAME", "A part of bodies, or a header, whose value is not shown",
+)  # fmt: skip
+@option.text(
+    "--action-log", "FILE", "A file for a JSON line per action.", envvar="BIDE_ACTION_LOG",
+    show_envvar=True,
+)  # fmt: skip
+@option.output
+def dashboard(
+    store: str | None, url: str | None, port: int, read_only: bool, hide: tuple[str, ...],
+    action_log: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show queues, messages and workers in a browser.
+
+    The dashboard of a store, on this machine alone: http://127.0.0.1:8643. There is no login, so
+    every local user may open it; --read-only allows them no actions. For other machines use
+    bide.dashboard.asgi in an application of yours.
+
+    It shows what falls due when, lists messages by state, due time and group, and cancels,
+    reschedules, copies, revives and purges them. The pages work without JavaScript.
+
+    \b
+    Example:
+      bide dashboard
+      bide dashboard redis://localhost/0 --read-only
+      bide dashboard --hide card --hide authorization
+    """  # fmt: skip
+    require_packages("bide dashboard", "jinja2", "h11", "httptools", extra="dashboard")
+    from bide.dashboard.local import run
+    from bide.observing.logs import configure
+
+    refuse_memory(store or url or "")
+    out = Output(as_json)
+
+    def announce(where: str) -> None:
+        out.report({"url": where}, f"the dashboard of {named.shown} is at {where}")
+        out.flush()
+
+    with Store(store or url) as named:
+        named.must_exist()
+        configure(as_json=as_json, level="warning")
+        run(named.url, port, announce, read_only=read_only, hide=hide, action_log=action_log)

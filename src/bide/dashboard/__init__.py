@@ -1,0 +1,9 @@
+"""The dashboard: queues, messages, dead letters, workers and subscriptions in a browser.
+
+`bide dashboard` serves it on this machine; `asgi` mounts it in an application of yours.
+"""
+
+from bide.dashboard.access import ACTIONS, Access
+from bide.dashboard.app import asgi
+
+__all__ = ["ACTIONS", "Access", "asgi"]

@@ -1,0 +1,86 @@
+"""What a visitor of the dashboard may see and do."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from bide.model.errors import InvalidArgument
+from bide.server.rights import ALL_QUEUES, Caller
+
+__all__ = ["ACTIONS", "Access", "AccessFunction", "Action"]
+
+Action = Literal[
+    "cancel", "reschedule", "copy", "release", "revive", "purge", "pause", "subscriptions", "audit"
+]
+
+ACTIONS: tuple[Action, ...] = get_args(Action)
+"""All that can be done: `cancel` and `reschedule` messages; `copy` one under a new id; `release`
+one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue; the same for
+`subscriptions`; `audit`: count all messages of a queue."""
+
+RIGHTS: dict[Action, str] = {
+    "cancel": "change", "reschedule": "change", "copy": "put", "release": "admin",
+    "revive": "admin", "purge": "admin", "pause": "admin", "subscriptions": "admin",
+    "audit": "read",
+}  # fmt: skip
+"""The right of a token that each action needs."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What a visitor may see and do; by default see everything and change nothing.
+
+    Args:
+        name: who it is, for the log of actions.
+        actions: some of `ACTIONS`.
+        bodies: whether bodies and headers are shown.
+        namespace: whose queues are shown; `None`: those of the whole store.
+        queues: patterns of the queues that are shown, such as "orders.*".
+
+    Raises:
+        InvalidArgument: an action does not exist.
+
+    Example:
+        >>> Access(name="ann", actions={"cancel", "revive"}).may("purge")
+        False
+    """
+
+    name: str = ""
+    actions: Collection[str] = ()
+    bodies: bool = True
+    namespace: str | None = None
+    queues: tuple[str, ...] = ALL_QUEUES
+
+    def __post_init__(self) -> None:
+        if wrong := [action for action in self.actions if action not in ACTIONS]:
+            raise InvalidArgument(f"actions={wrong!r} must be of {', '.join(ACTIONS)}")
+
+    @classmethod
+    def of(cls, caller: Caller) -> "Access":
+        """Return what the holder of a token may see and do.
+
+        Raises:
+            AccessDenied: the token has no right to read.
+        """
+        caller.need("read")
+        return cls(
+            name=caller.name or caller.token or "",
+            actions=[action for action, right in RIGHTS.items() if caller.may(right)],
+            bodies=caller.may("bodies"),
+            namespace=caller.namespace,
+            queues=caller.queues,
+        )
+
+    def may(self, action: str) -> bool:
+        """Tell whether an action is allowed."""
+        return action in self.actions
+
+    @cached_property
+    def caller(self) -> Caller:
+        """Whose names of queues these are."""
+        return Caller(self.namespace, frozenset(), self.queues)
+
+
+AccessFunction = Callable[[Mapping[str, Any]], Access | Awaitable[Access | None] | None]
+"""Takes the ASGI scope of a request; returns what its visitor may, `None`: nothing at all."""

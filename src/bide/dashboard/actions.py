@@ -1,0 +1,229 @@
+"""What a visitor can do: each action is one command of the store, or that command in parts."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urlencode
+
+import msgspec
+
+from bide.dashboard.access import ACTIONS
+from bide.dashboard.pages.audit import GONE
+from bide.dashboard.pages.dead import error_kind, letters
+from bide.dashboard.pages.subscriptions import records_of
+from bide.dashboard.view import Page, Redirect, Refused, View
+from bide.model.commands import (
+    Cancel,
+    Command,
+    Configure,
+    Count,
+    Find,
+    Purge,
+    Put,
+    Release,
+    Revive,
+)
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, new_id
+from bide.model.replies import Counts, Found, Outcome, Outcomes, Settings
+from bide.queue.command_builder import CommandBuilder
+from bide.queue.results import Audit, in_parts
+from bide.server.action_log import DONE, Act
+
+__all__ = ["act"]
+
+BULK = 10_000
+"""How many dead letters one action by error changes at most."""
+
+NAMED = 20
+"""How many messages a page names for which something could not be done."""
+
+FINAL = ("cancel", "purge", "release")
+"""Actions that are asked about first: they cannot be taken back."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What an action did."""
+
+    count: int = 1
+    refused: Sequence[Outcome] = ()
+    """Messages for which it could not be done."""
+    page: Page | None = None
+    """What to show instead of the page that the visitor came from."""
+
+
+async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
+    """Do what a form asks for, or ask whether it is meant.
+
+    Args:
+        view: the request.
+        log: takes what was done.
+
+    Raises:
+        Refused: the visitor may not do this.
+        BideError: it cannot be done.
+    """
+    request = view.request
+    action = request.get("action")
+    if action not in ACTIONS:
+        raise Refused(404, "not-found")
+    ids = [check_name(id) for id in request.form.get("id", [])]
+    queue, target = request.get("queue"), ids[0] if len(ids) == 1 else request.get("name") or None
+    if not view.may(action):
+        log(Act(action, queue or None, 0, "forbidden", target))
+        raise Refused(403, "not-allowed", action)
+    result = "failed"
+    count = 0
+    try:
+        if action not in _WITHOUT_IDS:
+            if request.get("by"):
+                ids = await _of_kind(view)
+            if not ids:
+                raise Refused(400, "nothing-chosen")
+            if (action in FINAL or request.get("by")) and not request.get("confirmed"):
+                result = "asked"
+                return _question(view, action, ids)
+        done = await _DO[action](view, ids)
+        result, count = DONE, done.count
+    finally:
+        if result != "asked":
+            log(Act(action, queue or None, count, result, target))
+    if done.page is not None:
+        return done.page
+    if done.refused:
+        return Page("refused.html", {
+            "action": action, "count": done.count, "refused": done.refused[:NAMED],
+            "more": len(done.refused[NAMED:]), "back": request.inside(request.get("back")),
+        }, 409)  # fmt: skip
+    said = urlencode({"said": action, "count": done.count})
+    back = request.inside(request.get("back")).partition("#")[0]
+    return Redirect(f"{back}{'&' if '?' in back else '?'}{said}")
+
+
+def _question(view: View, action: str, ids: list[str]) -> Page:
+    """Return the page that asks whether an action is meant."""
+    form = view.request.form
+    kept = [(name, value) for name, values in form.items() for value in values]
+    if view.request.get("by"):
+        kept.append(("until", str(view.now)))
+    return Page("confirm.html", {
+        "action": action, "queue": view.request.get("queue"), "ids": ids[:NAMED],
+        "count": len(ids), "more": max(0, len(ids) - NAMED), "fields": kept, "most": BULK,
+        "back": view.request.inside(view.request.get("back")),
+    })  # fmt: skip
+
+
+async def _of_kind(view: View) -> list[str]:
+    """Return the ids of the dead letters of one kind of error, or of all.
+
+    Those that died after the question was asked are left out.
+    """
+    full, kind = view.queue(), view.request.get("kind")
+    given = view.request.get("until")
+    until = int(given) if given.isdecimal() else view.now
+    return [
+        letter.id
+        async for letter in letters(view.store, full, BULK)
+        if (letter.ended or 0) <= until
+        and (view.request.get("by") == "all" or error_kind(letter.error) == kind)
+    ][:BULK]
+
+
+async def _each(view: View, ids: list[str], command: Callable[[list[str]], Command]) -> Result:
+    """Execute a command for messages, a thousand at a time."""
+    outcomes: list[Outcome] = []
+    for part in in_parts(ids):
+        outcomes += (await view.store.ask(Outcomes, command(list(part)))).outcomes
+    refused = [outcome for outcome in outcomes if not outcome.done]
+    return Result(len(outcomes) - len(refused), refused)
+
+
+async def _cancel(view: View, ids: list[str]) -> Result:
+    full = view.queue()
+    return await _each(view, ids, lambda part: Cancel(full, part))
+
+
+async def _reschedule(view: View, ids: list[str]) -> Result:
+    delay, at = _when(view)
+    if delay is None and at is None:
+        raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
+    builder = CommandBuilder(view.queue())
+    command = builder.reschedule(ids[:1], delay, at, None)
+    return await _each(view, ids, lambda part: msgspec.structs.replace(command, ids=part))
+
+
+async def _copy(view: View, ids: list[str]) -> Result:
+    """Put a message again, under another id."""
+    full = view.queue()
+    delay, at = _when(view)
+    found = (await view.store.ask(Found, Find(full, ids[:1]))).messages[0]
+    if found is None:
+        raise Refused(404, "no-message", ids[0])
+    new = view.request.get("new")
+    if delay is None and at is None:
+        delay = "0s"
+    moved = CommandBuilder(full).reschedule(["-"], delay, at, None)
+    item = msgspec.structs.replace(
+        found.as_item((), None), id=check_name(new) if new else new_id(), at=moved.at,
+        delay=moved.delay, attempt=0,
+    )  # fmt: skip
+    outcomes = (await view.store.ask(Outcomes, Put(full, [item]))).outcomes
+    return Result(sum(map(bool, outcomes)), [one for one in outcomes if not one])
+
+
+async def _release(view: View, ids: list[str]) -> Result:
+    full, who = view.queue(), view.access.name or "the dashboard"
+    return await _each(view, ids, lambda part: Release(full, part, f"released by {who}"))
+
+
+async def _revive(view: View, ids: list[str]) -> Result:
+    full = view.queue()
+    return await _each(view, ids, lambda part: Revive(full, part))
+
+
+async def _purge(view: View, ids: list[str]) -> Result:
+    full = view.queue()
+    return await _each(view, ids, lambda part: Purge(full, "dead", ids=part))
+
+
+async def _pause(view: View, _: list[str]) -> Result:
+    await view.store.ask(Settings, Configure(view.queue(), paused=view.request.get("on") == "1"))
+    return Result()
+
+
+async def _subscription(view: View, _: list[str]) -> Result:
+    namespace, _slash, name = view.request.get("name").rpartition("/")
+    mine = view.access.namespace
+    which = (namespace or None, name) if mine is None else (mine, name)
+    records = records_of(view.store)
+    known = await records.get(*which)
+    if known is None or view.access.caller.own(known.source) is None:
+        raise Refused(404, "not-found")
+    if view.request.get("on") == "1":
+        await records.pause(*which, f"paused by {view.access.name or 'the dashboard'}")
+    else:
+        await records.resume(*which)
+    return Result()
+
+
+async def _audit(view: View, _: list[str]) -> Result:
+    full = view.queue()
+    counts = await view.store.ask(Counts, Count(full, recount=True))
+    page = Page("audit.html", {
+        "found": [Audit.of(view.own(full), counts)], "gone": GONE, "following": None,
+        "recounted": True,
+    })  # fmt: skip
+    return Result(counts.sizes.total, page=page)
+
+
+def _when(view: View) -> tuple[str | None, float | None]:
+    """Return the delay, or the due time in Unix seconds, that a form gives."""
+    at = view.request.moment("at")
+    return view.request.get("delay") or None, None if at is None else at / 1000
+
+
+_DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
+    "cancel": _cancel, "reschedule": _reschedule, "copy": _copy, "release": _release,
+    "revive": _revive, "purge": _purge, "pause": _pause, "subscriptions": _subscription,
+    "audit": _audit,
+}  # fmt: skip
+
+_WITHOUT_IDS = ("pause", "subscriptions", "audit")

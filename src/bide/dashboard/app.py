@@ -1,0 +1,275 @@
+"""The dashboard as an ASGI application."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.dashboard.access import Access, AccessFunction
+from bide.dashboard.actions import act
+from bide.dashboard.pages import PAGES
+from bide.dashboard.reading import StoreReader
+from bide.dashboard.rendering import LANGUAGES, language_of, render
+from bide.dashboard.request import Request
+from bide.dashboard.view import Page, Redirect, Refused, View
+from bide.lane.shared import close_lane
+from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
+from bide.server.action_log import Act, ActionLog
+from bide.server.client_text import ClientText
+from bide.server.cross_site import refuse_foreign_forms
+from bide.server.operation import Send
+from bide.server.problem import Problem
+from bide.server.receiving import Gone, Receive
+
+__all__ = ["Dashboard", "asgi"]
+
+LANGUAGE = "bide_language"
+"""The cookie with the language that a visitor has chosen."""
+
+YEAR = 31_536_000
+
+LONGEST = 8.0
+"""Seconds that a page may wait for the store, less than htmx waits for the page; an action may take
+longer."""
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+HEADERS = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+_log = logging.getLogger("bide.dashboard")
+
+
+class Dashboard:
+    """The dashboard of one store.
+
+    Args:
+        store: its URL.
+        access: tells what the visitor of a request may see and do.
+        hide: names of the parts of bodies, and of the headers, that nobody is shown.
+        action_log: a file for a JSON line per action.
+        clock: the clock of the store.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        access: AccessFunction,
+        hide: Collection[str] = (),
+        action_log: ActionLog | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.store = StoreReader(store, clock)
+        self._access = access
+        self._hide = frozenset(name.lower() for name in hide)
+        self.action_log = action_log or ActionLog(None)
+        self._text = ClientText(store)
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        await asyncio.to_thread(close_lane, self.store.lane)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request; ASGI calls this."""
+        if scope["type"] == "lifespan":
+            await _live(self, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"the dashboard serves HTTP alone, and this is {scope['type']!r}")
+        try:
+            request = Request(scope, receive)
+        except InvalidArgument as error:
+            await _send(send, 400, str(error).encode(), "text/plain; charset=utf-8")
+            return
+        if request.path.startswith("/static/"):
+            await _send_static(request, send)
+        elif request.path == "":
+            await _redirect(send, Redirect(f"{request.base}/"), 308)
+        else:
+            await self._answer(request, send)
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        """Answer a request for a page or an action."""
+        view: View | None = None
+        try:
+            async with asyncio.timeout(None if request.path == "/do" else LONGEST):
+                if request.method not in ("GET", "HEAD", "POST"):
+                    raise Refused(405, "not-found")
+                if (access := await self._visitor(request)) is None:
+                    raise Refused(403, "no-access")
+                view = View(request, access, self.store, self._hide)
+                answer = await self._made(view)
+            if isinstance(answer, Redirect):
+                await _redirect(send, answer)
+                return
+            page = self._rendered(request, view, answer)
+        except Gone:
+            return
+        except (Refused, Problem, BideError, TimeoutError) as error:
+            answer = self._refusal(error)
+            page = self._rendered(request, view, answer)
+        except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
+            _log.exception("%s %s failed", request.method, request.path)
+            answer = _error(500, "internal")
+            page = self._rendered(request, view, answer)
+        await _send(send, answer.status, page, "text/html; charset=utf-8", _NO_STORE)
+
+    def _rendered(self, request: Request, view: View | None, page: Page) -> bytes:
+        """Return a page as HTML; without a view it is for a stranger, and tells nothing."""
+        language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
+        shown = view or View(request, Access(), self.store, self._hide)
+        context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
+        return render(page.template, language, context)
+
+    async def _visitor(self, request: Request) -> Access | None:
+        found = self._access(request.scope)
+        return await found if inspect.isawaitable(found) else found
+
+    async def _made(self, view: View) -> Page | Redirect:
+        """Return the page of a request, or what its action comes to."""
+        request = view.request
+        if request.method == "POST":
+            refuse_foreign_forms(
+                request.header("host"), request.header("origin"), request.header("sec-fetch-site")
+            )
+            await request.read_form()
+            if request.path == "/language":
+                return _chosen(request)
+            if request.path != "/do":
+                raise Refused(405, "not-found")
+            try:
+                return await act(view, lambda one: self._note(view, one))
+            finally:
+                self.store.recent.forget()
+        if (page := PAGES.get(request.path)) is None:
+            raise Refused(404, "not-found")
+        return await page(view)
+
+    def _refusal(self, error: Exception) -> Page:
+        """Return the page that says why a request was refused or failed."""
+        match error:
+            case Refused():
+                return _error(error.status, error.title, error.detail)
+            case Problem():
+                return _error(error.kind.status, "refused", str(error))
+            case TimeoutError():
+                return _error(504, "store", f"the store does not answer within {LONGEST:g} s")
+            case AccessDenied():
+                return _error(403, "refused", self._text.of(error))
+            case StoreError():
+                return _error(503, "store", self._text.of(error))
+        return _error(400, "refused", str(error))
+
+    def _note(self, view: View, done: Act) -> None:
+        """Log an action with its author."""
+        access, client = view.access, view.request.client
+        self.action_log.write(
+            [done], who=access.name, token="", client=client, namespace=access.namespace
+        )
+        _log.info(
+            "%s by %s from %s: queue %s, messages %s, %s",
+            done.act, access.name or "a visitor", client or "?", done.queue, done.messages,
+            done.result,
+        )  # fmt: skip
+
+
+def asgi(
+    store: str,
+    *,
+    access: AccessFunction,
+    hide: Collection[str] = (),
+    action_log: str | None = None,
+) -> Dashboard:
+    """Return the dashboard as an ASGI application, to mount in an application of yours.
+
+    Args:
+        store: the URL of the store.
+        access: takes the ASGI scope of a request, and returns what its visitor may see and do: an
+            `Access`, or `None` for nothing at all. It may be async.
+        hide: names of the parts of bodies, and of the headers, that nobody is shown.
+        action_log: a file to which a JSON line is appended for each action.
+
+    Raises:
+        InvalidArgument: the URL names no kind of store, or the file cannot be written.
+
+    Example:
+        >>> from bide.dashboard import Access
+        >>> dashboard = asgi("memory://", access=lambda scope: Access(name="ann"), hide=["card"])
+    """
+    return Dashboard(store, access, hide, ActionLog(action_log))
+
+
+async def _live(dashboard: Dashboard, receive: Receive, send: Send) -> None:
+    """Close the store with the server, where the dashboard is an application of its own."""
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await dashboard.close()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _error(status: int, title: str, detail: str = "") -> Page:
+    return Page("error.html", {"status": status, "title": title, "detail": detail}, status)
+
+
+def _chosen(request: Request) -> Redirect:
+    """Remember the language that a visitor chooses."""
+    language = request.get("language")
+    if language not in LANGUAGES:
+        raise Refused(404, "not-found")
+    path = quote(request.base) or "/"
+    cookie = f"{LANGUAGE}={language}; Path={path}; Max-Age={YEAR}; SameSite=Lax; HttpOnly"
+    return Redirect(request.inside(request.get("back")), cookie)
+
+
+_NO_STORE = ((b"cache-control", b"no-store"),)
+
+
+async def _redirect(send: Send, to: Redirect, status: int = 303) -> None:
+    more = [(b"location", to.url.encode())]
+    if to.cookie is not None:
+        more.append((b"set-cookie", to.cookie.encode()))
+    await _send(send, status, b"", "text/plain", (*_NO_STORE, *more))
+
+
+@lru_cache(maxsize=len(STATIC))
+def _static(name: str) -> bytes:
+    return files("bide.dashboard").joinpath("static", name).read_bytes()
+
+
+async def _send_static(request: Request, send: Send) -> None:
+    name = request.path.removeprefix("/static/")
+    if (kind := STATIC.get(name)) is None:
+        await _send(send, 404, b"there is no such file", "text/plain")
+        return
+    await _send(send, 200, _static(name), kind, ((b"cache-control", b"max-age=3600"),))
+
+
+async def _send(
+    send: Send, status: int, data: bytes, kind: str, more: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [
+        (b"content-type", kind.encode()), (b"content-length", b"%d" % len(data)), *HEADERS, *more,
+    ]  # fmt: skip
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})

@@ -1,0 +1,33 @@
+"""One message: its fields, its body, its failures, and what can be done with it."""
+
+from bide.dashboard.view import Page, Refused, View
+from bide.model.commands import Find
+from bide.model.identity import check_name
+from bide.model.message import size_of
+from bide.model.replies import Found
+
+__all__ = ["POSSIBLE", "message"]
+
+POSSIBLE = {
+    "delayed": ("reschedule", "cancel", "copy"),
+    "ready": ("reschedule", "cancel", "copy"),
+    "leased": ("release", "copy"),
+    "dead": ("revive", "purge", "copy"),
+    "acked": ("copy",),
+    "expired": ("copy",),
+}
+"""What can be done with a message, by its state."""
+
+
+async def message(view: View) -> Page:
+    """Return the page of a message."""
+    full, id = view.queue(), view.request.get("id")
+    found = await view.store.ask(Found, Find(full, [check_name(id)]))
+    one = found.messages[0]
+    if one is None:
+        raise Refused(404, "no-message", id)
+    return Page("message.html", {
+        "queue": view.own(full), "message": one, "body": view.body(one),
+        "headers": view.headers(one), "size": size_of(one),
+        "actions": [action for action in POSSIBLE[one.state] if view.may(action)],
+    })  # fmt: skip

@@ -1,0 +1,62 @@
+"""Schedules and sources."""
+
+import asyncio
+from typing import Any
+
+from bide.dashboard.reading import FORECAST_EVERY, QUEUES
+from bide.dashboard.view import Page, View
+from bide.model.commands import Scan
+from bide.model.errors import InvalidArgument
+from bide.model.replies import Page as Scanned
+from bide.observing.sample import Looking
+from bide.worker.periodic.chain import moment_of
+from bide.worker.periodic.progress import schedule_progress, source_progress
+from bide.worker.periodic.source import source_of
+
+__all__ = ["periodic"]
+
+TICKS = 3
+"""How many of its next ticks a schedule shows."""
+
+
+async def periodic(view: View) -> Page:
+    """Return the page of schedules and sources."""
+    names = await view.store.names(view.access, own=True)
+    homes = [name for name in names if source_of(name) is not None][:QUEUES]
+    plain = [name for name in await view.store.names(view.access) if name > _start(view)]
+    queues = plain[:QUEUES]
+
+    async def read() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        run = view.store.run
+        schedules = await asyncio.gather(*[run(_schedule(name)) for name in queues])
+        sources = await asyncio.gather(*[run(source_progress(home)) for home in homes])
+        return [one for one in schedules if one], [one for one in sources if one]
+
+    schedules, sources = await view.store.recent.get(
+        ("periodic", tuple(queues), tuple(homes)), FORECAST_EVERY, read
+    )
+    following = view.own(queues[-1]) if len(plain) > QUEUES else None
+    return Page("periodic.html", {
+        "schedules": schedules, "sources": sources, "following": following,
+    })  # fmt: skip
+
+
+def _start(view: View) -> str:
+    after = view.request.get("after")
+    return view.access.caller.prefix(after) if after else ""
+
+
+def _schedule(queue: str) -> Looking[dict[str, Any] | None]:
+    """Read the facts about a schedule, if the first message of a queue is a tick."""
+    for state in ("next", "leased"):
+        page: Scanned = yield Scan(queue, state, limit=1)
+        if page.messages:
+            if moment_of(page.messages[0].id) is None:
+                return None
+            break
+    else:
+        return None
+    try:
+        return (yield from schedule_progress(queue, TICKS))
+    except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
+        return {"queue": queue, "unreadable": str(error)}

@@ -1,0 +1,221 @@
+"""Read the store for pages: names, samples, forecasts, and scans in bounded steps."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.dashboard.access import Access
+from bide.dashboard.recent import Recent
+from bide.lane.lane import Lane
+from bide.lane.shared import open_lane
+from bide.model.commands import Command, Forecast, Queues, Scan
+from bide.model.identity import is_listed
+from bide.model.message import Message
+from bide.model.replies import Forecasted, Names, Page, Reply
+from bide.observing.heartbeat import QUEUE as REGISTER
+from bide.observing.heartbeat import is_register
+from bide.observing.sample import Looking, RecentWorkers, Sample, Worker, take_sample
+
+__all__ = ["Found", "Glance", "StoreReader"]
+
+R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
+
+QUEUES = 100
+"""How many queues a page shows and a sample counts."""
+
+SAMPLE_EVERY = 2.0
+"""Seconds between two samples, however many browsers look."""
+
+FORECAST_EVERY = 5.0
+"""Seconds between two forecasts."""
+
+HISTORY = 60
+"""How many samples are kept for the charts of rates."""
+
+VIEWS = 32
+"""Of how many different selections of queues samples are kept."""
+
+READ = 100
+"""How many messages one command of a search reads."""
+
+SEARCHED = 2_000
+"""How many messages a search reads for one page."""
+
+READ_BYTES = 1 << 20
+
+
+class Glance(NamedTuple):
+    """The queues of a page, and what has happened in them lately. Names are those of the store."""
+
+    names: list[str]
+    """The queues of this page."""
+    total: int
+    """How many queues the selection has."""
+    following: str | None
+    """After which name the next page begins; `None`: there is none."""
+    samples: list[Sample]
+    """The last samples, the newest last."""
+    workers: list[Worker]
+
+    @property
+    def sample(self) -> Sample:
+        """The newest sample."""
+        return self.samples[-1]
+
+    @property
+    def before(self) -> Sample | None:
+        """The sample before the newest."""
+        return self.samples[-2] if len(self.samples) > 1 else None
+
+
+class Found(NamedTuple):
+    """A page of a search."""
+
+    messages: list[Message]
+    cursor: str | None
+    """Where the search goes on; `None`: it has read everything."""
+    searched: int
+    """How many messages were read for it."""
+
+
+class _History:
+    """The samples of one selection of queues."""
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=HISTORY)
+        self.workers = RecentWorkers()
+
+
+class StoreReader:
+    """The store, and what was read of it lately.
+
+    Args:
+        store: its URL.
+        clock: the store's clock.
+    """
+
+    def __init__(self, store: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.url = store
+        self.clock = clock
+        self.lane: Lane = open_lane(store, clock)
+        self.recent = Recent(clock)
+        self._histories: OrderedDict[object, _History] = OrderedDict()
+
+    @property
+    def remote(self) -> bool:
+        """Whether the store is behind a server, which keeps subscriptions and heartbeats."""
+        return self.url.partition("://")[0] in ("http", "https")
+
+    async def ask(self, kind: type[R], command: Command) -> R:
+        """Execute a command, and return its reply."""
+        reply = await self.lane.acall(command, self)
+        assert isinstance(reply, kind), f"a store answered {reply!r}"
+        return reply
+
+    async def run(self, steps: Looking[T]) -> T:
+        """Execute each command of some steps; return their result."""
+        try:
+            command = next(steps)
+            while True:
+                command = steps.send(await self.lane.acall(command, self))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+    async def names(self, access: Access, prefix: str = "", *, own: bool = False) -> list[str]:
+        """Return the names of the queues that a visitor may see, as the store has them.
+
+        Args:
+            access: of the visitor.
+            prefix: how they begin for the visitor.
+            own: whether to include the internal queues of bide.
+        """
+        caller = access.caller
+        begin = caller.prefix(prefix)
+        found = await self.recent.get(
+            ("names", begin), SAMPLE_EVERY, lambda: self.ask(Names, Queues(begin))
+        )
+        return [
+            full for full in found.names
+            if (name := caller.own(full)) is not None and (own or is_listed(name, prefix))
+        ]  # fmt: skip
+
+    async def glance(self, access: Access, prefix: str = "", after: str = "") -> Glance:
+        """Return a page of queues and their recent samples.
+
+        Args:
+            access: of the visitor.
+            prefix: how the names of the queues begin.
+            after: the page begins after this name.
+        """
+        key = access.namespace, access.queues, prefix, after
+
+        async def read() -> Glance:
+            listed = await self.names(access, prefix)
+            start = access.caller.prefix(after) if after else ""
+            names = [name for name in listed if name > start]
+            shown = names[:QUEUES]
+            everything, home = await self.ask(Names, Queues("")), access.namespace
+            registers = [
+                name for name in everything.names
+                if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
+            ]  # fmt: skip
+            now = self.clock.now()
+            sample = await self.run(
+                take_sample(shown, registers, self.clock.monotonic(), now, access.caller.own)
+            )
+            history = self._histories.setdefault(key, _History())
+            self._histories.move_to_end(key)
+            while len(self._histories) > VIEWS:
+                self._histories.popitem(last=False)
+            history.samples.append(sample)
+            workers = history.workers.see(sample)
+            following = access.caller.own(shown[-1]) if len(names) > QUEUES else None
+            return Glance(shown, len(listed), following, list(history.samples), workers)
+
+        return await self.recent.get(("glance", *key), SAMPLE_EVERY, read)
+
+    async def forecast(self, queues: Sequence[str], bucket: int, buckets: int) -> Forecasted:
+        """Return how many messages of some queues fall due when, together."""
+
+        async def read() -> Forecasted:
+            found = await asyncio.gather(
+                *[self.ask(Forecasted, Forecast(queue, bucket, buckets)) for queue in queues]
+            )
+            start = found[0].start if found else self.clock.now()
+            columns = zip(*[one.buckets for one in found], strict=True)
+            return Forecasted(
+                start, sum(one.overdue for one in found),
+                [sum(column) for column in columns] or [0] * buckets,
+                sum(one.later for one in found),
+            )  # fmt: skip
+
+        key = "forecast", bucket, buckets, tuple(queues)
+        return await self.recent.get(key, FORECAST_EVERY, read)
+
+    async def search(
+        self, scan: Scan, matches: Callable[[Message], bool] | None, want: int
+    ) -> Found:
+        """Read messages until a page is full; at most so many that the store does not notice.
+
+        Args:
+            scan: what to read.
+            matches: tells which messages are wanted; `None`: all.
+            want: how many fill a page; with `matches` there may be some more.
+        """
+        limit = want if matches is None else READ
+        scan = msgspec.structs.replace(scan, limit=limit, max_bytes=READ_BYTES)
+        found: list[Message] = []
+        searched = 0
+        while True:
+            page = await self.ask(Page, scan)
+            searched += len(page.messages)
+            found += page.messages if matches is None else filter(matches, page.messages)
+            if page.cursor is None or len(found) >= want or searched >= SEARCHED:
+                return Found(found, page.cursor, searched)
+            scan = msgspec.structs.replace(scan, cursor=page.cursor)

@@ -1,0 +1,93 @@
+"""Bodies and headers as text: hidden parts replaced, laid out to be read, cut where too long."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.model.errors import AccessDenied
+from bide.model.message import Message
+
+__all__ = ["HIDDEN", "Shown", "body_of", "headers_of", "preview_of"]
+
+HIDDEN = "•••"
+
+LONGEST = 64 * 1024
+"""How many characters of a body a page shows."""
+
+PREVIEW = 96
+"""How many characters of a body a list shows."""
+
+PREVIEWED = 16 * 1024
+"""Bodies that take more bytes have no preview: decoding them takes time."""
+
+DUMPED = 1024
+"""How many bytes are shown of a body that is no text."""
+
+
+class Shown(NamedTuple):
+    """A body as text."""
+
+    text: str
+    cut: int = 0
+    """How many of its characters (bytes of what is no text) are left out."""
+
+
+def redact(value: Any, hide: Collection[str]) -> Any:
+    """Return a value without the parts that have these names, at any depth.
+
+    Example:
+        >>> redact({"card": "4711", "items": [{"Card": 1, "n": 2}]}, {"card"})
+        {'card': '•••', 'items': [{'Card': '•••', 'n': 2}]}
+    """
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if str(name).lower() in hide else redact(one, hide)
+            for name, one in value.items()
+        }
+    if isinstance(value, list):
+        return [redact(one, hide) for one in value]
+    return value
+
+
+def body_of(message: Message, hide: Collection[str]) -> Shown | None:
+    """Return a body as a page shows it; `None` if a server withholds it."""
+    try:
+        data = message.seen_data
+    except AccessDenied:
+        return None
+    if not message.json:
+        return _of_bytes(data)
+    if hide:
+        data = msgspec.json.encode(redact(message.body, hide))
+    text = msgspec.json.format(data, indent=2).decode()
+    return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
+
+
+def preview_of(message: Message, hide: Collection[str]) -> str:
+    """Return the beginning of a body on one line, "" for one that is withheld or large."""
+    if len(message.data) > PREVIEWED or not message.data:
+        return ""
+    if not message.json:
+        return " ".join(_of_bytes(message.data).text.split())[:PREVIEW]
+    data = msgspec.json.encode(redact(message.body, hide)) if hide else message.data
+    text = msgspec.json.format(data, indent=0).decode() if len(data) > PREVIEW else data.decode()
+    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
+
+
+def headers_of(message: Message, hide: Collection[str]) -> Mapping[str, str]:
+    """Return headers as a page shows them."""
+    return {
+        name: HIDDEN if name.lower() in hide else value
+        for name, value in (message.headers or {}).items()
+    }
+
+
+def _of_bytes(data: bytes) -> Shown:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        part = data[:DUMPED]
+        lines = (part[start : start + 16].hex(" ") for start in range(0, len(part), 16))
+        return Shown("\n".join(lines), max(0, len(data) - DUMPED))
+    return Shown(text[:LONGEST], max(0, len(text) - LONGEST))

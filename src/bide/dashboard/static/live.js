@@ -1,0 +1,17 @@
+// What the pages do beyond htmx: say when the dashboard cannot be reached, "/" for the search
+// field, and one box that chooses all rows.
+"use strict";
+const root = document.documentElement;
+document.addEventListener("htmx:error", () => root.classList.add("away"));
+document.addEventListener("htmx:after:request", () => root.classList.remove("away"));
+document.addEventListener("keydown", event => {
+  const typing = event.target.closest("input, textarea, select");
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  document.getElementById("search").focus();
+});
+document.addEventListener("change", event => {
+  if (event.target.id !== "choose-all") return;
+  for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]"))
+    box.checked = event.target.checked;
+});

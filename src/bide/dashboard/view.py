@@ -1,0 +1,111 @@
+"""What a page is made with: the request, its visitor, and the store."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from bide.dashboard import redaction
+from bide.dashboard.access import Access
+from bide.dashboard.reading import StoreReader
+from bide.dashboard.request import Request
+from bide.engines.registry import mask
+from bide.model.identity import check_queue
+from bide.model.message import Message
+
+__all__ = ["Page", "Redirect", "Refused", "View"]
+
+
+class Refused(Exception):
+    """Ends a request with a page that says why.
+
+    Args:
+        status: of the answer.
+        title: one of the titles of the template `error.html`.
+        detail: the cause, and what helps.
+    """
+
+    def __init__(self, status: int, title: str, detail: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+        self.title = title
+        self.detail = detail
+
+
+class Page(NamedTuple):
+    """A page to be rendered."""
+
+    template: str
+    context: Mapping[str, Any]
+    status: int = 200
+
+
+class Redirect(NamedTuple):
+    """Where the browser goes after a form."""
+
+    url: str
+    cookie: str | None = None
+    """The value of the header `Set-Cookie`."""
+
+
+class View:
+    """One request of one visitor.
+
+    Args:
+        request: the request.
+        access: what its visitor may see and do.
+        store: the store.
+        hide: names in lower case of the parts of bodies, and of the headers, that are not shown.
+    """
+
+    def __init__(
+        self, request: Request, access: Access, store: StoreReader, hide: Collection[str]
+    ) -> None:
+        self.request = request
+        self.access = access
+        self.store = store
+        self.now = store.clock.now()
+        self._hide = hide
+
+    # For templates.
+
+    @property
+    def shown_store(self) -> str:
+        """The URL of the store without its password."""
+        return mask(self.store.url)
+
+    def may(self, action: str) -> bool:
+        """Tell whether the visitor may do something."""
+        return self.access.may(action)
+
+    def url(self, page: str, **parameters: Any) -> str:
+        """Return the URL of a page."""
+        return self.request.url(page, **parameters)
+
+    def own(self, queue: str) -> str:
+        """Return the visitor's name of a queue."""
+        return self.access.caller.own(queue) or queue
+
+    def preview(self, message: Message) -> str:
+        """Return the beginning of a body, as far as the visitor may see it."""
+        return redaction.preview_of(message, self._hide) if self.access.bodies else ""
+
+    def body(self, message: Message) -> redaction.Shown | None:
+        """Return a body to be read, `None` if the visitor may not see it."""
+        return redaction.body_of(message, self._hide) if self.access.bodies else None
+
+    def headers(self, message: Message) -> Mapping[str, str]:
+        """Return the headers that the visitor may see."""
+        return redaction.headers_of(message, self._hide) if self.access.bodies else {}
+
+    # For pages.
+
+    def queue(self) -> str:
+        """Return the name in the store of the queue that the request is about.
+
+        Raises:
+            Refused: it names none.
+            InvalidArgument: it is no name of a queue.
+            AccessDenied: the visitor may not see it.
+        """
+        if not (name := self.request.get("queue")):
+            raise Refused(404, "not-found")
+        return check_queue(self.access.caller.full(name))

@@ -1,0 +1,113 @@
+"""A shop's store, with something on each page; for tests in a browser, and for pictures."""
+
+import asyncio
+import random
+
+import msgspec
+
+import bide
+from bide.clock import SYSTEM_CLOCK
+from bide.lane.shared import close_lane, open_lane
+from bide.observing.heartbeat import Report, put_report
+from bide.observing.tally import Histogram
+from bide.targets.http.records import Records
+from bide.targets.http.subscription import Subscription
+from bide.worker.periodic.chain import id_of
+from bide.worker.periodic.recurrence import recurrence
+from bide.worker.periodic.schedule import TickBody
+from bide.worker.periodic.source import Asked, WindowBody, home_of
+
+REFUSED = """ConnectionError: mail.example:25 refused the connection after {} s
+Traceback (most recent call last):
+  File "/app/shop/mail.py", line 42, in send
+    server.connect(host, port)
+ConnectionRefusedError: [Errno 111] Connection refused"""
+
+ERRORS = (REFUSED, "ValueError: customer {} has no address", "TimeoutError: no answer after {} s")
+
+
+def set_scene(url: str, orders: int = 2_000) -> None:
+    """Fill a store.
+
+    Args:
+        url: of an empty store.
+        orders: how many orders wait for their timeout.
+    """
+    chance = random.Random(7)
+    _orders(url, orders, chance)
+    _mail(url)
+    with bide.Queue("reminders", url) as reminders:
+        reminders.put_many(
+            bide.NewMessage(
+                {"meeting": n, "room": chance.choice(("blue", "green"))},
+                delay=chance.uniform(900, 172_800), id=f"meeting-{n}", group=f"guest:{n % 50}",
+            )
+            for n in range(orders // 4)
+        )  # fmt: skip
+    with bide.Queue("webhooks", url) as webhooks:
+        webhooks.put_many(bide.NewMessage({"n": n}, delay=45.0 * n) for n in range(1, 60))
+        webhooks.pause()
+    _own(url)
+
+
+def _orders(url: str, count: int, chance: random.Random) -> None:
+    with bide.Queue("orders", url, holder="web1:4711") as queue:
+        queue.put_many(
+            bide.NewMessage(
+                {"order": 40_000 + n, "total": round(chance.uniform(5, 250), 2), "currency": "EUR",
+                 "customer": {"id": n % 300, "card": "4711 0815 1234"}},
+                delay=60 + chance.expovariate(1 / 14_000), id=f"order-{40_000 + n}",
+                group=f"customer:{n % 300}", priority=n % 3,
+            )
+            for n in range(count)
+        )  # fmt: skip
+        queue.put_many(bide.NewMessage({"order": n}, id=f"order-{n}") for n in range(30))
+        queue.ack(queue.claim(18, lease=900))
+        queue.claim(12, lease=900)
+
+
+def _mail(url: str) -> None:
+    with bide.Queue("mail", url, holder="web2:815") as mail:
+        mail.put_many(
+            bide.NewMessage(
+                {"to": f"customer-{n}@example.com", "template": "reminder"}, id=f"mail-{n}",
+                attempts=3, headers={"trace": f"4bf92f{n:04}", "authorization": "Bearer s3cr3t"},
+            )
+            for n in range(60)
+        )  # fmt: skip
+        taken = mail.claim(40, lease=900)
+        for n, delivery in enumerate(taken[:28]):
+            delivery.bury(ERRORS[min(n % 5, 2)].format(n))
+        mail.retry(taken[28:32], "20m", REFUSED.format(31))
+        mail.ack(taken[32:])
+
+
+def beat(url: str) -> None:
+    """Report that the workers are alive."""
+    lateness = Histogram()
+    lateness.observe_all([0.0008] * 900 + [0.004] * 95 + [0.02] * 5)
+    works = {"web1:4711": ["mail", "orders"], "web2:815": ["mail", "reminders"]}
+    lane = open_lane(url)
+    lane.call(put_report("web", Report(works, {"orders": lateness, "mail": lateness})))
+    close_lane(lane)
+
+
+def _own(url: str) -> None:
+    """Put what workers, schedules, sources and subscriptions leave in a store."""
+    beat(url)
+    lane = open_lane(url)
+    now = SYSTEM_CLOCK.now()
+    rule = recurrence("0 9 * * 1-5", None, "Europe/Paris")
+    tick = rule.after(now)
+    with bide.Queue("daily-report", url) as report:
+        body = msgspec.to_builtins(TickBody(tick, None, rule.spec, now))
+        report.put(body, at=tick / 1000, id=id_of(tick))
+    with bide.Queue(home_of("orders", "unpaid"), url) as windows:
+        last = Asked(now - 60_000, now + 540_000, now - 3_000, 41, 7)
+        windows.put(
+            msgspec.to_builtins(WindowBody(now, 60_000, 600_000, last, 2_041)), delay=57,
+            id=id_of(now),
+        )  # fmt: skip
+    hook = Subscription(name="shop", queue="webhooks", url="https://shop.example/hooks?key=abc")
+    asyncio.run(Records(lane, SYSTEM_CLOCK).put(hook, None))
+    close_lane(lane)

@@ -1,0 +1,237 @@
+"""What visitors do, and may not do."""
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+import bide
+from bide.dashboard.access import ACTIONS, Access
+from bide.server.action_log import ActionLog
+from tests.dashboard.conftest import Reply, Stage, Visitor, bury
+
+
+@pytest.fixture
+def orders(stage: Stage) -> bide.Queue:
+    return stage.queue("orders", holder="web1:7")
+
+
+def said(reply: Reply) -> str:
+    """Return where an action that was done leads to."""
+    assert reply.status == 303, reply.text
+    return reply.headers["location"]
+
+
+def confirm(visitor: Visitor, question: Reply) -> Reply:
+    """Answer the page that asks whether an action is meant."""
+    assert question.status == 200
+    fields = re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', question.text)
+    kept = [(name, value.replace("&#39;", "'")) for name, value in fields]
+    form = [*kept[1:], ("confirmed", "1")]  # the first is the page of the language
+    return visitor.post("/do", form)
+
+
+def test_cancel_asks_first(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60)
+    question = ann.do("cancel", queue="orders", id="a", back="/queue?queue=orders")
+    assert "This cannot be undone" in question.text
+    assert orders.get("a") is not None
+    assert said(confirm(ann, question)) == "/queue?queue=orders&said=cancel&count=1"
+    assert orders.get("a") is None
+    assert "Cancelled: 1." in ann.get("/queue?queue=orders&said=cancel&count=1").text
+
+
+def test_reschedule_by_delay_and_by_time(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
+    orders.put(1, id="a", delay=60)
+    said(ann.do("reschedule", queue="orders", id="a", delay="1h"))
+    message = orders.get("a")
+    assert message is not None
+    assert message.due == stage.clock.now() + 3_600_000
+    said(ann.do("reschedule", queue="orders", id="a", at="2030-01-02T03:04"))
+    message = orders.get("a")
+    assert message is not None
+    assert f"{message.due_at:%Y-%m-%d %H:%M}" == "2030-01-02 03:04"
+
+
+@pytest.mark.parametrize("fields", [{}, {"delay": "soon"}, {"at": "soon"}])
+def test_a_wrong_time_changes_nothing(
+    ann: Visitor, orders: bide.Queue, fields: dict[str, str]
+) -> None:
+    due = orders.put(1, id="a", delay=60).due
+    assert ann.do("reschedule", queue="orders", id="a", **fields).status == 400
+    assert (message := orders.get("a")) is not None
+    assert message.due == due
+
+
+def test_a_copy_has_all_but_the_id(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
+    orders.put({"order": 42}, id="a", group="g", headers={"x": "y"}, priority=9, attempts=3)
+    orders.claim(1)[0].bury("no")
+    said(ann.do("copy", queue="orders", id="a", new="b", delay="5m"))
+    message = orders.get("b")
+    assert message is not None
+    assert (message.body, message.group, message.headers) == ({"order": 42}, "g", {"x": "y"})
+    assert (message.priority, message.attempts, message.attempt) == (9, 3, 0)
+    assert message.due == stage.clock.now() + 300_000
+    assert message.failures == ()
+    assert ann.do("copy", queue="orders", id="a", new="b").status == 409
+    said(ann.do("copy", queue="orders", id="a"))
+    assert orders.counts().sizes.ready == 1
+
+
+def test_release_ends_a_lease(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    (delivery,) = orders.claim(1)
+    said(confirm(ann, ann.do("release", queue="orders", id="a")))
+    message = orders.get("a")
+    assert message is not None
+    assert (message.state, message.error) == ("ready", "released by ann")
+    with pytest.raises(bide.LeaseLost):
+        delivery.ack()
+
+
+def test_what_cannot_be_done_is_said(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put_many([bide.NewMessage(1, id="held"), bide.NewMessage(1, id="free", delay=60)])
+    orders.claim(1)
+    reply = confirm(ann, ann.do("cancel", queue="orders", id=["held", "free", "gone"]))
+    assert reply.status == 409
+    assert "Done: 1. Not done: 2" in reply.text
+    assert "held is held by web1:7" in reply.text
+    assert "gone is not in the queue" in reply.text
+
+
+def test_dead_letters_of_one_error_are_revived(ann: Visitor, orders: bide.Queue) -> None:
+    bury(orders, *[(f"a-{n}", f"TimeoutError: after {n} s") for n in range(30)], ("b", "KeyError"))
+    kind = {"by": "error", "kind": "TimeoutError: after # s"}
+    question = ann.do("revive", queue="orders", **kind)
+    assert "about 30 messages" in question.text
+    assert said(confirm(ann, question)) == "/?said=revive&count=30"
+    sizes = orders.counts().sizes
+    assert (sizes.ready, sizes.dead) == (30, 1)
+
+
+def test_what_died_after_the_question_stays(ann: Visitor, orders: bide.Queue, stage: Stage) -> None:
+    bury(orders, ("a", "KeyError"))
+    question = ann.do("purge", queue="orders", by="all")
+    stage.clock.advance(1)
+    bury(orders, ("b", "KeyError"))
+    assert said(confirm(ann, question)) == "/?said=purge&count=1"
+    assert [letter.id for letter in orders.dead()] == ["b"]
+
+
+def test_chosen_dead_letters_are_purged(ann: Visitor, orders: bide.Queue) -> None:
+    bury(orders, *[(f"a-{n}", "no") for n in range(4)])
+    said(confirm(ann, ann.do("purge", queue="orders", id=["a-1", "a-2"])))
+    assert [letter.id for letter in orders.dead()] == ["a-0", "a-3"]
+
+
+def test_pause_and_resume(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1)
+    said(ann.do("pause", queue="orders", on="1"))
+    assert "This queue is paused" in ann.get("/queue?queue=orders").text
+    assert orders.claim(1) == []
+    said(ann.do("pause", queue="orders", on="0"))
+    assert len(orders.claim(1)) == 1
+
+
+def test_nothing_chosen_is_an_error(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put(1)
+    reply = ann.do("cancel", queue="orders")
+    assert reply.status == 400
+    assert "No message was chosen" in reply.text
+
+
+def test_an_unknown_action_is_404(ann: Visitor) -> None:
+    assert ann.do("delete", queue="orders").status == 404
+    assert ann.get("/do?action=cancel&queue=orders&id=a").status == 404
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_who_may_not_act_changes_nothing(stage: Stage, orders: bide.Queue, action: str) -> None:
+    orders.put(1, id="a", delay=60)
+    reader = stage.visitor(Access(name="bob", actions=[one for one in ACTIONS if one != action]))
+    fields = {"queue": "orders", "id": "a", "name": "hooks", "on": "1", "delay": "1h"}
+    assert reader.do(action, confirmed="1", **fields).status == 403
+    assert (message := orders.get("a")) is not None
+    assert message.state == "delayed"
+    assert not orders.counts().paused
+
+
+def test_forms_are_shown_only_for_what_is_allowed(stage: Stage, orders: bide.Queue) -> None:
+    orders.put(1, id="a", delay=60)
+    bury(orders, ("b", "no"))
+    pages = ("/", "/queue?queue=orders", "/queue?queue=orders&state=dead", "/dead", "/audit",
+             "/message?queue=orders&id=a", "/message?queue=orders&id=b")  # fmt: skip
+    reader = stage.visitor(Access(name="bob"))
+    assert not any('name="action"' in reader.get(page).text for page in pages)
+    canceller = stage.visitor(Access(name="bob", actions=["cancel"]))
+    shown = "".join(canceller.get(page).text for page in pages)
+    assert set(re.findall(r'name="action" value="(\w+)"', shown)) == {"cancel"}
+
+
+def test_a_visitor_acts_only_on_their_queues(stage: Stage) -> None:
+    mail = stage.queue("mail")
+    mail.put(1, id="a", delay=60)
+    visitor = stage.visitor(Access(actions=ACTIONS, queues=("orders",)))
+    assert visitor.do("cancel", queue="mail", id="a", confirmed="1").status == 403
+    assert visitor.do("pause", queue="mail", on="1").status == 403
+    assert mail.get("a") is not None
+    assert not mail.counts().paused
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://bide.test:81"},
+        {"sec_fetch_site": "cross-site", "origin": "http://bide.test"},
+        {"sec_fetch_site": "same-site"},
+    ],
+)
+def test_forms_of_other_sites_are_refused(
+    ann: Visitor, orders: bide.Queue, headers: dict[str, str]
+) -> None:
+    orders.put(1)
+    fields = {"action": "pause", "queue": "orders", "on": "1"}
+    assert ann.post("/do", fields, **headers).status == 403
+    assert not orders.counts().paused
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://bide.test"}, {"sec_fetch_site": "same-origin"}, {}]
+)
+def test_forms_of_the_dashboard_are_accepted(
+    ann: Visitor, orders: bide.Queue, headers: dict[str, str]
+) -> None:
+    orders.put(1)
+    assert (
+        ann.post("/do", {"action": "pause", "queue": "orders", "on": "1"}, **headers).status == 303
+    )
+
+
+def test_too_large_forms_are_refused(ann: Visitor, orders: bide.Queue) -> None:
+    assert ann.do("cancel", queue="orders", id="x" * 1_100_000).status == 413
+    assert ann.do("cancel", queue="orders", id=["x"] * 3_000).status == 400
+
+
+def test_every_action_is_logged_with_its_author(
+    stage: Stage, orders: bide.Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "actions.log"
+    visitor = stage.visitor(Access(name="ann", actions=["cancel"]), action_log=ActionLog(str(path)))
+    orders.put_many([bide.NewMessage(1, id=id, delay=60) for id in ("a", "b", "c")])
+    with caplog.at_level(logging.INFO, "bide.dashboard"):
+        visitor.do("cancel", queue="orders", id=["a", "b"])  # only asks
+        visitor.do("cancel", queue="orders", id=["a", "b"], confirmed="1")
+        visitor.do("cancel", queue="orders", id="c", confirmed="1")
+        visitor.do("purge", queue="orders", id="c", confirmed="1")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(one["act"], one["messages"], one["result"], one.get("target")) for one in lines] == [
+        ("cancel", 2, "done", None), ("cancel", 1, "done", "c"), ("purge", 0, "forbidden", "c"),
+    ]  # fmt: skip
+    assert {(one["who"], one["client"], one["queue"]) for one in lines} == {
+        ("ann", "192.0.2.7", "orders")
+    }
+    assert "cancel by ann from 192.0.2.7: queue orders, messages 2, done" in caplog.text

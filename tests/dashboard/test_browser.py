@@ -1,0 +1,229 @@
+"""The dashboard in Chromium, on a Redis server of its own that can go away."""
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+import bide
+from tests.dashboard.chromium import chromium, dashboard, look_like
+from tests.dashboard.scene import set_scene
+from tests.servers import RedisServer
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("dashboard")]
+
+BOUND = 60.0
+
+AXE = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
+
+PAGES = {
+    "": "Overview", "queue?queue=orders": "orders", "queue?queue=mail&state=dead": "mail",
+    "message?queue=mail&id=mail-0": "mail-0", "dead": "Dead letters",
+    "workers": "Workers", "periodic": "Schedules and sources", "subscriptions": "Subscriptions",
+    "audit": "Audit", "search?group=customer:7": "Search", "nothing": "404",
+}  # fmt: skip
+
+
+class Tab:
+    """A tab of the browser on the dashboard."""
+
+    def __init__(self, browser: webdriver.Chrome, base: str) -> None:
+        self.browser = browser
+        self.base = base
+
+    def open(self, path: str) -> None:
+        self.browser.get(self.base + path)
+
+    def until(self, text: str) -> None:
+        """Wait until a text is on the page."""
+        wait = WebDriverWait(self.browser, BOUND, 0.05, [WebDriverException])
+        wait.until(lambda _: text in self.text, f"{text!r} is not on the page")
+
+    @property
+    def text(self) -> str:
+        return self.browser.find_element(By.TAG_NAME, "body").text
+
+    def press(self, name: str, within: str = "main") -> None:
+        """Press a button by what is written on it."""
+        self.on(f"//{within}//button[normalize-space()='{name}']", lambda one: one.click())
+
+    def fill(self, label: str, text: str) -> None:
+        """Write into a field by its label."""
+        path = f"//label[starts-with(normalize-space(), '{label}')]/input"
+        self.on(path, lambda one: one.send_keys(text))
+
+    def on(self, path: str, do: Callable[[WebElement], object]) -> None:
+        """Do something with an element; again, if the page has just replaced it."""
+
+        def done(browser: webdriver.Chrome) -> bool:
+            do(browser.find_element(By.XPATH, path))
+            return True
+
+        WebDriverWait(self.browser, BOUND, 0.05, [WebDriverException]).until(done, path)
+
+    def complaints(self) -> list[str]:
+        """Return what the browser complained of: what the policy forbids, errors of scripts."""
+        log: list[dict[str, Any]] = self.browser.get_log("browser")  # type: ignore[no-untyped-call]
+        signs = ("Content Security Policy", "Uncaught", "SyntaxError")
+        said = [one["message"] for one in log]
+        return [text for text in said if any(sign in text for sign in signs)]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="yes", appendfsync="always")
+    set_scene(server.url, orders=400)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def tab(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    folder = tmp_path_factory.mktemp("browser")
+    with dashboard(f"{redis.url}?reconnect=1") as base, chromium(folder) as browser:
+        look_like(browser)
+        yield Tab(browser, base)
+
+
+def violations(tab: Tab, options: str) -> list[str]:
+    """Return what axe finds wrong with the page."""
+    found: list[str] = tab.browser.execute_async_script(
+        f"const done = arguments[arguments.length - 1]; axe.run({options}).then(found => done("
+        "found.violations.map(one => one.id + ': ' + one.nodes.map(node => node.html).join(' '))))"
+    )
+    return found
+
+
+def test_every_page_is_accessible_and_fits_a_phone(tab: Tab) -> None:
+    for path, heading in PAGES.items():
+        tab.open(path)
+        title = tab.browser.find_element(By.TAG_NAME, "h1")
+        assert heading in str(title.get_property("textContent"))
+        tab.browser.execute_script(AXE)
+        assert violations(tab, "{}") == [], path
+        look_like(tab.browser, scheme="dark")
+        assert violations(tab, "{runOnly: ['color-contrast']}") == [], path
+        look_like(tab.browser, width=390)
+        room = "return [document.documentElement.scrollWidth, innerWidth]"
+        needed, there = tab.browser.execute_script(room)
+        assert needed <= there, path
+        look_like(tab.browser)
+    assert tab.complaints() == []
+
+
+def test_numbers_change_while_a_page_is_open(tab: Tab, redis: RedisServer) -> None:
+    tab.open("")
+    with bide.Queue("arrivals", redis.url) as arrivals:
+        arrivals.put_many(range(2))
+        arrivals.claim(1)[0].bury("no")
+        tab.until("arrivals 0 1 0 1")
+    assert tab.complaints() == []
+
+
+def test_a_store_that_goes_away_and_returns(tab: Tab, redis: RedisServer) -> None:
+    tab.open("")
+    redis.stop()
+    tab.until("The store does not answer")
+    redis.start()
+    tab.until("What falls due when")
+    assert "The store does not answer" not in tab.text
+
+
+def test_a_message_is_found_moved_copied_and_cancelled(tab: Tab, redis: RedisServer) -> None:
+    tab.open("")
+    tab.browser.find_element(By.TAG_NAME, "body").send_keys("/")  # goes to the search field
+    tab.browser.switch_to.active_element.send_keys("order-40007" + Keys.ENTER)
+    tab.until("looked in")
+    tab.browser.find_element(By.LINK_TEXT, "order-40007").click()
+    tab.fill("due in", "3d")
+    tab.press("Reschedule")
+    tab.until("Rescheduled: 1.")
+    tab.until("in 2d23h")
+    tab.fill("new id", "copied")
+    tab.press("Put a copy")
+    tab.until("A copy was put.")
+    tab.open("message?queue=orders&id=order-40007")
+    tab.press("Cancel")
+    tab.until("This cannot be undone")
+    tab.press("Cancel")
+    tab.until("Cancelled: 1.")
+    with bide.Queue("orders", redis.url) as orders:
+        assert orders.get("order-40007") is None
+        assert (copy := orders.get("copied")) is not None
+        assert copy.body["order"] == 40_007
+    assert tab.complaints() == []
+
+
+def test_dead_letters_are_revived_and_purged(tab: Tab, redis: RedisServer) -> None:
+    tab.open("dead?queue=mail")
+    tab.press("Revive", "tr[contains(., 'ValueError')]")
+    tab.until("This is about")
+    tab.press("Revive")
+    tab.until("Revived: ")
+    tab.open("queue?queue=mail&state=dead")
+    tab.browser.find_element(By.ID, "choose-all").click()
+    tab.press("Purge")
+    tab.until("deleted for good")
+    tab.press("Purge")
+    tab.until("Purged: ")
+    tab.until("There are no such messages.")
+    with bide.Queue("mail", redis.url) as mail:
+        assert mail.counts().sizes.dead == 0
+
+
+def test_a_lease_is_ended_and_a_queue_paused(tab: Tab, redis: RedisServer) -> None:
+    with bide.Queue("orders", redis.url) as orders:
+        held = next(orders.scan("leased")).id
+        tab.open(f"message?queue=orders&id={held}")
+        tab.press("End the lease")
+        tab.until("counts as a failed attempt")
+        tab.press("End the lease")
+        tab.until("Leases ended: 1.")
+        tab.open("queue?queue=orders")
+        tab.press("Pause")
+        tab.until("This queue is paused")
+        assert orders.counts().paused
+        tab.press("Resume")
+        tab.until("Done.")
+        assert not orders.counts().paused
+
+
+def test_a_bar_of_the_forecast_is_a_link(tab: Tab) -> None:
+    tab.open("queue?queue=reminders&span=7d")
+    tab.browser.find_element(By.CSS_SELECTOR, ".chart a").send_keys(Keys.ENTER)
+    tab.until("Messages")
+    assert "after=" in tab.browser.current_url
+    assert "meeting-" in tab.text
+
+
+def test_a_subscription_is_paused_and_everything_counted(tab: Tab) -> None:
+    tab.open("subscriptions")
+    assert "key=***" in tab.text
+    tab.press("Pause", "tr[contains(., 'shop')]")
+    tab.until("Done.")
+    tab.until("paused by")
+    tab.open("audit")
+    tab.press("Count all messages", "tr[contains(., 'orders')]")
+    tab.until("counted one by one")
+    tab.until("balances")
+
+
+def test_pages_work_without_javascript_and_in_chinese(tab: Tab) -> None:
+    tab.browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        tab.open("queue?queue=webhooks")
+        tab.press("Resume")
+        tab.until("Done.")
+        tab.press("简体中文", "header")
+        tab.until("队列")
+        tab.press("English", "header")
+        tab.until("Queue")
+    finally:
+        tab.browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

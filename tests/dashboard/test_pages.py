@@ -1,0 +1,324 @@
+"""What the pages show, and what they do not."""
+
+import re
+from datetime import timedelta
+
+import pytest
+
+import bide
+from bide.dashboard.access import Access
+from bide.lane.shared import open_lane
+from bide.model.errors import InvalidArgument
+from bide.observing.heartbeat import Report, put_report
+from bide.server.access import Tokens
+from tests.dashboard.conftest import Stage, Visitor, bury
+
+PAGES = ("", "queue?queue=orders", "message?queue=orders&id=order-42", "dead", "workers",
+         "periodic", "subscriptions", "audit", "search?q=order-42")  # fmt: skip
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_the_overview_counts_the_messages_of_each_queue(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put_many([bide.NewMessage(n, delay="90m", id=f"order-{n}") for n in range(1_234)])
+    stage.queue("mail").put("hello")
+    stage.clock.advance(5)
+    page = ann.get("/")
+    assert page.status == 200
+    assert "1,234" in text_of(page.text)
+    assert "mail 0 1 0 0 5s" in text_of(page.text)
+
+
+def test_rates_come_from_two_samples(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put("first")
+    ann.get("/")
+    orders.put_many(range(20))
+    stage.clock.advance(4)
+    assert "put per second 5 " in text_of(ann.get("/").text)
+
+
+def test_a_sample_serves_all_browsers(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put(1)
+    assert "delayed 0 ready 1 " in text_of(ann.get("/").text)
+    orders.put(2)
+    assert "delayed 0 ready 1 " in text_of(ann.get("/").text)
+    stage.clock.advance(2)
+    assert "delayed 0 ready 2 " in text_of(ann.get("/").text)
+
+
+def test_a_bar_of_the_forecast_leads_to_its_messages(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    for minutes in (30, 95, 100):
+        orders.put(minutes, delay=timedelta(minutes=minutes), id=f"in-{minutes}")
+    for page, found in (("/?span=6h", "/search?"), ("/queue?queue=orders&span=6h", "/queue?")):
+        bars = re.findall(r'<a href="([^"]+)" aria-label="\d+ due', ann.get(page).text)
+        assert len(bars) >= 2
+        assert all(bar.startswith(found) for bar in bars)
+        behind = "".join(ann.get(bar.replace("&amp;", "&")).text for bar in bars)
+        assert sorted(re.findall(r">(in-\d+)</a>", behind)) == ["in-100", "in-30", "in-95"]
+
+
+def test_a_queue_lists_its_messages_page_by_page(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put_many([bide.NewMessage(n, delay=60 + n, id=f"o-{n:03}") for n in range(120)])
+    seen: list[str] = []
+    path: str | None = "/queue?queue=orders&state=delayed"
+    while path is not None:
+        page = ann.get(path).text
+        seen += re.findall(r'class="id" href="[^"]*">(o-\d+)<', page)
+        following = re.search(r'href="([^"]*cursor=[^"]*)"', page)
+        path = following[1].replace("&amp;", "&").partition("#")[0] if following else None
+    assert seen == [f"o-{n:03}" for n in range(120)]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("state=all&group=even", ["m-0", "m-2", "m-4"]),
+        ("state=delayed&group=odd", ["m-1", "m-3"]),
+        ("state=dead&group=odd", []),
+        ("prefix=m-3", ["m-3"]),
+        ("state=delayed&after={2}", ["m-2", "m-3", "m-4"]),
+        ("state=next&before={2}", ["m-0", "m-1"]),
+        ("state=dead&error=ValueError", ["sick"]),
+        ("state=dead&error=TypeError", []),
+    ],
+)
+def test_filters_are_in_the_url(stage: Stage, ann: Visitor, query: str, found: list[str]) -> None:
+    orders = stage.queue("orders")
+    bury(orders, ("sick", "ValueError: no"))
+    moments = []
+    for n in range(5):
+        orders.put(n, delay=60 * (n + 1), id=f"m-{n}", group=("even", "odd")[n % 2])
+        message = orders.get(f"m-{n}")
+        assert message is not None
+        moments.append(message.due_at.strftime("%Y-%m-%dT%H:%M:%S.%f"))
+    page = ann.get(f"/queue?queue=orders&{query.format(*moments)}")
+    assert page.status == 200
+    assert sorted(re.findall(r'class="id" href="[^"]*">([^<]+)<', page.text)) == found
+
+
+def test_a_filter_without_an_order_reads_a_part_and_goes_on(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    ids = [*(f"a-{n:04}" for n in range(2_500)), "needle"]
+    orders.put_many([bide.NewMessage(1, delay=n + 60, id=id) for n, id in enumerate(ids)])
+    page = ann.get("/queue?queue=orders&state=delayed&prefix=needle").text
+    assert "Searched 2,000 messages." in page
+    assert ">needle<" not in page
+    following = re.search(r'href="([^"]*cursor=[^"]*)#list"', page)
+    assert following is not None
+    assert ">needle<" in ann.get(following[1].replace("&amp;", "&")).text
+
+
+def test_a_message_is_shown_whole(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders", holder="web1:7")
+    orders.put({"order": 42}, id="order-42", group="customer:7", priority=3, headers={"trace": "t"})
+    orders.claim(1)[0].retry(delay="10m", reason="ConnectionError: refused\nTraceback\n  line 3")
+    page = ann.get("/message?queue=orders&id=order-42")
+    shown = text_of(page.text)
+    for part in ("customer:7", "attempts 1 / 10", "priority 3", "trace t", "by web1:7",
+                 "ConnectionError: refused", "line 3", "&#34;order&#34;: 42",
+                 "in 10m"):  # fmt: skip
+        assert part in shown, part
+
+
+def test_bytes_and_large_bodies_are_shown_in_part(stage: Stage, ann: Visitor) -> None:
+    files = stage.queue("files")
+    files.put(b"\xff\x00" * 1_000, id="picture")
+    files.put("x" * 100_000, id="large")
+    assert "ff 00 ff 00" in ann.get("/message?queue=files&id=picture").text
+    large = ann.get("/message?queue=files&id=large").text
+    assert "34,466 more are not shown." in large
+    assert ann.get("/queue?queue=files&state=all").status == 200
+
+
+def test_what_is_hidden_is_nowhere(stage: Stage) -> None:
+    orders = stage.queue("orders")
+    body = {"order": 42, "payment": [{"Card": "4711-0815"}]}
+    orders.put(body, id="order-42", headers={"Authorization": "s3cr3t", "trace": "visible"})
+    visitor = stage.visitor(hide=["card", "authorization"])
+    for page in ("/queue?queue=orders&state=all", "/message?queue=orders&id=order-42",
+                 "/search?q=order-42"):  # fmt: skip
+        shown = visitor.get(page).text
+        assert "order-42" in shown
+        assert "4711" not in shown
+        assert "s3cr3t" not in shown
+    assert "visible" in visitor.get("/message?queue=orders&id=order-42").text
+
+
+def test_who_may_not_see_bodies_sees_none(stage: Stage) -> None:
+    orders = stage.queue("orders")
+    orders.put({"secret": "xyzzy"}, id="order-42", headers={"trace": "xyzzy"})
+    visitor = stage.visitor(Access(name="bob", bodies=False))
+    for page in ("/queue?queue=orders&state=all", "/message?queue=orders&id=order-42"):
+        assert "xyzzy" not in visitor.get(page).text
+
+
+def test_dead_letters_are_grouped_by_error(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    bury(orders, *[(f"a-{n}", f"TimeoutError: after {n} s") for n in range(3)], ("b", "KeyError"))
+    shown = text_of(ann.get("/dead").text)
+    assert "TimeoutError: after # s 3 " in shown
+    assert "KeyError 1 " in shown
+
+
+def test_workers_and_what_they_hold(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders", holder="web1:7")
+    orders.put(1, id="order-42")
+    orders.claim(1)
+    report = put_report("web2", Report({"web2:8": ["orders"]}))
+    open_lane(stage.url, stage.clock).call(report)
+    shown = text_of(ann.get("/workers").text)
+    assert "web1:7 1 orders" in shown
+    assert "web2:8 0 orders" in shown
+    assert "order-42 orders web1:7" in shown
+
+
+def test_an_audit_balances_and_can_count_everything(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put_many(range(5))
+    orders.claim(1)[0].ack()
+    assert "orders 5 1 0 0 0 0 4 0 0 balances" in text_of(ann.get("/audit").text)
+    recounted = ann.do("audit", queue="orders")
+    assert recounted.status == 200
+    assert "counted one by one" in recounted.text
+
+
+def test_search_finds_an_id_in_every_queue(stage: Stage, ann: Visitor) -> None:
+    for name in ("orders", "mail"):
+        stage.queue(name).put(1, id="both", delay=9)
+    stage.queue("orders").put(1, id="one", group="customer:7")
+    assert len(re.findall(r">both</a>", ann.get("/search?q=both").text)) == 2
+    assert ">one</a>" in ann.get("/search?group=customer:7").text
+    assert "No message matches" in ann.get("/search?q=nothing").text
+
+
+def test_empty_pages_say_so(ann: Visitor) -> None:
+    for page, says in (
+        ("", "There are no queues yet"), ("dead", "no dead letters"),
+        ("workers", "No worker is active"), ("periodic", "No worker with a schedule"),
+        ("subscriptions", "There are no subscriptions"), ("audit", "There are no queues"),
+        ("?prefix=nope", "No queue begins with nope"),
+    ):  # fmt: skip
+        reply = ann.get(f"/{page}")
+        assert reply.status == 200
+        assert says in reply.text
+
+
+def test_what_is_not_there_is_404(stage: Stage, ann: Visitor) -> None:
+    stage.queue("orders").put(1)
+    for path in ("/nothing", "/queue?queue=nope", "/queue", "/message?queue=orders&id=nope"):
+        assert ann.get(path).status == 404
+    assert ann.get("/static/../app.py").status == 404
+
+
+def test_wrong_parameters_are_explained(stage: Stage, ann: Visitor) -> None:
+    stage.queue("orders").put(1)
+    for path in ("/search?after=soon", "/queue?queue=no%20queue", "/queue?queue=orders&cursor=x"):
+        page = ann.get(path)
+        assert page.status == 400
+        assert "This cannot be done" in page.text
+
+
+HOSTILE = "<script>hacked=1</script>\"'><img src=x onerror=hacked=1>{{7*7}}"
+
+
+def test_nothing_that_users_wrote_becomes_html(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders", holder=HOSTILE)
+    orders.put({HOSTILE: HOSTILE}, id=HOSTILE, group=HOSTILE, headers={"x": HOSTILE}, delay=60)
+    bury(orders, (f"dead-{HOSTILE}", HOSTILE))
+    orders.put(HOSTILE.encode(), id="held")
+    orders.claim(1)
+    named = (
+        "message?queue=orders&id=" + "%3Cscript%3Ehacked=1%3C/script%3E%22%27%3E%3Cimg%20src=x%20"
+    )
+    pages = (
+        *PAGES, "queue?queue=orders&state=all", "queue?queue=orders&state=dead",
+        "queue?queue=orders&state=leased", named,
+        "search?q=%3Cscript%3Ehacked=1%3C/script%3E", "?prefix=%22%3E%3Cscript%3E",
+        "queue?queue=%3Cscript%3E", "?said=cancel&count=%3Cscript%3E", "?span=%3Cscript%3E",
+    )  # fmt: skip
+    for page in pages:
+        shown = ann.get(f"/{page}").text
+        assert "<script>" not in shown, page
+        assert "<img" not in shown, page
+        assert "49" not in re.sub(r"[\d:.T-]{6,}", "", text_of(shown)), page
+
+
+def test_pages_let_nothing_in_from_elsewhere(stage: Stage, ann: Visitor) -> None:
+    stage.queue("orders").put(1, id="order-42")
+    for page in PAGES:
+        reply = ann.get(f"/{page}")
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert reply.headers["cache-control"] == "no-store"
+        assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?! src)", reply.text)
+        assert not re.search(r'(?:src|href|action)="(?:https?:)?//', reply.text)
+
+
+def test_the_language_is_that_of_the_browser_or_chosen(stage: Stage, ann: Visitor) -> None:
+    assert "Dead letters" in ann.get("/", accept_language="fr, en;q=0.5").text
+    assert "死信" in ann.get("/", accept_language="zh-TW, en;q=0.5").text
+    chosen = ann.post("/language", {"language": "zh", "back": "/dead?x=1"})
+    assert (chosen.status, chosen.headers["location"]) == (303, "/dead?x=1")
+    assert chosen.headers["set-cookie"].startswith("bide_language=zh;")
+    assert "死信" in ann.get("/", cookie="a=b; bide_language=zh").text
+    assert ann.post("/language", {"language": "xx"}).status == 404
+
+
+def test_nobody_is_sent_elsewhere(ann: Visitor) -> None:
+    for back in ("https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", ""):
+        assert ann.post("/language", {"language": "zh", "back": back}).headers["location"] == "/"
+
+
+def test_a_visitor_sees_only_the_queues_of_their_patterns(stage: Stage) -> None:
+    for name in ("orders.new", "mail", "shop/orders", "other/orders"):
+        stage.queue(name).put(1, id="one", delay=9)
+    visitor = stage.visitor(Access(queues=("orders.*",)))
+    assert "orders.new" in (page := visitor.get("/").text)
+    assert "mail" not in page
+    assert visitor.get("/queue?queue=mail").status == 403
+    assert visitor.get("/message?queue=mail&id=one").status == 403
+    assert len(re.findall(r">one</a>", visitor.get("/search?q=one").text)) == 1
+    tenant = stage.visitor(Access(namespace="shop"))
+    page = tenant.get("/").text
+    assert 'href="/queue?queue=orders"' in page
+    assert "other" not in page
+    assert "mail" not in page
+    assert tenant.get("/queue?queue=other/orders").status == 400
+
+
+def test_what_the_server_keeps_is_not_shown(stage: Stage, ann: Visitor) -> None:
+    stage.queue("orders").put(1)
+    Tokens(open_lane(stage.url, stage.clock), stage.clock).create(None, ["admin"], name="root")
+    assert "bide.server" not in ann.get("/").text
+    assert ann.get("/queue?queue=bide.server/tokens").status == 400
+
+
+def test_no_access_shows_nothing(stage: Stage) -> None:
+    stage.queue("orders").put(1)
+    visitor = stage.visitor(lambda scope: None)
+    for page in PAGES:
+        reply = visitor.get(f"/{page}")
+        assert reply.status == 403
+        assert ">orders<" not in reply.text
+        assert stage.url not in reply.text
+
+
+def test_an_access_function_may_be_async(stage: Stage) -> None:
+    async def access(scope: object) -> Access:
+        return Access(name="ann")
+
+    assert stage.visitor(access).get("/").status == 200
+
+
+def test_an_action_must_exist() -> None:
+    with pytest.raises(InvalidArgument, match="delete"):
+        Access(actions=["delete"])
