@@ -129,11 +129,11 @@ def test_redis_that_is_safe_but_for_a_replica(tmp_path: Path) -> None:
     assert level(found, "maxmemory-policy volatile-lru") == "warning"
 
 
-def test_redis_without_scripts_and_settings(tmp_path: Path) -> None:
+def test_redis_without_functions_and_settings(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, user="default on nopass ~* +@all -@scripting -config")
     found = told(server.url)
     server.stop()
-    assert level(found, "scripts are not allowed") == "danger"
+    assert level(found, "functions are not allowed") == "danger"
     assert level(found, "settings cannot be read") == "warning"
 
 

@@ -75,7 +75,7 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
     info: dict[str, Any] = client.info()
     if (version := str(info["redis_version"])).split(".")[0] < "7":
         yield Finding(
-            "danger", f"the server is Redis {version}", "scripts of bide fail",
+            "danger", f"the server is Redis {version}", "bide's functions fail",
             "upgrade to Redis 7.0 or Valkey",
         )  # fmt: skip
     yield from _rights(client)
@@ -102,13 +102,14 @@ def _node(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
 
 def _rights(client: redis.Redis) -> Iterator[Finding]:
     try:
-        client.eval("return 1", 0)
+        client.fcall("bide", 0)
     except redis.ResponseError as error:
-        yield Finding(
-            "danger", f"scripts are not allowed ({error})",
-            "bide works by scripts: every command fails",
-            "allow EVAL and EVALSHA: no rename-command, and in the ACL +@scripting",
-        )  # fmt: skip
+        if "Function not found" not in str(error):
+            yield Finding(
+                "danger", f"functions are not allowed ({error})",
+                "bide works by functions on the server: every command fails",
+                "allow FCALL and FUNCTION LOAD: no rename-command, and in the ACL +@scripting",
+            )  # fmt: skip
 
 
 def _memory(config: dict[str, str]) -> Iterator[Finding]:
