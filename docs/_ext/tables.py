@@ -32,7 +32,7 @@ MEANING = {
 }
 """The capabilities that matter to users."""
 
-INTERNAL = frozenset({"caller_time", "resends", "overlaps"})
+INTERNAL = frozenset({"caller_time", "resends", "recovers", "overlaps"})
 """The capabilities that only the code asks for."""
 
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 import bide
-from bide.engines.redis.sorted_set import SortedSet
+from bide.queue.redis_set import SortedSet
 from tests.servers import RedisServer
 
 DOCS = Path(__file__).parents[2] / "docs" / "howto" / "sorted-set.md"

@@ -67,10 +67,15 @@ class Executor:
 
         A batch that waits goes first: a thread that comes back at once would get the lock each
         time, and those who share the batch would wait for as long as that goes on. Nor does a claim
-        go alone in the main thread: an interrupt strikes there right after the commit, while nobody
-        knows yet what was claimed, and nobody would hold it until the lease lapses.
+        go alone in the main thread, unless the engine recovers it: an interrupt strikes there right
+        after the commit, while nobody knows yet what was claimed, and nobody would hold it until
+        the lease lapses.
         """
-        if type(command) is Claim and threading.current_thread() is threading.main_thread():
+        if (
+            type(command) is Claim
+            and threading.current_thread() is threading.main_thread()
+            and (self._engine is None or not self._engine.capabilities.recovers)
+        ):
             return None
         if self._waiting or not self._lock.acquire(blocking=False):
             return None

@@ -18,10 +18,18 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine
 from bide.lane.executor import CLOSED, Executor, own
 from bide.lane.inbox import LIMIT, Inbox, call_on
-from bide.lane.request import AsyncRequest, BlockingRequest, Request, deliver, giving_back, wakes_of
+from bide.lane.request import (
+    AsyncRequest,
+    BlockingRequest,
+    Request,
+    Unattended,
+    deliver,
+    giving_back,
+    wakes_of,
+)
 from bide.lane.waiting_claims import WaitingClaims
 from bide.lane.wakeups import Wakeups, listen
-from bide.model.commands import Claim, Command
+from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
@@ -92,7 +100,15 @@ class Lane:
             raise Closed(CLOSED)
         if command.only_reads and (reads := self._reader()) is not None:
             return reads.call(command, owner)
-        if not self._inbox.requests and (reply := self._executor.alone(command)) is not None:
+        reply = None
+        if not self._inbox.requests:
+            try:
+                reply = self._executor.alone(command)
+            except BaseException as error:
+                if type(command) is Claim and not isinstance(error, Exception):
+                    self._recover(command.queue)
+                raise
+        if reply is not None:
             heard = self._listeners or command.queue in self._waiting.queues
             if heard and isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 self.hint(command.queue, reply.wake)
@@ -215,6 +231,12 @@ class Lane:
             raise request.error
         assert request.reply is not None
         return request.reply
+
+    def _recover(self, queue: str) -> None:
+        """After an interrupt, have the engine execute something: it gives back what was claimed."""
+        with self._changed:
+            if not self._ended:
+                self._submit(Unattended(Retry(queue, [], release=True)))
 
     def _withdraw(self, request: Request) -> None:
         """Stop the wait of a claim whose caller has gone."""

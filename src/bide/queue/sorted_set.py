@@ -20,7 +20,7 @@ from bide.queue.base import found_all
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
-    from bide.engines.redis.sorted_set import Entry, SortedSet
+    from bide.queue.redis_set import Entry, SortedSet
 
 __all__ = ["Bodies", "LoadedSet", "Scores", "load_sorted_set"]
 
@@ -148,7 +148,7 @@ def _opened(url: str, key: str) -> "SortedSet":
     if not urlsplit(url).scheme.startswith(("redis", "unix")):
         raise InvalidArgument(f"url={mask(url)!r} is no Redis: redis://, rediss://, unix://, ...")
     opener(url)  # it says what is wrong with the URL, or that the package for it is missing
-    from bide.engines.redis.sorted_set import SortedSet
+    from bide.queue.redis_set import SortedSet
 
     return SortedSet(url, key)
 

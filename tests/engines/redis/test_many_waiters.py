@@ -17,7 +17,7 @@ from bide.model.commands import Claim, Put
 from bide.model.errors import Closed
 from bide.model.message import Item
 from bide.model.replies import Claimed
-from tests.engines.redis.conftest import Open
+from tests.engines.redis.conftest import Open, until
 from tests.servers import PATIENCE, RedisServer
 
 pytestmark = pytest.mark.process
@@ -47,13 +47,6 @@ def bear() -> Iterator[Callable[[str], BaseProcess]]:
     for process in born:
         process.kill()
         process.join()
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])

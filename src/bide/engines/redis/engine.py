@@ -9,7 +9,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import SLICE, Call, Outcome, Step
+from bide.engines.redis.calls import SLICE, Call, Outcome, Step, decode
 from bide.engines.redis.change import change, configure, delete
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.notifier import RedisNotifier
@@ -60,7 +60,7 @@ class RedisEngine:
         StoreError: the store cannot be reached, or is not what bide needs.
     """
 
-    capabilities = Capabilities(resends=True, overlaps=True)
+    capabilities = Capabilities(resends=True, recovers=True, overlaps=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -81,8 +81,17 @@ class RedisEngine:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
         outcomes: list[Outcome] = []
-        for _, run in groupby(commands, _lists):  # lists do not name what later commands create
-            outcomes += self._execute(list(run), now)
+        try:
+            self._sender.claims.clear()
+            if self._sender.interrupted:
+                self._give_back()
+            for _, run in groupby(commands, _lists):  # lists do not name what later commands create
+                outcomes += self._execute(list(run), now)
+        except Exception:
+            raise
+        except BaseException:
+            self._sender.interrupt()
+            raise
         for outcome in outcomes:
             if isinstance(outcome, StoreError):
                 break
@@ -113,6 +122,19 @@ class RedisEngine:
         self._sender.close()
 
     # Executing.
+
+    def _give_back(self) -> None:
+        """Return what was claimed while nobody could hear of it; what fails to comes back later."""
+        interrupted = self._sender.interrupted
+        while interrupted:
+            call, number, place, now = interrupted[0]
+            answer = self._sender.again(call, number, place, now)
+            if not isinstance(answer, StoreError):
+                head, ids, _ = answer
+                rows = [part for id in ids for part in (id, decode(head)[2])]
+                args = ("untouched", "+0", "", "", *rows)
+                self._sender.send([call._replace(script="change", args=args)], now)
+            del interrupted[0]
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
         """Execute commands; return what came of each."""

@@ -129,6 +129,11 @@ class Nodes:
             found.close()
             self._lost[address] = found
 
+    def lose_all(self) -> None:
+        """Break off all connections."""
+        for address in list(self._open):
+            self.lose(address)
+
     def refresh(self) -> bool:
         """Find out which server has which slot, not too often; return whether that has changed.
 

@@ -1,10 +1,13 @@
 """Put: the messages of many callers in few calls."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from bide.engines.redis.calls import Call, Step, decode, share_out, spread
-from bide.engines.redis.records import Arg, record_of
+from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue
 from bide.model.commands import Put
 from bide.model.errors import StoreError
@@ -13,13 +16,15 @@ from bide.model.replies import Outcome, Outcomes
 
 __all__ = ["put"]
 
+_encode = msgspec.json.Encoder().encode
+
 
 def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
     """Put the messages of consecutive commands on one queue that treat conflicts alike."""
     command = run[0]
     items = command.items if len(run) == 1 else [item for each in run for item in each.items]
     whens, marks, flags = _common(items)
-    records = list(map(record_of, items))
+    records = list(map(_record_of, items))
     shards = 1 if sharded is None else sharded.count
     lots: list[tuple[int, Sequence[int]]] = [(0, range(len(items)))]
     if len(items) > 1 or shards > 1:
@@ -74,6 +79,34 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
     if len(run) > 1 or failed:
         return share_out([len(each.items) for each in run], outcomes, len(calls))
     return [Outcomes(outcomes, wake)]
+
+
+@lru_cache(256)
+def _plain_line(json: bool, priority: int, attempts: int) -> bytes:
+    return b"%b %d 0 %d - - - - 0 0 0\n" % (b"j" if json else b"b", priority, attempts)
+
+
+def _record_of(item: Item) -> bytes:
+    """Return the record of an item that is put, from `kind` on."""
+    if (
+        item.group is None
+        and item.expires is None
+        and item.headers is None
+        and item.died is None
+        and not item.attempt
+        and not item.failures
+    ):
+        return _plain_line(item.json, item.priority, item.attempts) + item.data
+    group = (item.group or "").encode()
+    headers = _encode(item.headers) if item.headers is not None else b""
+    failures = _encode(item.failures) if item.failures else b""
+    line = (
+        f"{'j' if item.json else 'b'} {item.priority} {item.attempt} {item.attempts} "
+        f"{'-' if item.expires is None else item.expires} "
+        f"{'- -' if item.died is None else f'dead {item.died}'} - "
+        f"{len(group)} {len(headers)} {len(failures)}\n"
+    )
+    return b"".join((line.encode(), group, headers, failures, item.data))
 
 
 def _common(items: Sequence[Item]) -> tuple[list[Arg], list[Arg], str]:

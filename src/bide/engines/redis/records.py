@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from bide.model.message import Failure, Item, Message, State
+from bide.model.message import Failure, Message, State
 from bide.model.rank import ready_rank
 
-__all__ = ["ORDER", "Arg", "as_message", "claim_rank", "record_of"]
+__all__ = ["ORDER", "Arg", "as_message", "claim_rank"]
 
 ORDER = 12
 """Digits of the order of putting, in front of each record and each member of a sorted set."""
@@ -26,7 +26,6 @@ _KIND = ORDER + 15
 
 Arg = bytes | str | int
 
-_encode = msgspec.json.Encoder().encode
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 _decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
@@ -57,34 +56,6 @@ def _read_line(line: bytes) -> _Fields:
         strict=False,
     )
     return values
-
-
-@lru_cache(256)
-def _plain_line(json: bool, priority: int, attempts: int) -> bytes:
-    return b"%b %d 0 %d - - - - 0 0 0\n" % (b"j" if json else b"b", priority, attempts)
-
-
-def record_of(item: Item) -> bytes:
-    """Return the record of an item that is put, from `kind` on."""
-    if (
-        item.group is None
-        and item.expires is None
-        and item.headers is None
-        and item.died is None
-        and not item.attempt
-        and not item.failures
-    ):
-        return _plain_line(item.json, item.priority, item.attempts) + item.data
-    group = (item.group or "").encode()
-    headers = _encode(item.headers) if item.headers is not None else b""
-    failures = _encode(item.failures) if item.failures else b""
-    line = (
-        f"{'j' if item.json else 'b'} {item.priority} {item.attempt} {item.attempts} "
-        f"{'-' if item.expires is None else item.expires} "
-        f"{'- -' if item.died is None else f'dead {item.died}'} - "
-        f"{len(group)} {len(headers)} {len(failures)}\n"
-    )
-    return b"".join((line.encode(), group, headers, failures, item.data))
 
 
 def as_message(

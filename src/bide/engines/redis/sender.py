@@ -63,6 +63,10 @@ class Sender:
         self._lifetime = int(settings.reconnect) + SPARE
         self._shards: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         self._next = 0
+        self.claims: list[tuple[Call, int, int, int | None]] = []
+        """Claims since the engine cleared this: call, number, place in its pipeline, and `now`."""
+        self.interrupted = self.claims.copy()
+        """Those of which nobody has heard what they brought, because of an interrupt."""
         self._changes: dict[tuple[str, int], int] = {}
         self.on_lost: Callable[[str, int, int], None] | None = None
         """Called with a queue, its shards and how many changes the store has lost, at least."""
@@ -109,6 +113,9 @@ class Sender:
             now: Unix milliseconds to go by; `None`: the clock of the server.
         """
         first, self._next = self._next, self._next + len(calls)
+        for place, call in enumerate(calls):
+            if call.script == "claim":
+                self.claims.append((call, first + place, place, now))
         direct = self.nodes.direct
         lost: Lost | None = None
         if direct is not None and direct.open and not self._settings.wait_replicas:
@@ -133,6 +140,19 @@ class Sender:
             self._carrier.hear(direct, sent, answers, None)
         self._carrier.carry(sent)
         return self._see(calls, [each.answer for each in sent])
+
+    def interrupt(self) -> None:
+        """Break off after an interrupt: what is still on its way must not answer the next call."""
+        self.nodes.lose_all()
+        self.interrupted += self.claims
+        self.claims.clear()
+
+    def again(self, call: Call, number: int, place: int, now: int | None) -> Any:
+        """Send a call again that may have been executed; return what it answered then."""
+        sent = self._prepare(call, number, place, now)
+        sent.again = True
+        self._carrier.carry([sent])
+        return sent.answer
 
     def _see(self, calls: Sequence[Call], answers: list[Any]) -> list[Any]:
         """See by the numbers of changes, with which replies begin, whether the store lost some."""

@@ -1,0 +1,71 @@
+"""Ctrl-C in the main thread: claims execute there, and what they brought is given back at once."""
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import bide
+from bide.engines.redis.claim import _Claiming
+from bide.engines.redis.connection import Connection
+from tests.engines.redis.conftest import until
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[bide.Queue]:
+    with bide.Queue("q", url) as queue:
+        queue.put("first")  # it opens the store
+        queue.put("second")
+        yield queue
+
+
+def _interrupting(real: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
+    struck = False
+
+    def interrupting(*arguments: Any, **named: Any) -> Any:
+        nonlocal struck
+        if struck:
+            return real(*arguments, **named)
+        struck = True
+        if not before:
+            real(*arguments, **named)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("no handler of SIGINT raised")
+
+    return interrupting
+
+
+PLACES = {
+    "before it is sent": (Connection, "post", True),
+    "after it is sent": (Connection, "post", False),
+    "after it is answered": (Connection, "receive", False),
+    "while the answer is read": (_Claiming, "reply", True),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_interrupted_claim_gives_its_messages_back(
+    queue: bide.Queue, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    owner, name, before = PLACES[place]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, _interrupting(getattr(owner, name), before=before))
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim(1)
+        until(lambda: queue.counts().sizes.leased == 0)
+    deliveries = queue.claim(5)
+    assert [(d.body, d.attempt) for d in deliveries] == [("first", 1), ("second", 1)]
+    assert all(queue.ack(deliveries))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_answer_to_an_interrupted_put_answers_nothing_else(
+    queue: bide.Queue, monkeypatch: pytest.MonkeyPatch, *, before: bool
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "receive", _interrupting(Connection.receive, before=before))
+        with pytest.raises(KeyboardInterrupt):
+            queue.put("third", id="c")
+    assert not queue.put("another", id="c").done
+    assert [d.body for d in queue.claim(5)] == ["first", "second", "third"]
