@@ -12,8 +12,8 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches budgets changing claiming content desk keeping looking moving play putting releasing "
-    "scripts settling states suite watch"
+    "batches budgets changing claiming content desk looking moving play putting queues scripts "
+    "settling states suite watch"
 )
 
 # So that a failing assertion tells what it compared, as in tests of one's own.

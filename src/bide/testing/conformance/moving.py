@@ -31,13 +31,6 @@ class MoveCases:
         desk.wait(HOUR)
         assert desk.take() == []
 
-    def test_bury_by_id_finds_what_is_weighed_already(self, desk: Desk) -> None:
-        desk.put("a", "b", priority=3)
-        desk.put("heavy", priority=9)
-        assert desk.take(1) == ["heavy"]
-        assert [o.done for o in desk.set_aside("a", "b")] == [True, True]
-        assert desk.counts().sizes.dead == 2
-
     def test_bury_by_lease_and_by_id_in_one_command(self, desk: Desk) -> None:
         lease = desk.lease("a")
         desk.put("b")

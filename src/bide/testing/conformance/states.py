@@ -73,9 +73,12 @@ class StateCases:
 
     @every_verb
     def test_a_command_changes_messages_in_its_states_only(self, desk: Desk, verb: Verb) -> None:
-        for state in STATES:
-            one = desk.apart(state)
+        for state, is_ranked in [*((state, False) for state in STATES), ("ready", True)]:
+            one = desk.apart(f"{state}-{is_ranked}")
             lease = one.bring("a", state)
+            if is_ranked:  # a claim that takes another message has given it its rank
+                one.put("heavy", priority=1)
+                assert one.take(1) == ["heavy"]
             before = one.get("a")
             outcomes = verb.on(one, lease, Lease("unknown", 1))
             assert outcomes[1].done == verb.stores

@@ -10,13 +10,11 @@ from bide.testing.conformance.budgets import BudgetCases
 from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
-from bide.testing.conformance.deleting import DeleteCases
 from bide.testing.conformance.desk import Desk
-from bide.testing.conformance.keeping import KeepCases
 from bide.testing.conformance.looking import LookCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
-from bide.testing.conformance.releasing import ReleaseCases
+from bide.testing.conformance.queues import QueueCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.settling import SettleCases
 from bide.testing.conformance.states import StateCases
@@ -31,11 +29,9 @@ class EngineConformance(
     LookCases,
     BudgetCases,
     MoveCases,
-    ReleaseCases,
-    DeleteCases,
     ChangeCases,
     StateCases,
-    KeepCases,
+    QueueCases,
     SettleCases,
     ClaimCases,
     PutCases,
