@@ -13,8 +13,8 @@ from bide.engines.memory import MemoryEngine
 from bide.engines.postgres import PostgresEngine
 from bide.engines.redis import RedisEngine
 from bide.engines.sqlite import SqliteEngine
-from bide.model import lifecycle
 from bide.model import limits as limit_module
+from bide.model.lifecycle import TRANSITIONS
 
 ENGINES = {
     "sqlite://": SqliteEngine.capabilities,
@@ -45,6 +45,15 @@ def capabilities() -> str:
     for name, meaning in MEANING.items():
         cells = [_cell(msgspec.structs.asdict(can)[name]) for can in ENGINES.values()]
         lines.append(f"| {meaning} | {' | '.join(cells)} | as the server's store |")
+    return "\n".join(lines)
+
+
+def transitions() -> str:
+    """Return a table of all changes of state."""
+    lines = ["| cause | from | to | when | counts |", "|---|---|---|---|---|"]
+    for cause, before, after, when, counts in TRANSITIONS:
+        cells = (cause, before or "none", after or "gone", when, ", ".join(counts))
+        lines.append(" ".join(f"| {' | '.join(cells)} |".split()))
     return "\n".join(lines)
 
 
@@ -79,7 +88,7 @@ def _directive(text: Callable[[], str]) -> type[SphinxDirective]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    app.add_directive("transitions", _directive(lifecycle.as_markdown))
+    app.add_directive("transitions", _directive(transitions))
     app.add_directive("capabilities", _directive(capabilities))
     app.add_directive("limits", _directive(limits))
     return {"parallel_read_safe": True}

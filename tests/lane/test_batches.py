@@ -209,9 +209,9 @@ def test_nobody_goes_alone_while_a_batch_waits_for_its_turn(
     lane: Lane, engine: FlakyEngine
 ) -> None:
     lane._executor._waiting = True
-    assert lane._executor.alone(put("a")) is None
+    assert lane._executor.execute_now(put("a")) is None
     lane._executor._waiting = False
-    assert lane._executor.alone(put("a")) is not None
+    assert lane._executor.execute_now(put("a")) is not None
 
 
 def test_an_engine_that_answers_too_little_hurts_nobody_else(

@@ -1,5 +1,5 @@
 from bide.model.commands import Command
-from bide.model.lifecycle import TRANSITIONS, as_markdown, as_mermaid
+from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import STATES
 from bide.model.replies import Flow
 
@@ -39,21 +39,3 @@ def test_what_leaves_is_counted_and_what_is_counted_leaves() -> None:
     for t in TRANSITIONS:
         enters = (t.after in there) - (t.before in there)
         assert enters == ("put" in t.counts) - len(gone & set(t.counts)), t
-
-
-def test_as_markdown_has_a_row_for_each() -> None:
-    lines = as_markdown().splitlines()
-    assert len(lines) == 2 + len(TRANSITIONS)
-    assert {line.count("|") for line in lines} == {6}
-    assert "| retry | leased | dead | its attempts are used up | died |" in lines
-    assert "| ack | leased | gone | the queue keeps nothing | acked |" in lines
-    assert "| extend | leased | leased | | |" in lines
-
-
-def test_as_mermaid_has_one_arrow_for_each_pair_of_states() -> None:
-    first, *arrows = as_mermaid().splitlines()
-    assert first == "stateDiagram-v2"
-    assert len(arrows) == len({(t.before, t.after) for t in TRANSITIONS})
-    assert "    delayed --> ready: replace, reschedule, time" in arrows
-    assert "    [*] --> delayed: put" in arrows
-    assert "    dead --> [*]: purge" in arrows

@@ -13,7 +13,6 @@ import pytest
 from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.run import Run
-from bide.model.backoff import Backoff
 from bide.model.message import Message
 from tests.worker.worker_app import entered, until
 
@@ -29,7 +28,7 @@ class Stage:
 
     def __init__(self, function: Callable[[Handling], Any]) -> None:
         is_async = iscoroutinefunction(function)
-        self.handler = Handler("q", "handle", function, is_async, None, "d", None, Backoff(), None)
+        self.handler = Handler("handle", function, is_async)
         self.ended: dict[int, BaseException | None] = {}
         self.run = Run((), 1, self._end)
         self._changed = asyncio.Event()

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from datetime import UTC, datetime
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, Optional, Self, TypedDict
 
 import msgspec
@@ -11,7 +11,8 @@ import pytest
 
 import bide
 from bide.consuming.decoding import Unfit, decoder
-from bide.consuming.handler import inspect_handler
+from bide.consuming.handler import Handler, make_handler
+from bide.consuming.handling import Handling
 from bide.model.commands import Ack
 from bide.model.message import Message
 from tests.worker.worker_app import Scene
@@ -56,9 +57,10 @@ class Model:
         return cls.model_validate_json(msgspec.json.encode(value))
 
 
-def message(body: Any) -> Message:
+def claimed(body: Any) -> Handling:
     data, is_json = (body, False) if isinstance(body, bytes) else (msgspec.json.encode(body), True)
-    return Message("m", "q", data, is_json, 0, 0, 1, 10, "leased")
+    message = Message("m", "q", data, is_json, 0, 0, 1, 10, "leased")
+    return Handling(message, 1, 0, Handler("handle", print, False), SimpleNamespace())
 
 
 @pytest.mark.parametrize(
@@ -78,16 +80,19 @@ def message(body: Any) -> Message:
     ],
 )  # fmt: skip
 def test_a_body_is_decoded_into_its_type(kind: Any, body: Any, value: Any) -> None:
-    assert decoder(kind, "f")(message(body)) == value
+    assert decoder(kind, "f")(claimed(body)) == value
 
 
 def test_a_model_of_pydantic_validates_by_itself() -> None:
-    assert decoder(Model, "f")(message({"id": 4})).id == 4
+    assert decoder(Model, "f")(claimed({"id": 4})).id == 4
     with pytest.raises(Unfit, match="no Model: 1 validation error"):
-        decoder(Model, "f")(message({"id": "x"}))
-    assert [one.id for one in decoder(list[Model], "f")(message([{"id": 4}, {"id": 5}]))] == [4, 5]
+        decoder(Model, "f")(claimed({"id": "x"}))
+    assert [one.id for one in decoder(list[Model], "f")(claimed([{"id": 4}, {"id": 5}]))] == [
+        4,
+        5,
+    ]
     with pytest.raises(Unfit, match="1 validation error"):
-        decoder(list[Model], "f")(message([{"id": "x"}]))
+        decoder(list[Model], "f")(claimed([{"id": "x"}]))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,7 @@ def test_a_model_of_pydantic_validates_by_itself() -> None:
 )
 def test_a_body_that_does_not_fit_says_why(kind: Any, body: Any, why: str) -> None:
     with pytest.raises(Unfit, match=why):
-        decoder(kind, "f")(message(body))
+        decoder(kind, "f")(claimed(body))
 
 
 def test_a_type_that_no_body_can_be_is_refused_at_once() -> None:
@@ -307,5 +312,4 @@ def test_a_delivery_that_may_be_left_out_is_given(kind: Any) -> None:
     def handle(order: Order, delivery: Any = None) -> None: ...
 
     handle.__annotations__["delivery"] = kind
-    _, _, order = inspect_handler(handle, None)
-    assert order == "bd"
+    assert make_handler(handle).order == "bd"

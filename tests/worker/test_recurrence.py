@@ -242,7 +242,7 @@ UTC_ZONE = ZoneInfo("UTC")
         (None, 0, "UTC", "every=0 must be 100 ms or longer"),
         (None, "50ms", "UTC", "every='50ms' must be 100 ms or longer"),
         (None, -1, "UTC", "every=-1 is negative"),
-        (None, "often", "UTC", "every='often' is no duration"),
+        (None, "often", "UTC", "every='often' is not a valid duration"),
     ],
 )
 def test_what_cannot_be(cron: str, every: str, zone: str, said: str) -> None:

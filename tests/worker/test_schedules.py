@@ -288,11 +288,11 @@ def report(tick: bide.Tick) -> None: ...
         ({"cron": "0 9 * * *", "timezone": "Asia/Nowhere"}, "timezone='Asia/Nowhere' is not known"),
         ({"every": 0}, "every=0 must be 100 ms or longer"),
         ({"every": "1h", "missed": "never"}, 'missed=\'never\' must be "once", "all" or "skip"'),
-        ({"every": "1h", "grace": "later"}, "grace='later' is no duration"),
+        ({"every": "1h", "grace": "later"}, "grace='later' is not a valid duration"),
         ({"every": "1h", "lease": 0}, "lease=0 must be between"),
         ({"every": "1h", "timeout": 0}, "timeout must be longer than 0"),
         ({"every": "1h", "retry": 3}, "retry=3 must be a bide.Backoff"),
-        ({"every": "1h", "queue": "?"}, "cannot be the name of a queue"),
+        ({"every": "1h", "queue": "?"}, "is not a valid name of a queue"),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_app_is_made(options: dict[str, Any], said: str) -> None:

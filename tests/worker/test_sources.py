@@ -341,13 +341,13 @@ def test_it_works_in_memory(shop: Shop, scene: Scene) -> None:
         (lambda a, b: [], {"name": "a:b"}, "name='a:b' cannot be"),
         (lambda a, b: [], {"name": "x" * 120}, "names too long for each other"),
         (lambda a, b: [], {"name": "x", "every": 0}, "every=0 must be 100 ms or longer"),
-        (lambda a, b: [], {"name": "x", "every": "soon"}, "every='soon' is no duration"),
+        (lambda a, b: [], {"name": "x", "every": "soon"}, "every='soon' is not a valid duration"),
         (lambda a, b: [], {"name": "x", "window": 0}, "window must be longer than 0"),
         (lambda a, b: [], {"name": "x", "back": -1}, "back=-1 is negative"),
         (lambda a, b: [], {"name": "x", "lease": 0}, "lease=0 must be between"),
         (lambda a, b: [], {"name": "x", "timeout": 0}, "timeout must be longer than 0"),
         (lambda a, b: [], {"name": "x", "retry": 3}, "retry=3 must be a bide.Backoff"),
-        (lambda a, b: [], {"name": "x", "queue": "?"}, "cannot be the name of a queue"),
+        (lambda a, b: [], {"name": "x", "queue": "?"}, "is not a valid name of a queue"),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_app_is_made(

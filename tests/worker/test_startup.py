@@ -44,7 +44,7 @@ app.handler("q")(lambda body: None)
          "pip install 'bide[schedules]', for "),
         ("1 / 0", (), 2, "jobs cannot be imported: ZeroDivisionError"),
         ("import bide; bide.Queue('a b', 'memory://')", (), 2,
-         "jobs cannot be imported (jobs.py, line 1): queue='a b' cannot be the name of a queue"),
+         "jobs cannot be imported (jobs.py, line 1): queue='a b' is not a valid name of a queue"),
         ("", (), 2, "jobs has no 'app'; make one there with: app = bide.App()"),
         ("app = 3", (), 2, "jobs has something else than a bide.App as 'app'"),
         ("import bide; work = bide.App()", (), 2, "jobs has no 'app'; it has: jobs:work"),

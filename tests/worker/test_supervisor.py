@@ -10,7 +10,7 @@ import pytest
 
 from bide.worker.process.child import Orders
 from bide.worker.process.pipe import Report
-from bide.worker.process.restarts import Restarts
+from bide.worker.process.slot import Restarts
 from bide.worker.process.supervisor import Supervisor, command_of
 from tests.worker.processes import (
     APP,

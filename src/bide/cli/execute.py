@@ -23,7 +23,6 @@ from bide.consuming.queue_handlers import QueueHandlers, lease_of
 from bide.consuming.settling import Pairs
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
-from bide.model.backoff import Backoff
 from bide.model.commands import Claim
 from bide.model.replies import Claimed, Outcome
 
@@ -58,10 +57,7 @@ class CommandConsumer(Consumer):
         environment: dict[str, str], retry: float, count: int | None, wait: float | None,
         out: Output,
     ) -> None:  # fmt: skip
-        handler = Handler(
-            queue, command, self._handle, is_async=True, decode=None, order="d", timeout=None,
-            retry=Backoff(), still_wanted=None,
-        )  # fmt: skip
+        handler = Handler(command, self._handle, is_async=True)
         handlers = QueueHandlers(queue, lease_of(lease), 1, {None: handler})
         super().__init__(handlers, (), SimpleNamespace(), StoreClient(lane, SYSTEM_CLOCK), holder)
         self.over = asyncio.Event()

@@ -18,7 +18,6 @@ from bide.consuming.handling import Handling
 from bide.consuming.policy import Verdict
 from bide.consuming.prefetch import Prefetch
 from bide.consuming.queue_handlers import QueueHandlers
-from bide.consuming.routes import any_handler, no_such_job, route
 from bide.consuming.run import Run
 from bide.consuming.settling import Pairs, Settling
 from bide.consuming.store_client import StoreClient
@@ -223,20 +222,18 @@ class Consumer(Claimer):
         if reply.died:  # the lane has logged them
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
-        plain = self.queue_handlers.handlers.get(None)
+        queue_handlers = self.queue_handlers
         for message in reply.messages:
-            handler = plain or route(self.queue_handlers, message)
-            one = Handling(
-                message, token, claimed, handler or any_handler(self.queue_handlers), state
-            )
+            handler = queue_handlers.of(message)
+            one = Handling(message, token, claimed, handler or queue_handlers.any, state)
             one.arrived, one.expires = now, expires
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:
                 one.began = now
                 self.running[one] = None
-                self._ended(one, no_such_job(self.queue_handlers, message))
-            elif len(self.running) < self.queue_handlers.concurrency:
+                self._ended(one, queue_handlers.no_such_job(message))
+            elif len(self.running) < queue_handlers.concurrency:
                 self._begin(one, now)
             else:
                 waiting.append(one)
@@ -264,7 +261,7 @@ class Consumer(Claimer):
         if reply.died:
             self.tally.ended("dead", len(reply.died))
         now = self._clock.monotonic()
-        handler = any_handler(self.queue_handlers)
+        handler = self.queue_handlers.any
         back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
         for one in back:
             one.arrived = one.began = now

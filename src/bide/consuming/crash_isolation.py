@@ -16,9 +16,9 @@ claims at most fifty of them a second."""
 def is_suspect(message: Message) -> bool:
     """Tell whether a message, as it was claimed, may be what kills processes.
 
-    A suspect's last attempt ended in a lapse, and the one before did too, or this is its last
+    The lease of a suspect's last attempt expired; so did the one before, or this is its last
     attempt. A message that only ran beside a suspect, or in a process that was killed from outside,
-    has one lapse: it runs as usual.
+    has one expired lease: it runs as usual.
 
     Example:
         >>> from bide.model.message import LAPSED, Failure
@@ -34,7 +34,7 @@ def is_suspect(message: Message) -> bool:
 
 
 def _lapsed_before(message: Message, back: int) -> bool:
-    """Tell whether the attempt `back` before this one ended in a lapse."""
+    """Tell whether the lease of the attempt `back` before this one expired."""
     if len(message.failures) < back:
         return False
     failure = message.failures[-back]
@@ -45,8 +45,8 @@ def _lapsed_before(message: Message, back: int) -> bool:
 class CrashIsolation:
     """Lets one suspect run at a time in this process, over all its queues.
 
-    The others are released with a short delay. If they stayed here, they would lapse together with
-    the one that kills the process; without a delay they would be claimed again at once.
+    The others are released with a short delay. If they stayed here, their leases would expire with
+    that of the one that kills the process; without a delay they would be claimed again at once.
     """
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
+from bide.consuming.handling import Handling
 from bide.model.errors import InvalidArgument
-from bide.model.message import Message
 
 __all__ = ["Decode", "Unfit", "decoder"]
 
-Decode = Callable[[Message], Any]
+Decode = Callable[[Handling], Any]
 
 
 class Unfit(Exception):
@@ -19,7 +19,7 @@ class Unfit(Exception):
 
 
 def decoder(kind: Any, what: str) -> Decode:
-    """Return a function that decodes the body of a message into a type.
+    """Return a function that decodes the body of a delivery into a type.
 
     Args:
         kind: a dataclass, a `TypedDict`, a msgspec `Struct`, a pydantic model, or anything that
@@ -31,7 +31,7 @@ def decoder(kind: Any, what: str) -> Decode:
         InvalidArgument: this type cannot be decoded.
     """
     if kind is Any or kind is object:
-        return lambda message: message.body
+        return lambda one: one.message.body
     if kind is bytes:
         return _bytes
     if hasattr(kind, "model_validate_json"):  # pydantic, which need not be installed
@@ -73,14 +73,16 @@ def _strange(info: Any, seen: set[int]) -> Any:
     return None
 
 
-def _bytes(message: Message) -> bytes:
+def _bytes(one: Handling) -> bytes:
+    message = one.message
     if message.json:
         raise Unfit(f"the body is JSON, and the handler takes bytes: {message.data[:100]!r}")
     return message.data
 
 
 def _json(decode: Callable[[bytes], Any], kind: Any) -> Decode:
-    def to_value(message: Message) -> Any:
+    def to_value(one: Handling) -> Any:
+        message = one.message
         if not message.json:
             raise Unfit(f"the body is bytes, and the handler takes a {_name(kind)}")
         try:

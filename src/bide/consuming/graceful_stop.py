@@ -34,8 +34,8 @@ async def stop(
         consumers: end together.
         clock: measures the waits.
         grace: how many seconds handlers get to finish; `None`: as many as they need.
-        hurry: set when nobody wants to wait for them any longer.
-        beside: tasks that go on meanwhile; an error of theirs, or of a consumer, ends the stop.
+        hurry: set when a second signal ends the wait.
+        beside: tasks that run meanwhile; their errors, and those of a consumer, end the stop.
     """
     tasks = [task for consumer in consumers for task in consumer.chores] + list(beside)
     await cancel(consumer.claims for consumer in consumers)

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from bide.consuming.decoding import Decode, decoder
@@ -14,8 +14,7 @@ from bide.model.times import Duration, milliseconds
 from bide.queue.delivery import Held
 
 __all__ = [
-    "Handler", "Middleware", "checked_retry", "done", "inspect_handler", "name_of", "seconds_of",
-    "with_delivery",
+    "Handler", "Middleware", "checked_retry", "done", "make_handler", "name_of", "seconds_of",
 ]  # fmt: skip
 
 Middleware = Callable[[Handling, Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -28,72 +27,65 @@ SIGNATURES = "(body), (body, delivery: bide.Delivery) or (delivery: bide.Deliver
 
 @dataclass(frozen=True, eq=False)
 class Handler:
-    """One function that handles the messages of one queue, or one job of it."""
+    """One function that handles the messages of a queue, or of one job of it."""
 
-    queue: str
     name: str
     """Its name in logs: `module.function`."""
     function: Callable[..., Any]
     is_async: bool
-    decode: Decode | None
+    decode: Decode | None = None
     """Decodes the body; `None` if the function does not take it."""
-    order: str
+    order: str = "d"
     """Which arguments it takes: "b", "bd", "db" or "d", for body and delivery."""
-    timeout: float | None
+    timeout: float | None = None
     """In seconds."""
-    retry: Backoff
-    still_wanted: Callable[[Any, Handling], Any] | None
-    job: str | None = None
-    """The name of its job, where several share a queue."""
+    retry: Backoff = field(default_factory=Backoff)
+    still_wanted: Callable[[Any, Handling], Any] | None = None
 
-    def call(self, handling: Handling) -> Any:
+    def call(self, one: Handling) -> Any:
         """Decode the body and call the function; an async function returns an awaitable.
 
         Raises:
             Unfit: the body does not fit the type that the function takes.
         """
-        decode = self.decode
-        if decode is None:
-            return self.function(handling)
-        body = decode(handling.message)
-        if self.still_wanted is not None:
-            return self._if_wanted(body, handling)
-        if self.order == "b":
-            return self.function(body)
-        if self.order == "bd":
-            return self.function(body, handling)
-        return self.function(handling, body)
-
-    def _if_wanted(self, body: Any, handling: Handling) -> Any:
-        wanted = self.still_wanted
-        assert wanted is not None
-        arguments = {"b": (body,), "bd": (body, handling), "db": (handling, body)}[self.order]
-
-        async def run_async() -> None:
-            if not await wanted(body, handling):
-                raise Unwanted
-            await self.function(*arguments)
-
-        def run() -> Any:
-            if not done(wanted(body, handling), "still_wanted of " + self.name):
-                raise Unwanted
+        if self.decode is None:
+            return self.function(one)
+        body, order = self.decode(one), self.order
+        arguments = (body,) if order == "b" else (body, one) if order == "bd" else (one, body)
+        if self.still_wanted is None:
             return self.function(*arguments)
+        run = self._async_if if self.is_async else self._if
+        return run(self.still_wanted(body, one), arguments)
 
-        return run_async() if self.is_async else run()
+    async def _async_if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> None:
+        if not await wanted:
+            raise Unwanted
+        await self.function(*arguments)
+
+    def _if(self, wanted: Any, arguments: tuple[Any, ...]) -> Any:
+        if not done(wanted, "still_wanted of " + self.name):
+            raise Unwanted
+        return self.function(*arguments)
 
 
-def inspect_handler(
-    function: Callable[..., Any], still_wanted: Callable[..., Any] | None, body: Any = Any
-) -> tuple[bool, Decode | None, str]:
-    """Return whether a function is async, the decoder of its body, and the order of its arguments.
+def make_handler(
+    function: Callable[..., Any],
+    timeout: Duration | None = None,
+    retry: Backoff | None = None,
+    still_wanted: Callable[..., Any] | None = None,
+    body: Any = Any,
+) -> Handler:
+    """Return the handler of a function.
 
     Args:
-        function: the handler.
+        function: takes the body, the delivery, or both.
+        timeout: how long a delivery may take.
+        retry: the delays and the number of attempts.
         still_wanted: the check before it, if any.
         body: the type of a body without annotation; for a method, its class.
 
     Raises:
-        InvalidArgument: it takes anything but a body and a delivery.
+        InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
     """
     if not callable(function):
         raise InvalidArgument(f"a handler must be a function, not a {type(function).__name__}")
@@ -101,7 +93,7 @@ def inspect_handler(
     is_async = _is_async(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidArgument(f"{name} is a generator: calling it runs nothing; remove the yield")
-    check_wanted(still_wanted, name)
+    wanted = checked_wanted(still_wanted, name)
     if still_wanted is not None and _is_async(still_wanted) != is_async:
         raise InvalidArgument(
             f"still_wanted of {name} must be {'async, as' if is_async else 'a plain function, as'} "
@@ -131,7 +123,8 @@ def inspect_handler(
             f"{name} has still_wanted=, which checks the body, but takes no body; add one"
         )
     decode = decoder(kind, name) if "b" in order else None
-    return is_async, decode, order
+    seconds, backoff = seconds_of(timeout), checked_retry(retry) or Backoff()
+    return Handler(name, function, is_async, decode, order, seconds, backoff, wanted)
 
 
 def done(result: Any, name: str) -> Any:
@@ -150,14 +143,14 @@ def done(result: Any, name: str) -> Any:
     )
 
 
-def check_wanted(still_wanted: Any, name: str) -> None:
-    """Check that a function can tell whether a message is still wanted.
+def checked_wanted(still_wanted: Any, name: str) -> Callable[[Any, Handling], Any] | None:
+    """Return a check whether a message is still wanted, as a function of body and delivery.
 
     Raises:
         InvalidArgument: it is not a function, or it takes other parameters.
     """
     if still_wanted is None:
-        return
+        return None
     if not callable(still_wanted):
         raise InvalidArgument(
             f"still_wanted={still_wanted!r} of {name} must be a function: {WANTED}"
@@ -165,15 +158,16 @@ def check_wanted(still_wanted: Any, name: str) -> None:
     asked = name_of(still_wanted)
     if inspect.isgeneratorfunction(still_wanted) or inspect.isasyncgenfunction(still_wanted):
         raise InvalidArgument(f"{asked} is a generator, which is always true; let it return")
-    arguments = (None, None) if _takes_delivery(still_wanted) else (None,)
+    takes_delivery = _takes_delivery(still_wanted)
     try:
-        inspect.signature(still_wanted).bind(*arguments)
-    except ValueError:  # a function written in C may have no signature
-        return
+        inspect.signature(still_wanted).bind(*(None, None)[: 1 + takes_delivery])
     except TypeError as error:
         raise InvalidArgument(
             f"{asked}, as still_wanted of {name}, must be {WANTED}: {error}"
         ) from None
+    except ValueError:  # a function written in C may have no signature
+        pass
+    return still_wanted if takes_delivery else lambda body, one: still_wanted(body)
 
 
 def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
@@ -185,16 +179,6 @@ def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
     return second is not None and (
         second.name == "delivery" or (second.default is second.empty and second.kind in POSITIONAL)
     )
-
-
-def with_delivery(
-    still_wanted: Callable[..., Any] | None,
-) -> Callable[[Any, Handling], Any] | None:
-    """Return the check as a function of the body and the delivery."""
-    if still_wanted is None or _takes_delivery(still_wanted):
-        return still_wanted
-    check = still_wanted
-    return lambda body, handling: check(body)
 
 
 def seconds_of(timeout: Duration | None) -> float | None:

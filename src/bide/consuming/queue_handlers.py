@@ -6,12 +6,17 @@ from typing import Protocol
 
 from bide.consuming.handler import Handler, Middleware
 from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Retry
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE
+from bide.model.message import Message
 from bide.model.times import Duration, milliseconds
 
-__all__ = ["Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
+__all__ = ["JOB", "Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
+
+JOB = "bide-job"
+"""The header that names the job of a message."""
 
 SHORTEST_LEASE = 100
 
@@ -43,6 +48,25 @@ class QueueHandlers:
     """Makes the chain of a source or a schedule in this process."""
     fills: str | None = None
     """For a source: the queue that it puts messages into."""
+
+    @property
+    def any(self) -> Handler:
+        """Any of the handlers, for a message without one."""
+        return next(iter(self.handlers.values()))
+
+    def of(self, message: Message) -> Handler | None:
+        """Return the handler of a message; `None` if this process does not know its job."""
+        if (plain := self.handlers.get(None)) is not None:
+            return plain
+        job = (message.headers or {}).get(JOB)
+        return self.any if job is None and len(self.handlers) == 1 else self.handlers.get(job)
+
+    def no_such_job(self, message: Message) -> Retry:
+        """Return the retry of a message without a handler: a newer process may know its job."""
+        job = (message.headers or {}).get(JOB)
+        known = ", ".join(str(name) for name in self.handlers)
+        said = f"is of the job {job!r}" if job else f"has no header {JOB!r}"
+        return Retry(reason=f"the message {said}; this worker knows the jobs {known}")
 
 
 def chained(

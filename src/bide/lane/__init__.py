@@ -1,4 +1,4 @@
-"""The lane: who may touch an engine, and when. The only place in bide with threads."""
+"""The lane: batches the commands of threads and tasks for one engine, and has the threads."""
 
 from bide.lane.lane import Lane
 from bide.lane.shared import open_lane

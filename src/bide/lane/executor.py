@@ -1,4 +1,4 @@
-"""Executing batches on an engine: opening it, and finding out whose fault a failure is."""
+"""Execute batches on an engine: open it, and find the command that failed."""
 
 import copy
 import logging
@@ -12,28 +12,28 @@ from bide.model.commands import Claim, Command
 from bide.model.errors import Closed, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Reply
 
-__all__ = ["CLOSED", "Executor", "own"]
+__all__ = ["CLOSED", "Executor", "copied"]
 
 CLOSED = "the queue is closed; open a new one to go on"
 
 FORK_WAITS = 5.0
-"""For how many seconds a fork waits for the batch under way, so as not to split it in two."""
+"""How many seconds a fork waits for the running batch, so that the child does not inherit half."""
 
 LOGGED_DIED = 10
-"""How many messages of one claim get a log line each when they die; one line counts the others."""
+"""The number of dead messages of one claim that are logged; one more line counts the others."""
 
 _log = logging.getLogger("bide.lane")
 
 _inherited: list[Engine] = []
-"""Engines of a parent process: closing them in a fork would pull them from under the parent."""
+"""Engines of the parent process: a child that closed them would break the parent's."""
 
 
 class Executor:
-    """The one who touches an engine, one batch at a time.
+    """Executes batches on an engine, one at a time.
 
     Args:
         open_engine: opens the store; called at the first command, and again after a fork.
-        clock: given to the engine with each batch, unless it is the system's.
+        clock: its time is passed to the engine with each batch, unless it is the system's.
     """
 
     def __init__(self, open_engine: Callable[[], Engine], clock: Clock) -> None:
@@ -54,7 +54,7 @@ class Executor:
 
     @property
     def overlaps(self) -> bool:
-        """Whether many commands are better executed in halves; no, before any was executed."""
+        """Whether large batches should be halved; false before the first command."""
         return self._engine is not None and self._engine.capabilities.overlaps
 
     def open(self) -> None:
@@ -62,14 +62,12 @@ class Executor:
         with self._lock:
             self._opened()
 
-    def alone(self, command: Command) -> Reply | None:
-        """Execute a command in the caller's thread, if nobody else is at it; else return `None`.
+    def execute_now(self, command: Command) -> Reply | None:
+        """Execute a command in the caller's thread, if the engine is free; else return `None`.
 
-        A batch that waits goes first: a thread that comes back at once would get the lock each
-        time, and those who share the batch would wait for as long as that goes on. Nor does a claim
-        go alone in the main thread, unless the engine recovers it: an interrupt strikes there right
-        after the commit, while nobody knows yet what was claimed, and nobody would hold it until
-        the lease lapses.
+        A waiting batch goes first: a thread that sends one command after another would else get the
+        lock each time. A claim runs here in the main thread only if the engine recovers it: an
+        interrupt right after the commit would lose its messages until their leases expire.
         """
         if (
             type(command) is Claim
@@ -112,26 +110,26 @@ class Executor:
         except PartlyDone as partly:
             for request, outcome in zip(batch, partly.outcomes, strict=True):
                 if isinstance(outcome, StoreError):
-                    request.error = own(outcome)
+                    request.error = copied(outcome)
                 else:
                     request.reply = outcome
         except OutcomeUnknown as error:
             self._repeat(batch, error)
-        except (StoreUnavailable, Closed) as error:  # it would be the same for each command
+        except (StoreUnavailable, Closed) as error:  # each command would fail the same way
             for request in batch:
-                request.error = own(error)
+                request.error = copied(error)
         except BaseException as error:  # noqa: BLE001  (it is handed to its caller)
             if len(batch) == 1:
                 batch[0].error = _raisable(error)
-            else:  # one of them is to blame: let only that one hear of it
+            else:  # execute them one by one, so that only the faulty caller gets the error
                 for request in batch:
                     self._execute([request])
 
     def _repeat(self, batch: Sequence[Request], error: OutcomeUnknown) -> None:
-        """Repeat what may be done twice after a connection was lost, and report the rest."""
+        """After a lost connection, repeat the commands that may run twice; fail the others."""
         for request in batch:
             if not request.command.repeatable or self._resends():
-                request.error = own(error)
+                request.error = copied(error)
                 continue
             try:
                 engine = self._opened()
@@ -140,9 +138,9 @@ class Executor:
                 request.error = _raisable(again)
 
     def reader(self) -> Callable[[], Engine] | None:
-        """Return what opens a second engine that only reads, if this kind of store has such.
+        """Return a function that opens an engine for reads, if this kind of store has one.
 
-        Whoever asks is not to wait for the batch under way: they want to look meanwhile.
+        It does not wait for the running batch.
         """
         engine = self._engine
         if engine is None:
@@ -164,25 +162,25 @@ class Executor:
             return self._opened().notifier()
 
     def close(self) -> None:
-        """Close the engine, for good."""
+        """Close the engine. No command can follow."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
             if engine is not None:
                 engine.close()
 
-    def hold(self) -> None:
-        """Before a fork: let no batch be under way, or the child would inherit half of it."""
+    def before_fork(self) -> None:
+        """Before a fork: wait for the running batch, else the child would inherit half of it."""
         self._holds = self._lock.acquire(timeout=FORK_WAITS)
 
-    def let_go(self) -> None:
-        """After a fork, in the parent: go on."""
+    def after_fork_in_parent(self) -> None:
+        """After a fork, in the parent: continue."""
         if self._holds:
             self._holds = False
             self._lock.release()
 
-    def forked(self) -> None:
-        """In the child of a fork: leave the engine to the parent, open another when needed."""
+    def after_fork_in_child(self) -> None:
+        """In the child of a fork: forget the parent's engine; the next command opens another."""
         if self._engine is not None:
             _inherited.append(self._engine)
         self._engine = None
@@ -205,24 +203,24 @@ class Executor:
         return self._clock.now()
 
 
-def own(error: Exception) -> Exception:
-    """Return a copy of an error, for each of several callers to raise on a stack of its own."""
+def copied(error: Exception) -> Exception:
+    """Return a copy of an error: each caller raises its own, with its own traceback."""
     mine = copy.copy(error)
     mine.__cause__ = error.__cause__
     return mine
 
 
 def _raisable(error: BaseException) -> Exception:
-    """Return an error as one that every caller can raise and catch."""
+    """Return an error as an `Exception`, which every caller can raise and catch."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    wrapped = StoreError(f"the engine broke off with {error!r}; this is a bug in it")
+    wrapped = StoreError(f"the engine raised {error!r}; this is a bug in the engine: report it")
     wrapped.__cause__ = error
     return wrapped
 
 
 def _log_died(command: Command, reply: Reply | None) -> None:
-    """Log what a claim made dead letters; other replies are ignored."""
+    """Log the messages that a claim made dead letters; ignore other replies."""
     if not isinstance(reply, Claimed) or not reply.died:
         return
     queue = command.queue

@@ -1,4 +1,4 @@
-"""The inbox: commands that wait for their turn, and callers who wait until theirs fits in."""
+"""The inbox: commands that wait for the next batch, and callers that wait for space in it."""
 
 import asyncio
 import threading
@@ -10,23 +10,23 @@ from bide.lane.request import Request
 __all__ = ["LIMIT", "Inbox", "call_on"]
 
 LIMIT = 10_000
-"""How many commands wait for their turn at most; whoever brings more waits to hand them in."""
+"""The maximum number of waiting commands; further callers wait."""
 
 MAX_COMMANDS = 1_000
 MAX_WEIGHT = 20_000
-"""How many commands, and how many messages, one batch holds at most."""
+"""The maximum number of commands, and of messages, in one batch."""
 
 HALVED = 64
-"""Of fewer commands no batch is cut in half: that costs more than it brings."""
+"""Fewer commands are not halved: two batches would cost more than they save."""
 
 
 class Inbox:
-    """Commands in the order in which they came. Not safe by itself: the lane's lock guards it.
+    """Commands in the order of their submission. Not thread-safe: the caller holds the lane's lock.
 
     Args:
         guard: the lane's lock.
-        limit: how many commands there may be before callers have to wait.
-        notify: lets the lane's thread hear of commands.
+        limit: how many commands may wait before callers wait.
+        notify: wakes the lane's thread.
     """
 
     def __init__(self, guard: threading.RLock, limit: int, notify: Callable[[], object]) -> None:
@@ -35,7 +35,7 @@ class Inbox:
         self.requests: deque[Request] = deque()
         self._guard = guard
         self._space = threading.Condition(guard)
-        self._turns: set[asyncio.AbstractEventLoop] = set()  # that are to end with `_end_turn`
+        self._turns: set[asyncio.AbstractEventLoop] = set()  # that will call `_end_turn`
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
@@ -46,15 +46,15 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Whether a caller has to wait before handing in another command."""
+        """Whether a caller must wait before it submits a command."""
         return len(self.requests) >= self._limit
 
     def add(self, request: Request) -> None:
-        """Add a command, however many there are already, and let the lane's thread hear of it.
+        """Add a command without regard to the limit, and wake the lane's thread.
 
-        Of a task's command it hears once the loop has run all that is due: what tasks hand in until
-        then makes one batch. A thread that woke up at the first would fight with them for the
-        interpreter, command by command.
+        For commands of tasks, the thread is woken once per iteration of the event loop, so that
+        they make one batch. If the first command woke it, it would compete with the tasks for the
+        interpreter's lock.
         """
         self.requests.append(request)
         loop = request.loop
@@ -70,14 +70,14 @@ class Inbox:
             self._notify()
 
     def extend(self, requests: Iterable[Request]) -> None:
-        """Add commands, however many there are already: those of the lane itself never wait."""
+        """Add commands of the lane itself, without regard to the limit."""
         self.requests.extend(requests)
 
     def take(self, *, halves: bool = False) -> list[Request]:
-        """Take out what one batch holds.
+        """Remove and return the commands of one batch.
 
-        With `halves` it holds half of what is there, if that is much: while a server works on one
-        half, the callers of the other half come with their next commands.
+        With `halves`, a large batch has only half of the commands: while the server executes it,
+        the callers of the other half submit their next commands.
         """
         most = len(self.requests)
         if halves and most >= HALVED:
@@ -92,17 +92,17 @@ class Inbox:
             if weight >= MAX_WEIGHT:
                 break
         if batch:
-            self.let_in()
-        if self._turns:  # a loop that was closed within its turn never ends it
+            self.wake_callers()
+        if self._turns:  # a loop that was closed never calls `_end_turn`
             self._turns = {loop for loop in self._turns if not loop.is_closed()}
         return batch
 
     def wait(self) -> None:
-        """Block a thread until it may try again."""
+        """Block a thread until there may be space."""
         self._space.wait()
 
     async def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have a task wait until it may try again; that may be at once."""
+        """Wait, in a task, until there may be space."""
         room: asyncio.Future[None] = loop.create_future()
         with self._guard:
             if not self.full:
@@ -112,11 +112,11 @@ class Inbox:
             await room
         except asyncio.CancelledError:
             with self._guard:
-                self.let_in()  # the place goes to the next
+                self.wake_callers()  # the space is for the next caller
             raise
 
-    def let_in(self) -> None:
-        """Let callers who wait try again: as many tasks as there is room for, and the threads."""
+    def wake_callers(self) -> None:
+        """Wake waiting callers: all threads, and as many tasks as there is space for."""
         self._space.notify_all()
         room = self._limit - len(self.requests)
         while self._tasks and room > 0:
@@ -124,8 +124,8 @@ class Inbox:
             if not waiting.done() and call_on(loop, _grant, waiting):
                 room -= 1
 
-    def let_all_in(self) -> None:
-        """Let everybody try again: the lane is closing, and they are to hear of it."""
+    def wake_all_callers(self) -> None:
+        """Wake all callers: the lane is closing."""
         self._space.notify_all()
         while self._tasks:
             loop, waiting = self._tasks.popleft()
@@ -138,7 +138,7 @@ def call_on(
     """Call a function on an event loop; return False if the loop was closed."""
     try:
         loop.call_soon_threadsafe(function, *args)
-    except RuntimeError:  # whoever ran on it is gone
+    except RuntimeError:  # the loop was closed
         return False
     return True
 

@@ -16,17 +16,9 @@ from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine
-from bide.lane.executor import CLOSED, Executor, own
+from bide.lane.executor import CLOSED, Executor, copied
 from bide.lane.inbox import LIMIT, Inbox, call_on
-from bide.lane.request import (
-    AsyncRequest,
-    BlockingRequest,
-    Request,
-    Unattended,
-    deliver,
-    giving_back,
-    wakes_of,
-)
+from bide.lane.request import AsyncRequest, BlockingRequest, ReleaseRequest, Request, wakes_of
 from bide.lane.waiting_claims import WaitingClaims
 from bide.lane.wakeups import Wakeups, listen
 from bide.model.commands import Claim, Command, Retry
@@ -103,7 +95,7 @@ class Lane:
         reply = None
         if not self._inbox.requests:
             try:
-                reply = self._executor.alone(command)
+                reply = self._executor.execute_now(command)
             except BaseException as error:
                 if type(command) is Claim and not isinstance(error, Exception):
                     self._recover(command.queue)
@@ -184,7 +176,7 @@ class Lane:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._inbox.let_all_in()
+            self._inbox.wake_all_callers()
             thread = self._thread
             self._ended = self._ended or thread is None
             requests = self._waiting.owned(None, self._clock.monotonic())
@@ -380,26 +372,26 @@ class Lane:
                     self._give_back(request)
 
     def _deliver(self, requests: Sequence[AsyncRequest]) -> None:
-        for request in deliver(requests):
-            self._give_back(request)
+        for request in requests:
+            if not request.settle():
+                self._give_back(request)
 
     def _give_back(self, request: Request) -> None:
         """Return at once the messages of a claim whose caller has gone."""
-        if (back := giving_back(request)) is None:
-            return
-        request.reply = None
-        with self._changed:
-            if not self._ended:  # else their leases expire
-                self._submit(back)
+        if back := request.release():
+            request.reply = None
+            with self._changed:
+                if not self._ended:  # else their leases expire
+                    self._submit(back)
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         for request in requests:
-            request.error = own(error)
+            request.error = copied(error)
         self._settle(requests)
 
-    def _begin_anew(self) -> None:
+    def _restart_in_child(self) -> None:
         """In the child of a fork: threads are gone, locks may be held, connections are shared."""
-        self._executor.forked()
+        self._executor.after_fork_in_child()
         self._fresh()
 
 
@@ -416,7 +408,7 @@ def _each_lane(do: Callable[[Lane], None]) -> Callable[[], None]:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(
-        before=_each_lane(lambda lane: lane._executor.hold()),
-        after_in_parent=_each_lane(lambda lane: lane._executor.let_go()),
-        after_in_child=_each_lane(Lane._begin_anew),
+        before=_each_lane(lambda lane: lane._executor.before_fork()),
+        after_in_parent=_each_lane(lambda lane: lane._executor.after_fork_in_parent()),
+        after_in_child=_each_lane(Lane._restart_in_child),
     )

@@ -1,4 +1,4 @@
-"""A request: one command of one caller, and the caller who waits for its reply."""
+"""A request: the command of a caller, and how to wake the caller."""
 
 import asyncio
 import threading
@@ -10,26 +10,23 @@ import msgspec
 from bide.model.commands import Claim, Command, Lease, Retry
 from bide.model.replies import Claimed, Reply
 
-__all__ = [
-    "FOREVER", "AsyncRequest", "BlockingRequest", "Request", "Unattended", "deliver", "giving_back",
-    "wakes_of",
-]  # fmt: skip
+__all__ = ["FOREVER", "AsyncRequest", "BlockingRequest", "ReleaseRequest", "Request", "wakes_of"]
 
 
 FOREVER = float("inf")
 """The wait of a claim that ends only with messages."""
 
 HEAR_INTERRUPTS = 1.0
-"""How often, in seconds, a thread that blocks looks whether it was interrupted."""
+"""How often, in seconds, a blocked thread checks for an interrupt."""
 
 
 class Request(msgspec.Struct, eq=False):
     """A command of one caller.
 
     Args:
-        command: what is to be done.
-        owner: on whose behalf; closing a queue settles the requests that wait for it.
-        deadline: for a claim that waits: until when, by the lane's monotonic clock.
+        command: the command.
+        owner: the queue object of the caller; closing it ends its waiting claims.
+        deadline: for a claim that waits: the end of the wait, by the lane's monotonic clock.
     """
 
     command: Command
@@ -46,12 +43,12 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def waits(self) -> bool:
-        """Whether it is a claim that may wait for messages to fall due."""
+        """Whether it is a claim that may wait for due messages."""
         return self.deadline is not None
 
     @property
     def empty(self) -> bool:
-        """Whether its claim got nothing; one that waits for ever also ends when messages died."""
+        """Whether its claim got nothing; with `FOREVER`, also dead messages are something."""
         reply = self.reply
         if not isinstance(reply, Claimed) or reply.messages:
             return False
@@ -59,11 +56,21 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def gone(self) -> bool:
-        """Whether nobody will look at the reply."""
+        """Whether the caller no longer waits for the reply."""
         return self.abandoned
 
-    def settle(self) -> None:
-        """Let the caller go on."""
+    def settle(self) -> bool:
+        """Wake the caller; return whether it still waits."""
+        return True
+
+    def release(self) -> "ReleaseRequest | None":
+        """Return the request that releases the messages of the claim, if it got any."""
+        reply = self.reply
+        if not isinstance(self.command, Claim) or not isinstance(reply, Claimed):
+            return None
+        leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
+        back = ReleaseRequest(Retry(self.command.queue, leases, release=True))
+        return back if leases else None
 
 
 def _taken() -> threading.Lock:
@@ -75,22 +82,23 @@ def _taken() -> threading.Lock:
 class BlockingRequest(Request, eq=False):
     """A command of a thread that blocks until it is settled."""
 
-    # A bare lock: a third of what an event costs, and a put waits on one.
+    # A lock costs a third of an event, and each put waits for one.
     done: threading.Lock = msgspec.field(default_factory=_taken)
 
-    def settle(self) -> None:
-        """Let the caller go on."""
+    def settle(self) -> bool:
+        """Wake the thread."""
         self.done.release()
+        return True
 
     def wait(self) -> None:
         """Block until the request is settled."""
-        # Not for ever at once: an interrupt in the moment of falling asleep would go unheard.
+        # With a timeout: an interrupt just before the wait would else be noticed only after it.
         while not self.done.acquire(timeout=HEAR_INTERRUPTS):
             pass
 
 
-class Unattended(Request, eq=False):
-    """A command that nobody waits for: messages that are given back."""
+class ReleaseRequest(Request, eq=False):
+    """A command without a caller: it returns messages to the queue."""
 
 
 class AsyncRequest(Request, eq=False, kw_only=True):
@@ -101,9 +109,19 @@ class AsyncRequest(Request, eq=False, kw_only=True):
 
     @classmethod
     def of(cls, command: Command, owner: object = None, deadline: float | None = None) -> Self:
-        """Return a request of the task that is running."""
+        """Return a request of the current task."""
         loop = asyncio.get_running_loop()
         return cls(command, owner, deadline, loop=loop, future=loop.create_future())
+
+    def settle(self) -> bool:
+        """Wake the task, on its loop; return whether it still waits."""
+        if self.future.done():
+            return False
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        elif self.reply is not None:
+            self.future.set_result(self.reply)
+        return True
 
     @property
     def gone(self) -> bool:
@@ -111,32 +129,8 @@ class AsyncRequest(Request, eq=False, kw_only=True):
         return self.future.done() or self.loop.is_closed()
 
 
-def deliver(requests: Sequence[AsyncRequest]) -> list[AsyncRequest]:
-    """On their loop: let tasks go on; return the requests for which nobody waits any more."""
-    left: list[AsyncRequest] = []
-    for request in requests:
-        future = request.future
-        if future.done():
-            left.append(request)
-        elif request.error is not None:
-            future.set_exception(request.error)
-        elif request.reply is not None:
-            future.set_result(request.reply)
-    return left
-
-
-def giving_back(request: Request) -> Unattended | None:
-    """Return what gives back the messages that a request's claim brought, if it brought any."""
-    reply = request.reply
-    if not isinstance(request.command, Claim) or not isinstance(reply, Claimed):
-        return None
-    leases = [Lease(message.id, reply.token, message.secret) for message in reply.messages]
-    back = Unattended(Retry(request.command.queue, leases, release=True))
-    return back if leases else None
-
-
 def wakes_of(requests: Sequence[Request]) -> dict[str, int]:
-    """Return from when on something can be claimed that could not before, by queue."""
+    """Return when messages can be claimed that could not before, by queue."""
     wakes: dict[str, int] = {}
     for request in requests:
         wake = getattr(request.reply, "wake", None)

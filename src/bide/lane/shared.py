@@ -1,4 +1,4 @@
-"""One lane a store and process: queues on the same URL share its commits and wake each other."""
+"""Share one lane per store and process: its queues share commits and wake each other."""
 
 import os
 import threading
@@ -15,10 +15,10 @@ _open: dict[tuple[str, int, int], tuple[Lane, Clock, int]] = {}
 
 
 def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
-    """Return this process's lane to a store; give it back with `close_lane`.
+    """Return this process's lane to a store; each caller closes it with `close_lane`.
 
     Raises:
-        InvalidArgument: the URL names no kind of store that is known here.
+        InvalidArgument: the URL names no known kind of store.
     """
     key = absolute(url), id(clock), os.getpid()
     with _lock:
@@ -28,7 +28,7 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
 
 
 def close_lane(lane: Lane) -> None:
-    """Give a lane back; the last who does closes it."""
+    """Close a lane once its last user has closed it."""
     with _lock:
         for key, (known, clock, users) in list(_open.items()):
             if known is lane:

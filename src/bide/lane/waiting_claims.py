@@ -1,8 +1,8 @@
-"""Claims that wait for messages to fall due. They occupy nobody while they wait.
+"""Claims that wait for due messages. They block no thread.
 
-Of all claims that wait for one queue only the first asks the store when the moment comes; if it got
-something, the next one asks (leader and followers, as in Java's `DelayQueue`). So two hundred idle
-workers cost one timer.
+Of all claims that wait for one queue, only the first asks the store when a message is due; if it
+got messages, the next one asks (leader and followers, as in Java's `DelayQueue`). So two hundred
+idle workers cost one timer.
 """
 
 import heapq
@@ -14,10 +14,9 @@ from bide.lane.request import FOREVER, Request
 __all__ = ["LOOK_AGAIN", "WaitingClaims"]
 
 LOOK_AGAIN = 1.0
-"""After so many seconds the first claim that waits asks anyway.
+"""Seconds after which the first waiting claim asks the store in any case.
 
-It hears of changes by hints, and sleeps by the monotonic clock. A hint can be lost (it came from
-another container, its datagram found a full buffer), and a wall clock can be set.
+A hint about a change can be lost (another container, a full buffer), and a wall clock can be set.
 """
 
 
@@ -35,7 +34,7 @@ class _Waiting:
         self.wake: float | None = None
 
     def moment(self) -> float | None:
-        """Return when the first request is to ask; `None` while one asks or none is there."""
+        """Return when the first request should ask; `None` while one asks, and without requests."""
         if self.asking or not self.requests:
             return None
         soon = self.asked + LOOK_AGAIN
@@ -43,11 +42,11 @@ class _Waiting:
 
 
 class WaitingClaims:
-    """All waiting claims of a lane. Not safe by itself: the lane's lock guards it."""
+    """All waiting claims of a lane. Not thread-safe: the caller holds the lane's lock."""
 
     def __init__(self) -> None:
         self.queues: dict[str, _Waiting] = {}
-        """By name: the queues that claims wait for, or ask now."""
+        """By name: the queues with claims that wait, or that ask now."""
         self._deadlines: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count()
         self._left = 0
@@ -56,7 +55,7 @@ class WaitingClaims:
         return sum(len(waiting.requests) for waiting in self.queues.values())
 
     def enter(self, request: Request) -> None:
-        """A claim that may wait is about to ask: from now on no hint for its queue is lost."""
+        """Add a claim before it asks: from now on no hint for its queue is missed."""
         waiting = self.queues.setdefault(request.command.queue, _Waiting())
         waiting.interested += 1
         waiting.asking += 1
@@ -65,11 +64,11 @@ class WaitingClaims:
             heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
 
     def keep_waiting(self, request: Request, wake: float | None, now: float) -> None:
-        """A claim got nothing: let it wait until `wake`, or until a hint says something sooner."""
+        """Let a claim that got nothing wait until `wake`, or for a hint."""
         waiting = self.queues[request.command.queue]
         waiting.asking -= 1
         waiting.asked = now
-        if request is waiting.leader:  # it asked in vain, and keeps its place
+        if request is waiting.leader:  # it keeps its place
             waiting.requests.appendleft(request)
         else:
             waiting.requests.append(request)
@@ -77,7 +76,7 @@ class WaitingClaims:
             waiting.wake = wake if waiting.wake is None else min(wake, waiting.wake)
 
     def leave(self, request: Request, now: float, *, asked: bool) -> None:
-        """A claim is settled; if it asked, let the next in line look whether there is more."""
+        """Remove a settled claim; if it asked, the next one asks whether there is more."""
         waiting = self.queues[request.command.queue]
         waiting.interested -= 1
         if asked:
@@ -87,13 +86,13 @@ class WaitingClaims:
             del self.queues[request.command.queue]
         request.entered = False
         self._left += 1
-        if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of claims long settled
+        if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of settled claims
             self._deadlines = [entry for entry in self._deadlines if entry[2].entered]
             heapq.heapify(self._deadlines)
             self._left = 0
 
     def hint(self, queue: str, moment: float) -> bool:
-        """Something can be claimed from `moment` on. Return whether anybody cares."""
+        """Note when messages can be claimed; return whether a claim will ask sooner for it."""
         waiting = self.queues.get(queue)
         if waiting is None or (waiting.wake is not None and waiting.wake <= moment):
             return False
@@ -101,7 +100,7 @@ class WaitingClaims:
         return True
 
     def due(self, now: float) -> list[Request]:
-        """Return the claims that are to ask now, the first of each queue whose moment has come."""
+        """Return the claims that should ask now, the first of each queue."""
         due = []
         for waiting in self.queues.values():
             moment = waiting.moment()
@@ -113,14 +112,14 @@ class WaitingClaims:
         return due
 
     def withdraw(self, request: Request, now: float) -> bool:
-        """Take out a claim that waits; return False if it is not waiting, but asking or settled."""
+        """Remove a waiting claim; return False if it does not wait: it asks, or is settled."""
         if not request.entered or not self._take(request):
             return False
         self.leave(request, now, asked=False)
         return True
 
     def overdue(self, now: float) -> list[Request]:
-        """Take out the claims whose time to wait is over, and return them."""
+        """Remove and return the claims whose deadline has passed."""
         over = []
         while self._deadlines and self._deadlines[0][0] <= now:
             request = heapq.heappop(self._deadlines)[2]
@@ -129,7 +128,7 @@ class WaitingClaims:
         return over
 
     def owned(self, owner: object, now: float) -> list[Request]:
-        """Take out the claims of one owner (`None`: of all), and return them."""
+        """Remove and return the claims of one owner (`None`: all)."""
         requests = [t for w in self.queues.values() for t in w.requests]
         owned = [t for t in requests if owner is None or t.owner is owner]
         for request in owned:
@@ -137,10 +136,10 @@ class WaitingClaims:
         return owned
 
     def next_moment(self) -> float | None:
-        """Return when `due` or `overdue` will have something, by what is known now."""
+        """Return the next time at which `due` or `overdue` returns claims."""
         moments = [m for w in self.queues.values() if (m := w.moment()) is not None]
         while self._deadlines and not self._deadlines[0][2].entered:
-            heapq.heappop(self._deadlines)  # it was settled before; nobody is to wake for it
+            heapq.heappop(self._deadlines)  # it was settled
         if self._deadlines:
             moments.append(self._deadlines[0][0])
         return min(moments, default=None)

@@ -1,4 +1,4 @@
-"""Hints from other processes: a thread that listens to the engine's notifier."""
+"""Receive hints from other processes: a thread listens to the engine's notifier."""
 
 import logging
 import threading
@@ -15,16 +15,16 @@ _log = logging.getLogger("bide.lane")
 def listen(
     open_notifier: Callable[[], Notifier | None], hint: Callable[[str, int], bool], deaf: bool
 ) -> "Wakeups | None":
-    """Begin to listen; `None`, with a warning, where that cannot be done.
+    """Start to listen; if that fails, log a warning and return `None`.
 
     Args:
         open_notifier: opens the engine's notifier.
         hint: see `Wakeups`.
-        deaf: the last attempt failed, and the warning was given.
+        deaf: whether the last attempt failed, so that the warning was logged.
     """
     try:
         return Wakeups(open_notifier(), hint)
-    except Exception as error:  # noqa: BLE001  (whatever it is, claims work without hints)
+    except Exception as error:  # noqa: BLE001  (claims work without hints)
         _log.log(
             logging.DEBUG if deaf else logging.WARNING,
             "cannot listen for changes by other processes (%s); waiting claims look every %g s "
@@ -36,12 +36,12 @@ def listen(
 
 
 class Wakeups:
-    """Passes on what a notifier says until it is stopped.
+    """Passes the hints of a notifier on until it is stopped.
 
     Args:
-        notifier: what to listen to; `None`, where a store has none, means silence.
-        hint: called with each queue, and the moment (Unix milliseconds) it can be claimed from on;
-            returns whether anybody waits for it.
+        notifier: the engine's notifier; `None` if the store has none.
+        hint: called with a queue, and the time (Unix milliseconds) from which it can be claimed;
+            returns whether a claim waits for it.
     """
 
     def __init__(self, notifier: Notifier | None, hint: Callable[[str, int], bool]) -> None:
@@ -53,7 +53,7 @@ class Wakeups:
             self._thread.start()
 
     def stop(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._notifier is not None:
             self._notifier.close()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -1,29 +1,29 @@
-"""The life of a message as a table: every change of state there is, and what it counts.
+"""The life cycle of a message as a table: all changes of state, and the counters they move.
 
-The documentation is made of this table, and the conformance suite holds each engine to it. Changes
-of three kinds need no command of their own: time makes a delayed message ready; the first command
-that meets a lease which is over takes the message back; and what was remembered for long enough is
-forgotten by the next command that changes its queue.
+The documentation shows this table, and the conformance suite checks each engine against it. Three
+causes are not commands: "time" makes a delayed message ready, "lapse" ends an expired lease (by the
+next command that finds it), and "forget" deletes a message that was remembered long enough (by the
+next command that changes its queue).
 """
 
 from typing import NamedTuple
 
 from bide.model.message import State
 
-__all__ = ["TRANSITIONS", "Transition", "as_markdown", "as_mermaid"]
+__all__ = ["TRANSITIONS", "Transition"]
 
 
 class Transition(NamedTuple):
-    """One way of a message from state to state; `None` is not being there."""
+    """One change of state; `None`: the message does not exist."""
 
     cause: str
-    """The command that does it (`Release` is "end lease"), or "time", "lapse", "forget"."""
+    """The command (`Release` is "end lease"), or "time", "lapse", "forget"."""
     before: State | None
     after: State | None
     when: str = ""
-    """Under which condition it is this way and no other."""
+    """The condition under which this change happens."""
     counts: tuple[str, ...] = ()
-    """Which counters of `Flow` move by one."""
+    """The counters of `Flow` that grow by one."""
 
 
 TRANSITIONS: tuple[Transition, ...] = (
@@ -73,23 +73,3 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("forget", "acked", None, "`keep` has passed since"),
     Transition("forget", "expired", None, "a day, or `keep` if longer, has passed since"),
 )
-
-
-def as_markdown() -> str:
-    """Return the table in Markdown, for the documentation."""
-    lines = ["| cause | from | to | when | counts |", "|---|---|---|---|---|"]
-    for cause, before, after, when, counts in TRANSITIONS:
-        cells = (cause, before or "none", after or "gone", when, ", ".join(counts))
-        lines.append(" ".join(f"| {' | '.join(cells)} |".split()))
-    return "\n".join(lines) + "\n"
-
-
-def as_mermaid() -> str:
-    """Return the table as a Mermaid state diagram, one arrow for each pair of states."""
-    causes: dict[tuple[str, str], list[str]] = {}
-    for cause, before, after, _, _ in TRANSITIONS:
-        found = causes.setdefault((before or "[*]", after or "[*]"), [])
-        if cause not in found:
-            found.append(cause)
-    arrows = (f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in causes.items())
-    return "\n".join(["stateDiagram-v2", *arrows]) + "\n"

@@ -10,7 +10,7 @@ from bide.server.wire import CountsOut
 from bide.targets.amqp import is_amqp
 from bide.targets.amqp import shown as shown_address
 from bide.targets.http.circuit import Circuit
-from bide.targets.http.deliveries import Deliveries
+from bide.targets.http.push_stats import Deliveries
 from bide.targets.http.subscription import Subscription
 
 __all__ = [

@@ -162,7 +162,7 @@ def _text(value: str, name: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} is no valid Unicode text: {value!r}") from None
+        raise InvalidArgument(f"{name} is not valid Unicode text: {value!r}") from None
 
 
 RULES: dict[str, Callable[[Any, str], object]] = {

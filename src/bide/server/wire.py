@@ -320,7 +320,7 @@ def moment(value: str | float | None, name: str) -> Moment | None:
         ) from None
     if found.utcoffset() is None:
         raise InvalidArgument(
-            f"{name}={value!r} has no time zone, so it names no moment; add one at its end, as in "
+            f"{name}={value!r} has no time zone; add one at its end, as in "
             "2030-01-01T09:00:00Z or 2030-01-01T09:00:00+08:00"
         )
     return found

@@ -22,10 +22,9 @@ from bide.targets.amqp import Address, is_amqp
 from bide.targets.http.addresses import Gate
 from bide.targets.http.answer import Answer
 from bide.targets.http.client import Busy, HttpClient, Lookup, lookup
-from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.encryption import KEY, KEY_FILE
 from bide.targets.http.peers import share
-from bide.targets.http.push_stats import PushStats
+from bide.targets.http.push_stats import Deliveries, PushStats
 from bide.targets.http.records import Records
 from bide.targets.http.sender import Sender
 from bide.targets.http.subscription import Subscription

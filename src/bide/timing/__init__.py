@@ -6,8 +6,7 @@ from bide.timing.delay_queue import DelayQueue
 from bide.timing.errors import Forked, ShutDown
 from bide.timing.scheduled_executor import ScheduledExecutor
 from bide.timing.scheduled_future import ScheduledFuture
-from bide.timing.timer_handle import TimerHandle
-from bide.timing.timing_wheel import TimingWheel
+from bide.timing.timing_wheel import TimerHandle, TimingWheel
 
 __all__ = [
     "AsyncDelayQueue",

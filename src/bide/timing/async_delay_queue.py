@@ -57,7 +57,7 @@ class AsyncDelayQueue(DelayQueueBase[T]):
                         return entry.item
                 self._check_end()
                 if now >= limit:
-                    raise Empty(f"nothing fell due within {timeout}")
+                    raise Empty(f"no item was due within {timeout}")
                 await self._wait(limit, first=waited)
                 waited = True
         finally:

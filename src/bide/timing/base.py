@@ -1,4 +1,4 @@
-"""What `DelayQueue` and `AsyncDelayQueue` share: everything that does not wait."""
+"""The methods that `DelayQueue` and `AsyncDelayQueue` share: those that do not wait."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -16,7 +16,7 @@ D = TypeVar("D")
 
 
 class DelayQueueBase(OwnedByProcess, Generic[T]):
-    """Items by due time, without a way to wait for them."""
+    """Items in the order of their due times; a subclass adds `take`, which waits."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
         Args:
             item: anything, also `None`.
             delay: seconds or a `timedelta` from now; with neither `delay` nor `at` it is due now.
-            at: an aware `datetime` or Unix seconds. A time in the past is due at once, before what
-                fell due after it.
+            at: an aware `datetime` or Unix seconds. A time in the past is due at once, before items
+                with a later due time.
             priority: an integer of less than 2**31 either way; the larger goes first among items
                 due at the same time.
 
@@ -88,7 +88,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
             TypeError: it is not a handle.
         """
         if handle.__class__ is not Delayed:
-            raise TypeError(f"remove wants what put returned, not {type(handle).__name__}")
+            raise TypeError(f"remove takes what put returned, not {type(handle).__name__}")
         with self._lock:
             if self._forked:
                 self._check_process()

@@ -48,7 +48,7 @@ class DelayQueue(DelayQueueBase[T]):
             timeout: give up after so many seconds; `None` waits without limit, 0 not at all.
 
         Raises:
-            queue.Empty: nothing fell due in time.
+            queue.Empty: no item was due in time.
             ShutDown: the queue was shut down and nothing is left in it.
         """
         limit = self._limit(timeout)
@@ -63,7 +63,7 @@ class DelayQueue(DelayQueueBase[T]):
                         return entry.item
                     self._check_end()
                     if self._reached >= limit:
-                        raise Empty(f"nothing fell due within {timeout}")
+                        raise Empty(f"no item was due within {timeout}")
                     self._wait(limit)
             finally:
                 self._leave()

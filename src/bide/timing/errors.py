@@ -1,4 +1,4 @@
-"""What goes wrong in `bide.timing`, besides bad arguments (`TypeError`, `ValueError`)."""
+"""The exceptions of `bide.timing`, beside `TypeError` and `ValueError` for wrong arguments."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What happens to queues, wheels and executors when the process forks or ends.
+"""Handle forks and the end of the process, for queues, wheels and executors.
 
 After a fork the child's copies raise `Forked`: their threads do not exist there, another thread may
 have held a lock, and the timers still belong to the parent. At interpreter exit everything that has
@@ -26,7 +26,7 @@ _exitables: weakref.WeakSet[_Exitable] = weakref.WeakSet()
 
 
 class OwnedByProcess:
-    """Something with a lock that only the process that made it can use."""
+    """An object with a lock that only the process that made it can use."""
 
     _told_as: ClassVar[str | None] = None  # what errors call it; its class by default
 

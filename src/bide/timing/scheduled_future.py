@@ -15,7 +15,7 @@ __all__ = ["Overrun", "Repeat", "ScheduledFuture"]
 T = TypeVar("T")
 
 Overrun = Literal["skip", "catch_up"]
-"""What a fixed rate does about the runs that were missed while its task ran."""
+"""What a fixed rate does about missed runs: leave them out, or make them one after the other."""
 
 
 class Repeat(NamedTuple):

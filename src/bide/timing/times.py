@@ -99,7 +99,7 @@ def _unix_seconds(at: Moment) -> float:
     if isinstance(at, datetime):
         if at.utcoffset() is None:
             raise ValueError(
-                f"at={at!r} has no time zone, so it names no moment; "
+                f"at={at!r} has no time zone; "
                 "say datetime(..., tzinfo=timezone.utc), or .astimezone() for local time"
             )
         return at.timestamp()

@@ -8,17 +8,48 @@ from typing import Any
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.errors import ShutDown
-from bide.timing.hierarchy import NEVER, Hierarchy, Slot
+from bide.timing.hierarchy import NEVER, Entry, Hierarchy, Slot
 from bide.timing.lifetime import OwnedByProcess, guard_exit
-from bide.timing.timer_handle import TimerHandle, call
 from bide.timing.times import NS, Delay, Moment, WallClock, period_ns, seconds_of
 
-__all__ = ["TimingWheel"]
+__all__ = ["TimerHandle", "TimingWheel"]
 
 logger = logging.getLogger("bide.timing")
 PART_NS = 1_000_000  # moving one part of a crowded slot takes less
 NOISE = 1e-6  # of a tick: what adding and subtracting floats may cost
 GONE = object()
+
+
+class TimerHandle(Entry):
+    """One timer of a `TimingWheel`.
+
+    Attributes:
+        fn: what is called.
+        args: what it is called with.
+    """
+
+    __slots__ = ("_wheel", "args", "fn")
+
+    fn: Callable[..., object]
+    args: tuple[object, ...]
+    _wheel: "TimingWheel"
+
+    @property
+    def due(self) -> float:
+        """When it is due, in seconds of the wheel's `Clock.monotonic()`: the end of its tick."""
+        return self._wheel._moment(self._due)
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has neither started nor been cancelled."""
+        return self._slot is not None
+
+    def cancel(self) -> bool:
+        """Cancel the timer: short for `TimingWheel.cancel`."""
+        return self._wheel.cancel(self)
+
+    def __repr__(self) -> str:
+        return f"<TimerHandle {self.fn!r} due={self.due:.3f}>"
 
 
 class TimingWheel(OwnedByProcess):
@@ -143,7 +174,7 @@ class TimingWheel(OwnedByProcess):
             TypeError: it is not a handle.
         """
         if handle.__class__ is not TimerHandle:
-            raise TypeError(f"cancel wants what schedule returned, not {type(handle).__name__}")
+            raise TypeError(f"cancel takes what schedule returned, not {type(handle).__name__}")
         if handle._wheel is not self:
             raise ValueError(f"{handle!r} is a timer of another wheel; cancel it there")
         with self._lock:
@@ -254,13 +285,13 @@ class TimingWheel(OwnedByProcess):
         executor = self._executor
         for timer in list(slot):
             if slot.pop(timer, GONE) is GONE:
-                continue  # cancelled since it fell due
+                continue  # cancelled after it was due
             timer._slot = None
             try:
                 if executor is None:
                     timer.fn(*timer.args)
                 else:
-                    executor.submit(call, timer.fn, timer.args)
+                    executor.submit(_call, timer.fn, timer.args)
             except BaseException:
                 logger.exception("timer %r failed", timer.fn)
 
@@ -275,3 +306,12 @@ class TimingWheel(OwnedByProcess):
         super()._after_fork()
         self._thread = None
         self._open = False
+
+
+def _call(fn: Callable[..., object], args: tuple[object, ...]) -> None:
+    """Call a timer's function on an executor; log what it raises, and raise it again."""
+    try:
+        fn(*args)
+    except BaseException:
+        logger.exception("timer %r failed", fn)
+        raise

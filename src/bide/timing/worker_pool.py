@@ -1,4 +1,4 @@
-"""The threads of a scheduled executor, and what they do with its tasks."""
+"""The threads of a scheduled executor: they run its tasks."""
 
 import asyncio
 import logging
@@ -224,7 +224,7 @@ class WorkerPool(OwnedByProcess):
             future._forget_task()
 
     def _finish_cancelled(self, future: ScheduledFuture[Any]) -> None:
-        """Notify those who wait for a cancelled future. Called exactly once for each."""
+        """Notify the waiters of a cancelled future. Called exactly once for each future."""
         future._busy = False
         future.set_running_or_notify_cancel()
         future._forget_task()

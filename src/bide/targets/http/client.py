@@ -147,14 +147,14 @@ class HttpClient:
 
     @property
     def free(self) -> int:
-        """How many more requests may be under way."""
+        """How many more requests may run."""
         return self.limit - self._busy
 
     async def post(self, url: str, headers: Iterable[tuple[str, str]], body: bytes) -> Reply:
         """Send a request and return the answer. Cancelling this closes the connection.
 
         Raises:
-            Busy: too many requests are under way.
+            Busy: too many requests are running.
             NoAnswer: none came, or none that can be read.
         """
         parts = urlsplit(url)

@@ -1,7 +1,7 @@
 """Encrypt what subscriptions keep secret: their URL, headers and signing secrets.
 
-The key comes from the environment, never from the store: whoever reads the store alone, a backup
-for instance, cannot send as a subscription does.
+The key comes from the environment, never from the store: with the store alone, such as a backup,
+nobody can send as a subscription does.
 """
 
 import os
@@ -145,19 +145,19 @@ def stored(message: Message) -> Subscription:
 
 
 def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription) -> Subscription:
-    """Return what may become of a subscription whose key is missing: all but its secrets stays.
+    """Return the changed form of a subscription whose key is missing.
 
     Args:
-        last: it as it is stored.
-        known: it as it was read: paused for the missing key.
-        wanted: it as it is to be.
+        last: the stored subscription.
+        known: the subscription as it was read: paused, since the key is missing.
+        wanted: the subscription with the change.
 
     Raises:
-        InvalidArgument: a part of what is encrypted is to change, and the rest would be lost.
+        InvalidArgument: the change is of an encrypted field: the other ones would be lost.
     """
     secret = "url", "headers", "secrets"
     if wanted.encrypted and any(getattr(wanted, one) != getattr(known, one) for one in secret):
-        raise InvalidArgument(f"{known.name!r} cannot be changed so: {LOST}")
+        raise InvalidArgument(f"{known.name!r} cannot be changed: {LOST}")
     if (wanted.paused, wanted.reason) != (known.paused, known.reason):
         return wanted
     return msgspec.structs.replace(wanted, paused=last.paused, reason=last.reason)
@@ -187,7 +187,7 @@ def _decrypted(fernet: "MultiFernet | None", text: str) -> bytes | None:
 
 
 def _shown(url: str) -> str:
-    """Return what may be seen of a URL: neither its password nor its query."""
+    """Return a URL without its password and its query."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"

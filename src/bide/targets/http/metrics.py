@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, get_args
 from bide.observing.metrics import Family, by_outcome
 from bide.observing.tally import Tally
 from bide.targets.http.circuit import State
-from bide.targets.http.deliveries import CLASSES, Deliveries
-from bide.targets.http.push_stats import PushStats
+from bide.targets.http.push_stats import CLASSES, Deliveries, PushStats
 from bide.targets.http.survey import Known
 from bide.targets.intake_stats import intake_metrics
 

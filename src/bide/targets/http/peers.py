@@ -14,7 +14,7 @@ from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.model.times import LATEST
 from bide.observing.tally import total
 from bide.targets.http.circuit import Circuit
-from bide.targets.http.deliveries import Deliveries
+from bide.targets.http.push_stats import Deliveries
 
 __all__ = ["Peers", "share"]
 

@@ -66,7 +66,7 @@ class Kept(NamedTuple):
 class Records:
     """The subscriptions of a store, each in one message whose id is its key.
 
-    A change replaces the message only if nobody else changed it since it was read.
+    A change replaces the message only if it has not changed since it was read.
 
     Args:
         lane: the lane to the store.
@@ -163,7 +163,7 @@ class Records:
             )
         known, kept = await self._change(given.key, edit, tag, fresh=fresh)
         assert kept is not None
-        await self._begin_anew(known, kept)
+        await self._reset_circuit(known, kept)
         is_new = any(one.text == made for one in kept.secrets)
         return Kept(kept, made if is_new else None, known is None)
 
@@ -195,7 +195,7 @@ class Records:
 
         known, kept = await self._change(key_of(namespace, name), edit, tag)
         if kept is not None:
-            await self._begin_anew(known, kept)
+            await self._reset_circuit(known, kept)
         return kept
 
     async def pause(
@@ -370,7 +370,7 @@ class Records:
             if (await self._ask(Outcomes, put)).outcomes[0].done:
                 return known, self.keys.decrypt(kept)
 
-    async def _begin_anew(self, known: Subscription | None, kept: Subscription) -> None:
+    async def _reset_circuit(self, known: Subscription | None, kept: Subscription) -> None:
         """Close the circuit if the receiver is another one."""
         if known is None or (known.url, known.queue) != (kept.url, kept.queue):
             await self.peers.forget_circuit(kept.key)

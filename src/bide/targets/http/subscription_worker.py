@@ -20,9 +20,8 @@ from bide.model.replies import Claimed
 from bide.targets.http.answer import Answer, Failed, verdict
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.client import Busy
-from bide.targets.http.deliveries import Deliveries
 from bide.targets.http.pace import Pace
-from bide.targets.http.push_stats import PushStats
+from bide.targets.http.push_stats import Deliveries, PushStats
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
 from bide.targets.port import Target
@@ -126,9 +125,8 @@ class SubscriptionWorker(Consumer):
         """Let the consumer call `_push`, with the limits of the subscription as it is now."""
         one = self.subscription
         self.queue_handlers.handlers[None] = Handler(
-            queue=one.source, name=f"push {one.name}", function=self._push, is_async=True,
-            decode=None, order="d", timeout=one.timeout / 1000, retry=one.backoff,
-            still_wanted=None,
+            f"push {one.name}", self._push, is_async=True, timeout=one.timeout / 1000,
+            retry=one.backoff,
         )  # fmt: skip
 
     # Claiming.

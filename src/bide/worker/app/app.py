@@ -7,15 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.handler import (
-    Handler,
-    Middleware,
-    checked_retry,
-    inspect_handler,
-    name_of,
-    seconds_of,
-    with_delivery,
-)
+from bide.consuming.handler import Handler, Middleware, make_handler, name_of
 from bide.consuming.queue_handlers import QueueHandlers, check_decorator, lease_of
 from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.backoff import Backoff
@@ -134,15 +126,9 @@ class App(Periodic):
         check_decorator(queue, 'app.handler("orders")')
 
         def register(function: F) -> F:
-            if queue in self._queue_handlers:
-                known = next(iter(self._queue_handlers[queue].handlers.values())).name
-                raise InvalidArgument(
-                    f"queue {queue!r} is handled by {known} already; for several kinds of work in "
-                    "one queue use @app.job"
-                )
-            handler = self._handler(queue, function, timeout, retry, still_wanted)
-            queue_handlers = self._handlers_of(queue, lease, concurrency, handler.is_async)
-            self._take_on(queue_handlers, None, handler)
+            self._check_free(queue, "for several kinds of work in one queue use @app.job")
+            handler = make_handler(function, timeout, retry, still_wanted)
+            self._add(queue, None, handler, lease, concurrency)
             return function
 
         return register
@@ -189,12 +175,9 @@ class App(Periodic):
                 what = "has a plain handler" if None in others else f"knows {known_as!r}"
                 raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
             wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
-            handler = self._handler(
-                queue, kind.run, timeout, retry, wanted, body=kind, job=known_as
-            )
-            queue_handlers = self._handlers_of(queue, lease, concurrency, handler.is_async)
-            self._take_on(queue_handlers, known_as, handler)
-            kind._queue, kind._name = queue_handlers.queue, known_as
+            handler = make_handler(kind.run, timeout, retry, wanted, body=kind)
+            self._add(queue, known_as, handler, lease, concurrency)
+            kind._queue, kind._name = queue, known_as
             return kind
 
         return register
@@ -230,45 +213,25 @@ class App(Periodic):
         self._middleware.append(function)
         return function
 
-    def _handlers_of(
-        self, queue: str, lease: Duration, concurrency: int | None, is_async: bool
-    ) -> QueueHandlers:
-        """Return the settings of a queue, which all its jobs must share."""
+    def _add(
+        self, queue: str, job: str | None, handler: Handler, lease: Duration,
+        concurrency: int | None,
+    ) -> None:  # fmt: skip
+        """Register a handler with the settings of its queue, which all its jobs must share."""
         ms = lease_of(lease)
         known = self._queue_handlers.get(check_queue(queue))
         if concurrency is None:
-            usual = ASYNC_CONCURRENCY if is_async else SYNC_CONCURRENCY
+            usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
             concurrency = usual if known is None else known.concurrency
         if type(concurrency) is not int or not 1 <= concurrency <= MOST:
             raise InvalidArgument(
                 f"concurrency={concurrency!r} must be a whole number from 1 to {MOST:,}"
             )
         if known is None:
-            return QueueHandlers(queue, ms, concurrency)
-        if (known.lease, known.concurrency) != (ms, concurrency):
+            known = self._queue_handlers[queue] = QueueHandlers(queue, ms, concurrency)
+        elif (known.lease, known.concurrency) != (ms, concurrency):
             raise InvalidArgument(
                 f"queue {queue!r} has a lease of {known.lease} ms and a concurrency of "
                 f"{known.concurrency} already; give all its jobs the same"
             )
-        return known
-
-    def _handler(
-        self,
-        queue: str,
-        function: Callable[..., Any],
-        timeout: Duration | None,
-        retry: Backoff | None,
-        still_wanted: Callable[..., Any] | None,
-        *,
-        body: Any = Any,
-        job: str | None = None,
-    ) -> Handler:
-        is_async, decode, order = inspect_handler(function, still_wanted, body)
-        return Handler(
-            queue, name_of(function), function, is_async, decode, order, seconds_of(timeout),
-            checked_retry(retry) or Backoff(), with_delivery(still_wanted), job,
-        )  # fmt: skip
-
-    def _take_on(self, queue_handlers: QueueHandlers, job: str | None, handler: Handler) -> None:
-        queue_handlers.handlers[job] = handler
-        self._queue_handlers[queue_handlers.queue] = queue_handlers
+        known.handlers[job] = handler

@@ -1,4 +1,4 @@
-"""Jobs: the work, its due time and its data in one class."""
+"""Jobs: a class with the data of a message, its due time, and the work."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from bide.consuming.routes import JOB
+from bide.consuming.queue_handlers import JOB
 from bide.model.errors import InvalidArgument
 from bide.model.message import NewMessage
 from bide.model.times import Duration
@@ -15,10 +15,10 @@ __all__ = ["JOB", "Job"]
 
 
 class Job(msgspec.Struct):
-    """One kind of work as a class: its fields are the body, `due` says when, `run` what to do.
+    """A kind of work: the fields are the body, `due` returns the due time, `run` does the work.
 
-    Register it with `App.job`. Several jobs may share a queue: each message says in a header which
-    of them it is. Being a `msgspec.Struct`, it needs no `__init__`.
+    Register it with `App.job`. Several jobs may share a queue: a header of each message names its
+    job. It is a `msgspec.Struct`, so it needs no `__init__`.
 
     Example:
         >>> import bide

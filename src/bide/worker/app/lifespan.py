@@ -1,4 +1,4 @@
-"""The lifespan of an app: what surrounds the work of a process, such as a pool of connections."""
+"""The lifespan of an app: opens and closes what its handlers need, such as a connection pool."""
 
 import inspect
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ SHAPE = "a function that takes the app and yields once, under @contextlib.{}"
 
 
 def checked_lifespan(function: Any) -> Lifespan | None:
-    """Return a lifespan after the checks that are possible before it is called.
+    """Check a lifespan, as far as possible before it is called, and return it.
 
     Raises:
         InvalidArgument: it is not a lifespan.

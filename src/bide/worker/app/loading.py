@@ -1,4 +1,4 @@
-"""From `module:app` on a command line to the `App`."""
+"""Import the `App` that `module:app` on a command line names."""
 
 import importlib
 import logging
@@ -18,7 +18,7 @@ EXTRAS = {
     "h11": "server", "cronsim": "schedules", "httptools": "server", "opentelemetry": "otel",
     "prometheus_client": "metrics", "redis": "redis",
 }  # fmt: skip
-"""Which extra of bide's brings a module. What the package of another module is called nobody knows:
+"""The extra of bide that installs a module. The package of other modules may have another name:
 that of `yaml` is PyYAML."""
 
 HERE = str(Path(__file__).parent)
@@ -26,22 +26,21 @@ PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 def lives_alone(url: str) -> bool:
-    """Tell whether a store is of one process, and of no other."""
+    """Tell whether a store exists in one process only."""
     return urlsplit(url).scheme == "memory"
 
 
 def load(target: str, url: str | None = None) -> App:
-    """Import the app that `module:name` names; the name is `app` if it is left out.
+    """Import the app that `module:name` names; the default name is `app`.
 
-    The current directory is looked into first, as when a script there is run.
+    Modules of the current directory come first, as when a script there is run.
 
     Args:
-        target: where the app is.
-        url: of a store, instead of the one that the app names.
+        target: `module:name`.
+        url: replaces the store of the app.
 
     Raises:
-        InvalidArgument: there is no such module, it fails when it is imported, or it has no app
-            of that name.
+        InvalidArgument: there is no such module, its import fails, or it has no app of that name.
     """
     module_name, _, name = target.partition(":")
     name = name or "app"
@@ -66,10 +65,10 @@ def load(target: str, url: str | None = None) -> App:
 
 
 def check_app(given: object) -> App:
-    """Return what was given if it is an app.
+    """Return an app after a check of its type.
 
     Raises:
-        InvalidArgument: it is something else, such as the module in which the app is.
+        InvalidArgument: it is not an app, but for instance its module.
     """
     if isinstance(given, App):
         return given
@@ -81,7 +80,7 @@ def check_app(given: object) -> App:
 
 
 def _apps(module: ModuleType) -> list[str]:
-    """Return the apps in a module, as they are named on a command line."""
+    """Return the apps of a module, in the form of the command line."""
     found = [key for key, value in vars(module).items() if isinstance(value, App)]
     return [f"{module.__name__}:{key}" for key in found]
 
@@ -107,7 +106,7 @@ def _import(name: str) -> ModuleType:
             f"{name} imports {missing!r}, which is not installed{_place(error.__traceback__)}; "
             f"{fix}, for {sys.executable}"
         ) from error
-    except InvalidArgument as error:  # it says all that there is to say
+    except InvalidArgument as error:  # its text needs no traceback
         if logging.getLogger("bide").isEnabledFor(logging.DEBUG):
             sys.stderr.writelines(_told(error).format())
         raise InvalidArgument(
@@ -121,12 +120,12 @@ def _import(name: str) -> ModuleType:
 
 
 def _is_ours(filename: str) -> bool:
-    """Tell whether a frame is of the import system or of this package: not of the user's code."""
+    """Tell whether a frame belongs to the import system or to this package."""
     return filename.startswith(("<frozen importlib", HERE)) or filename == importlib.__file__
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return where the user's code has raised, if it did."""
+    """Return the file and line of the user's code that raised, if any."""
     frames = [
         frame for frame in traceback.extract_tb(trace)
         if not _is_ours(frame.filename) and not frame.filename.startswith(PACKAGE)
@@ -137,7 +136,7 @@ def _place(trace: TracebackType | None) -> str:
 
 
 def _told(error: BaseException) -> traceback.TracebackException:
-    """Return an error with its causes, without the frames that led to the user's code."""
+    """Return an error with its causes, without the frames before the user's code."""
     whole = one = traceback.TracebackException.from_exception(error)
     rest = [one]
     while rest:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bide.consuming.handler import Handler, checked_retry, inspect_handler, name_of, seconds_of
+from bide.consuming.handler import Handler, checked_retry, make_handler, name_of, seconds_of
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
@@ -62,7 +63,7 @@ class Periodic:
         """Register a function that returns, from your database, the messages that should exist.
 
         It takes two times, `after` and `before`, aware and in UTC, and returns or yields a
-        `bide.NewMessage` with an id for everything that falls due between them. Messages that exist
+        `bide.NewMessage` with an id for everything that is due between them. Messages that exist
         already are not changed. It may be a generator, or return any iterable. Plain functions run
         in a thread, async ones on the event loop.
 
@@ -77,7 +78,7 @@ class Periodic:
             window: how far ahead it is asked. At least `every`; more is better, so that a message
                 exists before it is due.
             back: how far back the first window of a store reaches; by default as far as `window`.
-                So a lost store also gets what fell due meanwhile.
+                So a lost store also gets what was due meanwhile.
             keep: how long the queue remembers acked messages at least, so that they are not put
                 again; by default `every` and two times `window`.
             name: the name of the source; by default that of the function.
@@ -108,8 +109,8 @@ class Periodic:
             raise InvalidArgument("window must be longer than 0")
         if ahead < ms:
             raise InvalidArgument(
-                f"window={window!r} is shorter than every={every!r}: what falls due between two "
-                "askings would be put too late; make it longer, or ask more often"
+                f"window={window!r} is shorter than every={every!r}: messages due between two "
+                "requests would be put too late; make it longer, or ask more often"
             )
         behind = ahead if back is None else milliseconds(back, "back")
         kept = ms + 2 * ahead if keep is None else milliseconds(keep, "keep")
@@ -122,14 +123,13 @@ class Periodic:
                 raise InvalidArgument(
                     f"queue {queue!r} has a source {chosen!r} already; give one another name="
                 )
-            self._work_on(
-                QueueHandlers(source.home, lease_of(lease), 1, fills=queue),
-                Handler(
-                    source.home, name_of(function), source.run, is_async, None, "d",
-                    seconds_of(timeout), pauses, None,
-                ),
+            handler = Handler(
+                name_of(function), source.run, is_async, timeout=seconds_of(timeout), retry=pauses
+            )
+            self._queue_handlers[source.home] = QueueHandlers(
+                source.home, lease_of(lease), 1, {None: handler}, partial(SourceWindows, source),
+                fills=queue,
             )  # fmt: skip
-            self._queue_handlers[source.home].chain = partial(SourceWindows, source)
             self._sources[source.home] = source
             return function
 
@@ -187,32 +187,27 @@ class Periodic:
         if isinstance(rule, Every):
             late = min(late, rule.period)
         policy = check_missed(missed)
-        pauses = checked_retry(retry) or Backoff()
 
         def register(function: F) -> F:
-            is_async, _, order = inspect_handler(function, None)
-            if check_queue(queue) in self._queue_handlers:
-                known = next(iter(self._queue_handlers[queue].handlers.values())).name
-                raise InvalidArgument(
-                    f"queue {queue!r} is handled by {known} already; a schedule needs a queue of "
-                    "its own"
-                )
-            schedule = Schedule(
-                queue, name_of(function), function, order, rule, policy, late, pauses.attempts
+            handler = make_handler(function, timeout, retry)
+            self._check_free(check_queue(queue), "a schedule needs a queue of its own")
+            if handler.decode is not None:
+                handler = replace(handler, decode=attrgetter("given"))
+            schedule = Schedule(queue, handler.name, rule, policy, late, handler.retry.attempts)
+            self._queue_handlers[queue] = QueueHandlers(
+                queue, lease_of(lease), 1, {None: handler}, partial(ScheduleTicks, schedule)
             )
-            self._work_on(
-                QueueHandlers(queue, lease_of(lease), 1),
-                Handler(
-                    queue, schedule.name, schedule.run, is_async, None, "d", seconds_of(timeout),
-                    pauses, None,
-                ),
-            )  # fmt: skip
-            self._queue_handlers[queue].chain = partial(ScheduleTicks, schedule)
             self._schedules[queue] = schedule
             return function
 
         return register
 
-    def _work_on(self, queue_handlers: QueueHandlers, handler: Handler) -> None:
-        queue_handlers.handlers[None] = handler
-        self._queue_handlers[queue_handlers.queue] = queue_handlers
+    def _check_free(self, queue: str, fix: str) -> None:
+        """Check that a queue has no handler.
+
+        Raises:
+            InvalidArgument: it has one.
+        """
+        if queue in self._queue_handlers:
+            known = next(iter(self._queue_handlers[queue].handlers.values())).name
+            raise InvalidArgument(f"queue {queue!r} is handled by {known} already; {fix}")

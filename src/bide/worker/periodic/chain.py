@@ -1,9 +1,9 @@
 """Chains: messages of which each puts the next one, so that no process needs to lead.
 
-A chain has its own queue. The id of a link is the time that it stands for, so it exists once, even
-if several processes put it; the queue remembers acked links, so that they are not put again. A
-link that is claimed while a later one exists was done before: only a done link, or for schedules a
-started one, puts the next.
+A chain has its own queue. The id of a link is its time, so it exists once, even if several
+processes put it; the queue remembers acked links, so that they are not put again. If a link is
+claimed while a later one exists, it was done before: only a link that is done (of a schedule: that
+has started) puts the next.
 """
 
 import logging
@@ -82,7 +82,7 @@ class Links:
 
 
 def stands(outcome: Outcome) -> bool:
-    """Tell whether a link waits or is leased, whichever process put it."""
+    """Tell whether a link exists that waits or is leased; another process may have put it."""
     return outcome.done or outcome.state in WAITING
 
 
@@ -97,7 +97,7 @@ def id_of(moment: int) -> str:
 
 
 def moment_of(id: str) -> int | None:
-    """Return the time that an id stands for, in Unix milliseconds; `None` for any other id.
+    """Return the time of a link's id in Unix milliseconds; `None` for any other id.
 
     Example:
         >>> moment_of("2023-11-14T22:13:20.000Z")

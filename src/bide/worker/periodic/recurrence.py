@@ -39,10 +39,10 @@ class Recurrence(Protocol):
         """The rule and the zone, for users and for `parse`."""
 
     def after(self, moment: int) -> int:
-        """Return the first of the moments that is later than this one."""
+        """Return the first of these times that is later than `moment`."""
 
     def latest(self, moment: int, floor: int) -> int:
-        """Return the last of the moments up to this one, `floor` if there is none after that."""
+        """Return the last of these times up to `moment`; `floor` if there is none after it."""
 
 
 class Every:
@@ -64,11 +64,11 @@ class Every:
         return f"every {self.period} {self.zone.key}"
 
     def after(self, moment: int) -> int:
-        """Return the first of the moments that is later than this one."""
+        """Return the first of these times that is later than `moment`."""
         return (moment // self.period + 1) * self.period
 
     def latest(self, moment: int, floor: int) -> int:
-        """Return the last of the moments up to this one."""
+        """Return the last of these times up to `moment`."""
         return max(floor, moment // self.period * self.period)
 
 
@@ -107,14 +107,14 @@ class Cron:
         return f"cron {self.expression} {self.zone.key}"
 
     def after(self, moment: int) -> int:
-        """Return the first of the moments that is later than this one."""
+        """Return the first of these times that is later than `moment`."""
         start = EPOCH + timedelta(milliseconds=moment)
         found = self._passing_after(start) if self._passing else self._named_after(start)
         return (found - EPOCH) // timedelta(milliseconds=1)
 
     def latest(self, moment: int, floor: int) -> int:
-        """Return the last of the moments up to this one, `floor` if there is none after that."""
-        for hours in (2, 50, 24 * 40, 24 * 400):  # no more steps than there are moments in those
+        """Return the last of these times up to `moment`; `floor` if there is none after it."""
+        for hours in (2, 50, 24 * 40, 24 * 400):  # so that few steps are enough
             start = max(floor, moment - hours * 3_600_000)
             last = floor
             at = self.after(start)

@@ -1,12 +1,9 @@
 """A schedule: a function that is called repeatedly, and the rules for its ticks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from bide.consuming.handling import Handling
 from bide.model.errors import InvalidArgument
 from bide.worker.periodic.recurrence import Recurrence
 from bide.worker.periodic.tick import Missed
@@ -34,22 +31,11 @@ class Schedule:
 
     queue: str
     name: str
-    function: Callable[..., Any]
-    order: str
-    """Which arguments it takes: "b", "bd", "db" or "d", for tick and delivery."""
     recurrence: Recurrence
     missed: Missed
     grace: int
     """In milliseconds."""
     attempts: int
-
-    def run(self, one: Handling) -> Any:
-        """Call the function with its arguments; an async function returns an awaitable."""
-        if self.order == "b":
-            return self.function(one.given)
-        if self.order == "bd":
-            return self.function(one.given, one)
-        return self.function(one, one.given) if self.order == "db" else self.function(one)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class ScheduleTicks:
         first = message.attempt == 1 and not message.failures
         what = plan(rule, tick, one.claimed, schedule.missed, schedule.grace, first)
         if not await self._links.later(tick.due):
-            # One that stands for others is missed, however soon it starts.
+            # A tick that replaces missed ones counts as missed, even if it starts on time.
             stands_for = what.missed and not what.run and schedule.missed == "once"
             body = TickBody(what.following, what.previous, rule.spec, since, stands_for)
             await self._put(rule, body)

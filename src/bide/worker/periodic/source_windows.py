@@ -20,7 +20,7 @@ from bide.worker.periodic.source import Asked, Source, Window, WindowBody, read_
 __all__ = ["SourceWindows"]
 
 FIRST = "first"
-"""The id of the first window of a store, which stands for no time."""
+"""The id of the first window of a store, which has no time."""
 
 DEADLY = 3
 """The attempt from which a window whose process died is asked for with a delay."""
@@ -73,9 +73,9 @@ class SourceWindows:
                 await self._ensure()
 
     async def _refill(self) -> None:
-        """Ask again now for all that falls due from `back` ago on, as in a new store."""
+        """Ask again now for all messages due since `back` ago, as in a new store."""
         for link in await self._links.alive():
-            if link.state == "leased":  # the one after it asks for all that is to come
+            if link.state == "leased":  # the next one asks for all that follows
                 continue
             now = await self._links.now()
             body = self._body(None, None, read_window(link).put)

@@ -14,7 +14,7 @@ from bide.consuming.graceful_stop import cancel, first_of, stop
 from bide.consuming.queue_handlers import chained
 from bide.consuming.store_client import StoreClient
 from bide.consuming.tracing import traced
-from bide.engines.registry import mask
+from bide.engines.registry import absolute, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
@@ -203,10 +203,3 @@ def file_of(url: str) -> Path | None:
     """
     parts = urlsplit(url)
     return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None
-
-
-def absolute(url: str) -> str:
-    """Return the URL of a store with the absolute path of its file, if it has one."""
-    path = file_of(url)
-    query = urlsplit(url).query
-    return url if path is None else f"sqlite:///{path}{query and '?'}{query}"

@@ -4,12 +4,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from bide.model.backoff import Backoff
 from bide.worker.process.process import Process
 
-__all__ = ["Slot"]
+__all__ = ["Restarts", "Slot"]
 
 SLOW = 10.0
 """Seconds between two warnings that a new process is not ready yet."""
+
+STEADY = 30.0
+"""Seconds after which the death of a process is not part of a crash loop."""
+
+PAUSES = Backoff(first="500ms", factor=2, ceiling="30s", jitter=0)
+"""The delays before a dead process is replaced."""
 
 _log = logging.getLogger("bide.worker")
 
@@ -106,3 +113,24 @@ async def _first(*tasks: "asyncio.Task[bool]") -> bool:
     """Wait up to `SLOW` seconds until one of them is done; return whether one is."""
     done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
+
+
+class Restarts:
+    """Counts how often in a row a process died soon after its start.
+
+    Example:
+        >>> restarts = Restarts()
+        >>> [restarts.pause(lived) for lived in (0.1, 0.1, 0.1, 300, 0.1)]
+        [0.5, 1.0, 2.0, 0.5, 0.5]
+    """
+
+    def __init__(self) -> None:
+        self._young = 0
+
+    def pause(self, lived: float) -> float:
+        """Return how many seconds to wait before the next process is started."""
+        if lived >= STEADY:
+            self._young = 0
+            return PAUSES.delay(1, 0.5) / 1000
+        self._young += 1
+        return PAUSES.delay(self._young, 0.5) / 1000

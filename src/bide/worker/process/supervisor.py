@@ -20,8 +20,7 @@ from bide.worker.process.health import HealthFile, HealthPort
 from bide.worker.process.pipe import Report
 from bide.worker.process.process import CommandOf, Process
 from bide.worker.process.reload import Sources
-from bide.worker.process.restarts import Restarts
-from bide.worker.process.slot import Slot
+from bide.worker.process.slot import Restarts, Slot
 from bide.worker.process.systemd import notify, watchdog_seconds
 from bide.worker.process.totals import Totals
 
