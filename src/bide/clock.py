@@ -1,8 +1,7 @@
-"""How bide knows what time it is, and how it waits.
+"""Clocks: read the time, and wait.
 
-Everything that waits does so through a `Clock`, so that a test can put a manual clock in its place
-and never sleep. The shape (time is an object, and only it knows how long a real sleep must be) is
-that of Trio's `Clock`.
+All waits go through a `Clock`, so that tests can use a manual clock and never sleep. The interface
+follows Trio's `Clock`.
 """
 
 import asyncio
@@ -15,48 +14,46 @@ __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "Timer", "sleep"]
 
 
 class Timer(Protocol):
-    """A callback that was asked for with `Clock.call_later`."""
+    """A callback that `Clock.call_later` has scheduled."""
 
     def cancel(self) -> None:
-        """Take the callback back; one that has run or was cancelled before stays as it is."""
+        """Cancel the callback, if it has not run."""
 
 
 class Clock(Protocol):
-    """Two readings and two ways to wait for a moment."""
+    """Reads the time, and waits until a time."""
 
     def now(self) -> int:
-        """Return the wall clock in Unix milliseconds (UTC). It may jump when someone sets it."""
+        """Return the wall clock in Unix milliseconds. It jumps when it is set."""
 
     def until(self, moment: int) -> float:
-        """Return in how many seconds the wall clock shows a moment in Unix milliseconds.
+        """Return in how many seconds the wall clock shows a time in Unix milliseconds.
 
-        Finer than `moment - now()`, which is up to a millisecond too much.
+        More precise than `moment - now()`, which may be a millisecond too much.
         """
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment. They never go back."""
+        """Return the seconds since a fixed time. They never go back."""
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         """Wait, holding `condition`, until it is notified or `timeout` seconds have passed.
 
         Args:
             condition: a condition whose lock the caller holds; released while waiting.
-            timeout: seconds by this clock; `None` waits for a notification alone, zero or less
-                returns at once.
+            timeout: seconds by this clock; `None`: no limit; zero or less returns at once.
 
         Returns:
-            False when the time ran out, True otherwise. As with any condition, look again at what
-            you were waiting for: a wake-up promises nothing.
+            False when the time ran out, True otherwise. As with any condition, check again what you
+            wait for: a wake-up may be spurious.
         """
 
     def wait_until(self, condition: threading.Condition, moment: float) -> bool:
         """Wait, holding `condition`, until it is notified or `monotonic()` reaches `moment`.
 
-        A moment, unlike a timeout, cannot go stale between reading the clock and starting to wait,
-        so a manual clock that is moved in between wakes the caller all the same.
+        Unlike a timeout, a time stays right if a manual clock moves before the wait starts.
 
         Returns:
-            False when the moment had come, True otherwise; a wake-up promises nothing, as ever.
+            False when that time has come, True otherwise; a wake-up may be spurious.
         """
 
     def call_later(
@@ -66,17 +63,17 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now(self) -> int:
         """Return the wall clock in Unix milliseconds."""
         return time.time_ns() // 1_000_000
 
     def until(self, moment: int) -> float:
-        """Return in how many seconds the wall clock shows a moment."""
+        """Return in how many seconds the wall clock shows a time."""
         return moment / 1000 - time.time()
 
-    monotonic = staticmethod(time.monotonic)  # itself: a call around it would cost as much again
+    monotonic = staticmethod(time.monotonic)  # a method around it would double the cost
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         """Wait on the condition in real time."""
@@ -92,7 +89,7 @@ class SystemClock:
     def call_later(
         self, loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]
     ) -> Timer:
-        """Ask the event loop's own timer."""
+        """Use the timer of the event loop."""
         return loop.call_later(delay, callback)
 
 
@@ -100,7 +97,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 async def sleep(clock: Clock, seconds: float) -> None:
-    """Wait so many seconds by a clock."""
+    """Wait a number of seconds by a clock."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 

@@ -158,7 +158,7 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
         ("enqueue orders 1", "there is no command 'enqueue'; did you mean 'put'?"),
         ("help", "there is no command 'help'; bide --help lists all commands"),
         ("--url sqlite:///x.db queues", "bide itself has no option '--url'; options go after the"),
-        ("put orders 1 --delay=-5", "'-5' is negative; for 'now' give 0, for a moment in the past "
+        ("put orders 1 --delay=-5", "'-5' is negative; for now give 0, for a time in the past "
          "use --at"),
         ("ack orders a abc", "'abc' is not a token; the token is the second column"),
         ("ack orders a 0", "'0' is not a token; the token is the second column"),

@@ -25,7 +25,7 @@ def test_a_namespace_that_cannot_be_is_named_as_it_was_given(run: Bide) -> None:
     for name in ("my shop", "a/b", "", "-x"):
         refused = run("token", "create", f"--namespace={name}", "--scope", "read")
         assert refused.exit_code == 2
-        assert f"namespace={name!r} cannot be the name of a namespace" in refused.stderr
+        assert f"namespace={name!r} is not a valid name of a namespace" in refused.stderr
         assert "/q" not in refused.stderr
 
 

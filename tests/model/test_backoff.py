@@ -41,7 +41,7 @@ def test_a_first_pause_of_nothing_stays_nothing() -> None:
     [
         ({"attempts": 0}, "attempts=0 must be"),
         ({"attempts": True}, "attempts=True must be"),
-        ({"first": "soon"}, "first='soon' is no duration"),
+        ({"first": "soon"}, "first='soon' is not a valid duration"),
         ({"first": -1}, "first=-1 is negative"),
         ({"first": "2h"}, "ceiling='1h' is shorter than first='2h'"),
         ({"factor": 0.5}, "factor=0.5 must be"),

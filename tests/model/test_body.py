@@ -121,14 +121,14 @@ def test_none_and_the_word_null_are_no_nan() -> None:
 
 
 def test_a_lone_surrogate_is_refused_where_it_stands() -> None:
-    with pytest.raises(InvalidArgument, match=r"body\['a'\] is .*str, which JSON cannot hold"):
+    with pytest.raises(InvalidArgument, match=r"body\['a'\] is .*str, which JSON cannot represent"):
         encode({"a": "\ud800"})
 
 
 def test_a_body_that_holds_itself_is_refused() -> None:
     ring: list[Any] = []
     ring.append(ring)
-    with pytest.raises(InvalidArgument, match="nested too deeply, or holds itself"):
+    with pytest.raises(InvalidArgument, match="nested too deeply, or contains itself"):
         encode(ring)
 
 

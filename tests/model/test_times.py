@@ -29,7 +29,7 @@ def test_durations(duration: Any, ms: int) -> None:
      "nan", "inf", "1..5s", "1h" * 33],
 )  # fmt: skip
 def test_a_string_that_is_no_duration_shows_how_to_write_one(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"no duration; write it as '250ms', '30s'"):
+    with pytest.raises(InvalidArgument, match=r"not a valid duration; write '250ms', '30s'"):
         milliseconds(text)
 
 
@@ -41,7 +41,7 @@ def test_a_duration_must_be_finite(duration: float) -> None:
 
 @pytest.mark.parametrize("duration", [-1, -0.001, timedelta(seconds=-1), timedelta.min, "-5m"])
 def test_a_duration_is_not_negative(duration: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"is negative; for 'now' give 0.*use at="):
+    with pytest.raises(InvalidArgument, match=r"is negative; for now give 0.*use at="):
         milliseconds(duration)
 
 
@@ -155,7 +155,7 @@ def test_a_formatted_duration_is_read_back_to_within_its_second_unit(ms: int) ->
 
 
 def test_a_long_text_is_neither_matched_nor_remembered() -> None:
-    with pytest.raises(InvalidArgument, match=r"^delay='1s   .{0,70}\.\.\. is no duration"):
+    with pytest.raises(InvalidArgument, match=r"^delay='1s   .{0,70}\.\.\. is not a valid"):
         milliseconds("1s" + " " * 1_000_000)
 
 

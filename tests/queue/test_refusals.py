@@ -34,17 +34,17 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"at": -1}, "not between 1970 and 2100"),
     (
         {"at": "tomorrow"},
-        "at cannot be a str; give an aware datetime or Unix seconds; datetime.fromisoformat",
+        "at cannot be a str; give an aware datetime or Unix seconds; parse it with",
     ),
-    ({"delay": -1}, "delay=-1 is negative; for 'now' give 0.*at="),
+    ({"delay": -1}, "delay=-1 is negative; for now give 0.*at="),
     ({"delay": timedelta(days=-1)}, "is negative"),
     ({"delay": math.nan}, "delay=nan is not a finite number"),
     ({"delay": math.inf}, "delay=inf is not a finite number"),
     ({"delay": 1e300}, "longer than 130 years; are those seconds"),
     ({"delay": "40000d"}, "delay=.40000d. ends past the year 2100$"),
-    ({"delay": "soon"}, "delay='soon' is no duration; write it as '250ms', '30s'"),
-    ({"delay": "1h -5m"}, "is no duration"),
-    ({"delay": ""}, "is no duration"),
+    ({"delay": "soon"}, "delay='soon' is not a valid duration; write '250ms', '30s'"),
+    ({"delay": "1h -5m"}, "is not a valid duration"),
+    ({"delay": ""}, "is not a valid duration"),
     ({"delay": True}, "delay cannot be a bool"),
     ({"delay": [1]}, "delay cannot be a list; give seconds, a timedelta"),
     ({"delay": 1, "at": 1}, "give delay= or at=, not both"),
@@ -58,23 +58,26 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"expires": 0}, "expires must be longer than 0; leave it out for 'never'"),
     ({"expires": -1}, "expires=-1 is negative"),
     ({"id": ""}, "id is 0 bytes long; it may have 1 to 512"),
-    ({"id": "x" * 513}, "id is 513 bytes long; it may have 1 to 512.*a hash of it would do"),
+    ({"id": "x" * 513}, "id is 513 bytes long; it may have 1 to 512, so use a hash of it"),
     ({"id": "ü" * 257}, "id is 514 bytes long"),
     ({"id": "a\nb"}, r"id='a\\nb' has control characters in it; remove them"),
     ({"id": "a\x7f"}, "has control characters"),
-    ({"id": "\ud800"}, "is no valid Unicode"),
-    ({"id": 42}, "id must be a str, not int: str"),
+    ({"id": "\ud800"}, "is not valid Unicode"),
+    ({"id": 42}, "id must be a str, not int; convert it with str"),
     ({"group": ""}, "group is 0 bytes long"),
     ({"group": 42}, "group must be a str, not int"),
     ({"headers": {"a": 1}}, r"headers\['a'\] must map a str to a str, not 1"),
     ({"headers": {1: "a"}}, r"headers\[1\] must map a str to a str"),
     ({"headers": [("a", "b")]}, "headers must map str to str, not be a list"),
-    ({"headers": {"a": "\ud800"}}, "is no valid Unicode"),
+    ({"headers": {"a": "\ud800"}}, "is not valid Unicode"),
     ({"on_conflict": "ignore"}, 'on_conflict=\'ignore\' must be "keep", "replace" or "raise"'),
 ]
 
 BODIES: list[tuple[Any, str]] = [
-    (object(), "body is of type object, which JSON cannot hold.*encode the whole body to bytes"),
+    (
+        object(),
+        "body is of type object, which JSON cannot represent.*encode the whole body",
+    ),
     ({"a": {"b": [1, object()]}}, r"body\['a'\]\['b'\]\[1\] is of type object"),
     ({("a", 1): 2}, r"body has the key \('a', 1\) of type tuple; JSON needs str keys"),
     ({"a": math.nan}, r"body\['a'\] is nan.*put None or a string instead"),
@@ -148,7 +151,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
             "if_version='' is no version",
         ),
         (lambda q: q.cancel_many("abc"), "must be several"),
-        (lambda q: q.reschedule("a"), "reschedule needs the new due time: delay= or at="),
+        (lambda q: q.reschedule("a"), "reschedule needs the new moment: delay= or at="),
         (lambda q: q.reschedule("a", delay=1, at=1), "give delay= or at=, not both"),
         (lambda q: q.reschedule("a", delay="40000d"), "past the year 2100"),
         (lambda q: q.get(7), "id must be a str, not int"),
@@ -159,7 +162,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.claim(0), "count=0 must be a whole number from 1 to 100,000"),
         (lambda q: q.claim(1.0), "count=1.0 must be"),
         (lambda q: q.claim(wait=-1), "wait=-1 is negative"),
-        (lambda q: q.claim(wait="soon"), "wait='soon' is no duration"),
+        (lambda q: q.claim(wait="soon"), "wait='soon' is not a valid duration"),
         (lambda q: q.claim(lease=0), "lease=0 must be between 1 ms and 24 hours"),
         (lambda q: q.claim(lease="31d"), "take a short lease and extend it"),
         (lambda q: q.take(wait=-1), "wait=-1 is negative"),
@@ -168,11 +171,11 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.forecast(bucket="1ms", horizon="1h"), "must give 1 to 10,000 buckets"),
         (
             lambda q: q.purge(state="leased"),
-            "leased messages cannot be purged.*until their leases lapse",
+            "leased messages cannot be purged.*wait for their leases",
         ),
         (lambda q: q.purge(state="all"), "state='all' is none of"),
-        (lambda q: q.take(retry="soon"), "retry='soon' is no duration"),
-        (lambda q: q.ack(["x"]), "takes deliveries, as claim returns them, not a str; an id is"),
+        (lambda q: q.take(retry="soon"), "retry='soon' is not a valid duration"),
+        (lambda q: q.ack(["x"]), "takes deliveries, as claim returns them, not a str; by its id"),
         (lambda q: q.ack("x"), "not a str"),
         (lambda q: q.ack(None), "not a NoneType"),
         (lambda q: q.retry([None]), "not a NoneType"),
@@ -236,7 +239,7 @@ def test_settling_refuses_what_cannot_be_and_keeps_the_lease(orders: Any) -> Non
     "name", ["", " ", "-a", "a b", "a\n", "ü", "x" * 129, "a/b/c", "/a", "a/", 7, None]
 )
 def test_names_of_queues_that_break_the_rule(make: Any, name: Any) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be the name of a queue: 1 to 128 of"):
+    with pytest.raises(InvalidArgument, match="is not a valid name of a queue: 1 to 128 of"):
         make(name)
 
 
@@ -251,7 +254,7 @@ def test_names_of_queues_that_keep_the_rule(make: Any, name: str) -> None:
         ({"max_body": 0}, "max_body=0 must be a number of bytes above 0"),
         ({"max_body": "1M"}, "max_body='1M' must be"),
         ({"keep": -1}, "keep=-1 is negative"),
-        ({"keep": "long"}, "keep='long' is no duration"),
+        ({"keep": "long"}, "keep='long' is not a valid duration"),
         ({"holder": ""}, "holder is 0 bytes long"),
         ({"holder": 5}, "holder must be a str"),
     ],

@@ -100,7 +100,7 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
         ("sqlite:///bide.db?durable=yes", "has no option 'durable'; it knows: durability, timeout"),
         ("sqlite:///bide.db?durability=maybe", "must be full or normal"),
         ("sqlite:///bide.db?durability=", "has no value"),
-        ("sqlite:///bide.db?timeout=soon", r"\?timeout='soon' is no duration"),
+        ("sqlite:///bide.db?timeout=soon", r"\?timeout='soon' is not a valid duration"),
         ("memory://name/path", "takes a name at most"),
         ("memory://?durability=full", "has no option"),
         ("redis://[half", "is no URL"),

@@ -252,7 +252,7 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
         (["--config", "bad.toml"], "'prot' is not known; did you mean port?"),
         (["--config", "quota.toml"], "'rte' in quotas is not known; did you mean rate?"),
         (["--config", "kind.toml"], "kind.toml has a setting that cannot be: workers: Expected"),
-        (["--config", "span.toml"], "grace='soon' is no duration"),
+        (["--config", "span.toml"], "grace='soon' is not a valid duration"),
         (["--config", "choice.toml"], "'requird'; there are auto, off, required"),
         (["--host", "192.0.2.1", "--auth", "required"], "must be an address of this machine"),
         (["--socket", "nowhere/x.sock"], "needs a folder that is there"),

@@ -153,7 +153,7 @@ def test_a_leader_that_gives_up_hands_over(clock: RecordingClock, start: Start) 
     answers: list[str] = []
 
     def impatient() -> None:
-        with pytest.raises(standard.Empty, match="nothing fell due within 2"):
+        with pytest.raises(standard.Empty, match="no item was due within 2"):
             queue.take(timeout=2)
         answers.append("gave up")
 

@@ -25,7 +25,7 @@ def read_duration(value: str | float, what: str) -> float:
         ms = milliseconds(number, what)
     except InvalidArgument as error:
         why = in_options(str(error).removeprefix(f"{what}={number!r} "))
-        if why.startswith("is no duration"):
+        if why.startswith("is not a valid duration"):
             why = (
                 "is not a valid duration; write 250ms, 30s, 30m, 1h30m or 7d, or a plain number "
                 "of seconds"

@@ -1,4 +1,4 @@
-"""Backoff: how often, and after which pauses, failed work is tried again."""
+"""Backoff: how often failed work is retried, and after which delays."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ __all__ = ["Backoff"]
 
 @dataclass(frozen=True)
 class Backoff:
-    """Try again after `first`, then after `factor` times as long, and so on up to `ceiling`.
+    """Retry after `first`, then after `factor` times as long, and so on up to `ceiling`.
 
     Args:
-        attempts: how many attempts there are, the first one included. A message carries a limit of
-            its own from its put (10 by default); the smaller of the two counts.
-        first: the pause after the first attempt.
-        factor: by how much each pause is longer than the one before; 1 keeps them equal.
-        ceiling: the longest pause.
-        jitter: by what part a pause is longer or shorter at random, from 0 to 1, so that what
-            failed together is not tried again together.
-        on: the exceptions after which it is worth trying again; a group of exceptions counts if all
-            in it do. Any other makes the message a dead letter at once. `SystemExit` and its like
-            say nothing about the message: they always count as worth it.
+        attempts: the number of attempts, including the first. A message has its own limit from its
+            put (10 by default); the smaller of the two counts.
+        first: the delay after the first attempt.
+        factor: each delay is so many times as long as the one before; 1 keeps them equal.
+        ceiling: the longest delay.
+        jitter: the random part of a delay, from 0 to 1, so that messages that failed together are
+            not retried together.
+        on: the exceptions that are retried; an exception group is retried if all in it are. Any
+            other exception makes the message a dead letter at once. `SystemExit` and the like say
+            nothing about the message: they are always retried.
 
     Raises:
-        InvalidArgument: an argument cannot be.
+        InvalidArgument: an argument is not valid.
 
     Example:
         >>> backoff = Backoff(attempts=4, first="10s", factor=3, ceiling="1m", jitter=0)
@@ -54,7 +54,7 @@ class Backoff:
         if ceiling < first:
             raise InvalidArgument(
                 f"ceiling={self.ceiling!r} is shorter than first={self.first!r}; it is the longest "
-                "pause"
+                "delay"
             )
         if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
             raise InvalidArgument(f"factor={self.factor!r} must be a number, 1 or more")
@@ -69,7 +69,7 @@ class Backoff:
         object.__setattr__(self, "_ceiling", ceiling)
 
     def covers(self, error: BaseException) -> bool:
-        """Tell whether an error is worth another attempt; of a group, whether all in it are.
+        """Tell whether an error is retried; of a group, whether all errors in it are.
 
         Example:
             >>> backoff = Backoff(on=(OSError,))
@@ -83,12 +83,11 @@ class Backoff:
         return isinstance(error, BaseExceptionGroup) and all(map(self.covers, error.exceptions))
 
     def delay(self, attempt: int, random: float) -> int:
-        """Return the pause after an attempt, in milliseconds.
+        """Return the delay after an attempt, in milliseconds.
 
         Args:
-            attempt: which one has failed, counted from 1.
-            random: a number from 0 to 1: where in the range of the jitter the pause lies. 0.5 is
-                its middle. Whoever calls this brings the chance, so that it can be told.
+            attempt: the number of the failed attempt, from 1.
+            random: 0 to 1: the place in the range of the jitter; 0.5 is its middle.
         """
         try:
             pause = min(self._first * float(self.factor) ** max(0, attempt - 1), self._ceiling)

@@ -1,4 +1,4 @@
-"""Bodies: any JSON value, or bytes as they are."""
+"""Encode and decode bodies: any JSON value, or bytes."""
 
 import math
 import re
@@ -19,7 +19,7 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 _RAW = (bytes, bytearray, memoryview)
 _NO_NAN = frozenset((str, int, bool, type(None)))
-"""Types in whose values there can be no NaN, which JSON would make null in silence."""
+"""Types whose values cannot contain NaN, which msgspec would write as null."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -27,19 +27,19 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[bytes, bool]:
-    """Return a body as it is stored, and whether that is JSON.
+    """Return an encoded body, and whether it is JSON.
 
-    Bytes stay as they are. Anything else becomes JSON text by msgspec's rules: what JSON has, and
-    also dataclasses, `Struct`s, datetimes, UUIDs, enums, sets and tuples.
+    Bytes are not changed. Other values become JSON by msgspec's rules: all JSON types, and
+    dataclasses, `Struct`s, datetimes, UUIDs, enums, sets and tuples.
 
     Args:
         body: the value.
-        limit: how many bytes it may take at most.
-        decoded: the body was decoded from JSON, so it cannot hold NaN; saves a walk through it.
+        limit: the maximum size in bytes.
+        decoded: whether the body was decoded from JSON, so that it cannot contain NaN.
 
     Raises:
-        InvalidArgument: when a part of it cannot be JSON (the error tells which), when it is nested
-            too deeply, or too large.
+        InvalidArgument: a part of it cannot be JSON (the error names the part), it is nested too
+            deeply, or it is too large.
     """
     kind = type(body)
     if kind not in _NO_NAN and isinstance(body, _RAW):
@@ -51,9 +51,9 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
             raise InvalidArgument(_explain(body, error)) from error
         except RecursionError as error:
             raise InvalidArgument(
-                f"body is nested too deeply, or holds itself; {MAX_DEPTH} levels are possible"
+                f"body is nested too deeply, or contains itself; the limit is {MAX_DEPTH} levels"
             ) from error
-        if len(data) > 2 * MAX_DEPTH:  # what is shorter cannot be deeper
+        if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
             check_depth(data)
         if not decoded and kind not in _NO_NAN and data.find(b"null") >= 0:
             _refuse_nan(body)
@@ -69,10 +69,10 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
 def encode_all(
     bodies: Sequence[Any], limit: int = MAX_BODY
 ) -> tuple[Sequence[bytes], Sequence[bool]]:
-    """Return bodies as they are stored, as `encode` does, at less cost if they are many.
+    """Encode many bodies as `encode` does, faster than one by one.
 
     Returns:
-        All bodies, and of each whether it is JSON.
+        The encoded bodies, and whether each is JSON.
 
     Raises:
         InvalidArgument: as `encode`.
@@ -82,7 +82,7 @@ def encode_all(
     raw = any(issubclass(kind, _RAW) for kind in kinds)
     try:
         texts = [] if raw else list(map(_encode, bodies))
-    except Exception:  # noqa: BLE001  (the careful way tells what is wrong, and where)
+    except Exception:  # noqa: BLE001  (`encode` finds the body and the part that is wrong)
         texts = []
     careful = not texts or len(max(texts, key=len)) > short
     if careful or (not kinds <= _NO_NAN and b"null" in b" ".join(texts)):
@@ -92,13 +92,13 @@ def encode_all(
 
 
 def check_depth(data: bytes) -> None:
-    """See that JSON is not nested deeper than any Python that reads it can follow.
+    """Check that JSON is not nested too deeply.
 
-    How deep a decoder gets depends on the version of Python and on who calls it: without a limit,
-    what one worker puts another could not read.
+    The depth that a decoder can read depends on the version of Python and on its caller. Without a
+    limit, one worker could put a body that another cannot read.
 
     Raises:
-        InvalidArgument: it is.
+        InvalidArgument: it is nested deeper than `MAX_DEPTH`.
 
     Example:
         >>> check_depth(b"[" * 501 + b"]" * 501)
@@ -117,7 +117,7 @@ def check_depth(data: bytes) -> None:
 
 
 def decode(data: bytes, is_json: bool) -> Any:
-    """Return the body that was stored as `data`."""
+    """Return the body from its encoded form."""
     return _decode(data) if is_json else data
 
 
@@ -127,7 +127,7 @@ def _explain(body: Any, error: Exception) -> str:
     if is_key:
         return f"{place} has the key {_shown(value)} {_kind(value)}; JSON needs str keys"
     return (
-        f"{place} is {_kind(value)}, which JSON cannot hold ({error}); convert it, or "
+        f"{place} is {_kind(value)}, which JSON cannot represent ({error}); convert it, or "
         "encode the whole body to bytes yourself"
     )
 
@@ -137,11 +137,11 @@ def _kind(value: object) -> str:
 
 
 _Step = tuple[str, Any]
-"""How to get from a value to a part of it: "." and a name, or "[" and a key."""
+"""The step from a value to a part of it: "." and a name, or "[" and a key."""
 
 
 def _place(steps: Sequence[_Step]) -> str:
-    """Return where a part stands, such as `body['items'][3].price`; of deep ones the end."""
+    """Return the path of a part, such as `body['items'][3].price`; of a deep one the end."""
     told = [f".{key}" if kind == "." else f"[{_shown(key)}]" for kind, key in steps[-20:]]
     return "".join(("body" if len(steps) <= 20 else "body...", *told))
 
@@ -160,7 +160,7 @@ def _encodes(value: Any) -> bool:
 
 
 def _culprit(value: Any) -> tuple[list[_Step], Any, bool]:
-    """Find the innermost part that does not encode: the way to it, itself, whether it is a key."""
+    """Find the innermost part that cannot be encoded: its path, the part, whether it is a key."""
     steps: list[_Step] = []
     while True:
         for kind, key, part in _parts(value):
@@ -178,7 +178,7 @@ def _culprit(value: Any) -> tuple[list[_Step], Any, bool]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts of a value, each with the step that leads to it."""
+    """Yield the parts of a value, each with its step."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield "[", key, part
@@ -194,20 +194,20 @@ def _parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
 def _refuse_nan(body: Any) -> None:
     """Refuse NaN and infinity, which msgspec writes as null.
 
-    The place is put together only once a fault is found: to name each element's place on the way
-    would take many times the memory of the body.
+    The path is built only when a fault is found: the paths of all elements would take many times
+    the memory of the body.
     """
     found = _find_nan(body)
     if found is not None:
         steps, value = found
         raise InvalidArgument(
-            f"{_place(steps[::-1])} is {value}, which JSON cannot hold; put None or a string "
+            f"{_place(steps[::-1])} is {value}, which JSON cannot represent; put None or a string "
             "instead"
         )
 
 
 def _find_nan(value: Any) -> tuple[list[_Step], float] | None:
-    """Return the way to a number that is not finite, innermost step first."""
+    """Return the path of a number that is not finite, innermost step first."""
     if isinstance(value, float):
         return None if math.isfinite(value) else ([], value)
     if type(value) in _NO_NAN:

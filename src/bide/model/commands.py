@@ -23,14 +23,14 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One worker's hold on one message.
 
     `token` is the fencing token: the number of the claim, which only grows within a queue and is
-    never used twice. Whoever writes to a system of their own on behalf of a message can hand it
-    over there to have late writers refused (Kleppmann, "How to do distributed locking", 2016).
+    never used twice. A handler that writes to another system can pass it on, so that the system
+    refuses late writers (Kleppmann, "How to do distributed locking", 2016).
     """
 
     id: str
     token: int
     secret: str | None = None
-    """What a server asks for beside the number, which could be guessed. Engines ignore it."""
+    """The secret part of a server's token: the number could be guessed. Engines ignore it."""
 
     @property
     def text(self) -> str:
@@ -58,26 +58,26 @@ class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Which messages, by what they have in common; all that is given must hold."""
+    """A rule that selects messages: all conditions that are given must hold."""
 
     group: str | None = None
     after: int | None = None
-    """Due at this moment or later."""
+    """Due at this time or later, in Unix milliseconds."""
     before: int | None = None
-    """Due before this moment."""
+    """Due before this time, in Unix milliseconds."""
 
 
 class _Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
     queue: str
 
     only_reads: ClassVar[bool] = False
-    """Whether it changes nothing, so that it may run beside the writers."""
+    """Whether it changes nothing, so that it may run at the same time as writes."""
     repeatable: ClassVar[bool] = True
-    """Whether doing it twice does no harm."""
+    """Whether it may be executed twice."""
 
     @property
     def weight(self) -> int:
-        """How many messages it names, to keep batches within bounds."""
+        """The number of messages that it names, which bounds batches."""
         return 1
 
 
@@ -91,12 +91,12 @@ class _ById(_Command, frozen=True):
 
 
 class Put(_Command, frozen=True, tag="put"):
-    """Store messages. One whose id is there already is kept or replaced, as `on_conflict` says.
+    """Store messages. If an id exists, `on_conflict` decides: keep or replace the stored message.
 
-    "revive" stores nothing new: it replaces dead letters, so that doing it twice is doing it once.
+    "revive" stores nothing new: it replaces dead letters, so it may be executed twice.
 
-    Answers `Outcomes`, one outcome an item: done when it was stored (or replaced).
-    `if_version`: replaces what still is of this version, and stores nothing new; for "replace".
+    Answers `Outcomes`, one outcome for each item: done if it was stored or replaced.
+    `if_version`, for "replace": replaces a message of this version only, and stores nothing new.
     """
 
     items: list[Item]
@@ -112,8 +112,8 @@ class Put(_Command, frozen=True, tag="put"):
 class Cancel(_Command, frozen=True, tag="cancel"):
     """Cancel messages that no worker holds: by id, or by a rule, up to 1,000 at a time.
 
-    Answers `Outcomes` by id, `Affected` by rule. `if_due`: only while due is still this;
-    `if_version`: only while the message is still of this version. Both are for ids.
+    Answers `Outcomes` by id, `Affected` by rule. For ids: `if_due` cancels only messages that are
+    due at this time, `if_version` only messages of this version.
     """
 
     ids: list[str] = []
@@ -121,7 +121,7 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     if_version: str | None = None
     where: Where | None = None
     dry_run: bool = False
-    """Count what the rule finds, change nothing; without a rule it says nothing."""
+    """With a rule: count the messages, change nothing."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
@@ -135,7 +135,7 @@ class Cancel(_Command, frozen=True, tag="cancel"):
 
 
 class Reschedule(_ById, frozen=True, tag="reschedule"):
-    """Change when messages are due that no worker holds: `at`, or `delay` from now.
+    """Change the due time of messages that no worker holds: `at`, or `delay` from now.
 
     Answers `Outcomes`. `if_due` and `if_version` as for `Cancel`.
     """
@@ -156,13 +156,13 @@ class Claim(_Command, frozen=True, tag="claim"):
     lease: int
     holder: str
     max_bytes: int = MAX_BYTES
-    """How many bytes the leased messages may have together, but at least one; see `size_of`."""
+    """The maximum size of the messages together, in bytes (see `size_of`); one may be larger."""
 
     repeatable: ClassVar[bool] = False
 
     @property
     def weight(self) -> int:
-        """The number of messages it may lease."""
+        """The maximum number of messages that it leases."""
         return self.count
 
 
@@ -186,11 +186,11 @@ class Extend(_Settle, frozen=True, tag="extend"):
 
 
 class Ack(_Settle, frozen=True, tag="ack"):
-    """Acknowledge messages: they are done and leave the queue. Answers `Outcomes`."""
+    """Acknowledge messages: they leave the queue. Answers `Outcomes`."""
 
 
 class Retry(_Settle, frozen=True, tag="retry"):
-    """Return messages, to be delivered again `delay` from now. Answers `Outcomes`.
+    """Return messages to the queue, due `delay` from now. Answers `Outcomes`.
 
     A message without attempts left becomes a dead letter instead.
     """
@@ -198,8 +198,7 @@ class Retry(_Settle, frozen=True, tag="retry"):
     delay: int = 0
     reason: str = ""
     release: bool = False
-    """Count no attempt. Without a delay a message keeps its place; with one it is due `delay` from
-    now."""
+    """Count no attempt. Without a delay, a message keeps its due time."""
 
 
 class Bury(_Settle, frozen=True, tag="bury"):
@@ -235,7 +234,7 @@ class Revive(_ById, frozen=True, tag="revive"):
 
 
 class Find(_Command, frozen=True, tag="find"):
-    """Read messages by id. Answers `Found`: of the first ids only, if all are too large."""
+    """Read messages by id. Answers `Found`, which has the first ids only if all are too large."""
 
     ids: list[str]
     max_bytes: int = MAX_BYTES
@@ -248,8 +247,8 @@ class Scan(_Command, frozen=True, tag="scan"):
 
     With a `state`, in rank order. With "next", what is delivered next: ready, then delayed.
     Without a state no order is promised: a message that is there throughout is never missed, and
-    one that moves meanwhile may come twice. With due times and no state, stores may read one state
-    after another, and miss one that goes back to an earlier state meanwhile.
+    one that moves meanwhile may be read twice. With due times and no state, stores may read one
+    state after another, and miss a message that goes back to an earlier state meanwhile.
     """
 
     state: State | Literal["next"] | None = None
@@ -257,16 +256,16 @@ class Scan(_Command, frozen=True, tag="scan"):
     cursor: str | None = None
     limit: int = 500
     max_bytes: int = MAX_BYTES
-    """A page ends before its messages are larger than this together, but holds one in any case."""
+    """The maximum size of a page in bytes; it has at least one message."""
 
     only_reads: ClassVar[bool] = True
 
 
 class Count(_Command, frozen=True, tag="count"):
-    """Count the messages in each state, and all changes since the queue exists.
+    """Return the number of messages in each state, and of all changes so far. Answers `Counts`.
 
-    Answers `Counts`. With `recount` it also counts the messages themselves, with `stored` it adds
-    up their bytes: both look at every message of the queue.
+    With `recount` it also counts the messages themselves, with `stored` it adds up their bytes.
+    Both read all messages of the queue.
     """
 
     recount: bool = False
@@ -288,9 +287,9 @@ class Forecast(_Command, frozen=True, tag="forecast"):
 
 
 class Configure(_Command, frozen=True, tag="configure"):
-    """Set what is given, leave the rest. Answers `Settings`.
+    """Change the settings that are given. Answers `Settings`.
 
-    `keep`: for how many milliseconds an acked message and its id are remembered.
+    `keep`: how many milliseconds an acked message and its id are remembered.
     """
 
     paused: bool | None = None
@@ -305,12 +304,12 @@ class Purge(_Command, frozen=True, tag="purge"):
 
     state: State
     before: int | None = None
-    """Only those that came into this state (delayed, ready: fall due) before this moment."""
+    """Only those that entered this state (delayed, ready: are due) before this time."""
     ids: list[str] | None = None
 
     @property
     def weight(self) -> int:
-        """As many as it may delete."""
+        """The maximum number of messages that it deletes."""
         return BULK if self.ids is None else len(self.ids)
 
 

@@ -1,4 +1,4 @@
-"""Everything bide raises, each with the cause and the mend in its text."""
+"""All exceptions of bide. Each text names the cause and the fix."""
 
 __all__ = [
     "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
@@ -9,34 +9,34 @@ __all__ = [
 
 
 class BideError(Exception):
-    """The root of all errors of bide."""
+    """The base of all exceptions of bide."""
 
 
 class InvalidArgument(BideError, ValueError):
-    """An argument that cannot be: a naive datetime, a priority of 300, a body that is no JSON."""
+    """An argument is not valid: a naive datetime, a priority of 300, a body that is not JSON."""
 
 
 class AlreadyExists(BideError):
-    """A put with `on_conflict="raise"` met a message of the same id. Nothing was stored."""
+    """A put with `on_conflict="raise"` found a message with this id. Nothing was stored."""
 
 
 class AlreadyMoving(BideError):
-    """Another move out of this store is under way, or one to elsewhere was never finished."""
+    """Another move out of this store is running, or one to another store was not finished."""
 
 
 class LeaseLost(BideError):
-    """The lease that an ack, retry, bury or extend speaks of is over. Nothing was changed.
+    """The lease of an ack, retry, bury or extend has ended. Nothing was changed.
 
-    It lapsed, or the message was settled already; after a lapse the message goes to someone else.
+    It expired, or the message was settled before. After an expiry another worker gets the message.
     """
 
 
 class NotEmpty(BideError):
-    """A queue that was to be deleted holds or remembers messages. Nothing was deleted."""
+    """The queue holds or remembers messages, so it was not deleted."""
 
 
 class Empty(BideError):
-    """No message fell due within the time that `take` was told to wait."""
+    """No message was due within the `timeout` of `take`."""
 
 
 class WrongConnection(BideError):
@@ -47,35 +47,35 @@ class WrongConnection(BideError):
 
 
 class WrongContext(BideError, RuntimeError):
-    """A blocking `Queue` was used on a running event loop, where it would stop everything else."""
+    """A blocking `Queue` was used on a running event loop, which it would block."""
 
 
 class Closed(BideError):
-    """The queue was closed: by `close()`, by leaving its `with` block."""
+    """The queue was closed, by `close()` or at the end of its `with` block."""
 
 
 class Unsupported(BideError):
-    """This kind of store cannot do what was asked; the table of capabilities says which can."""
+    """This kind of store cannot do this; see the table of capabilities."""
 
 
 class StoreError(BideError):
-    """Something is wrong with the store. What was confirmed before is not affected."""
+    """The store failed. Changes that were confirmed before are not affected."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or opened: a missing directory, a server that is down."""
+    """The store cannot be reached or opened: a missing folder, a server that is down."""
 
 
 class StoreBusy(StoreUnavailable):
-    """Another process kept the store locked for longer than the time-out. Nothing was changed."""
+    """Another process locked the store for longer than the timeout. Nothing was changed."""
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection was lost after the command was sent: it may have been carried out or not."""
+    """The connection was lost after the command was sent: it may have been executed."""
 
 
 class StoreFull(StoreError):
-    """The disk or the server's memory is full. The command was not carried out."""
+    """The disk or the server's memory is full. The command was not executed."""
 
 
 class AccessDenied(StoreError):
@@ -91,8 +91,8 @@ class StoreCorrupt(StoreError):
 
 
 class NotAStore(StoreError):
-    """What the URL names exists but was not made by bide. It was left as it is."""
+    """The URL names something that bide did not create. It was not changed."""
 
 
 class SchemaTooNew(StoreError):
-    """A newer bide made this store. It was left as it is."""
+    """A newer version of bide created this store. It was not changed."""

@@ -1,4 +1,4 @@
-"""Names: which are allowed for queues, messages and groups, and how an id is made up."""
+"""Names of queues, messages and groups: which are valid, and how random ids are made."""
 
 import os
 import re
@@ -15,48 +15,48 @@ __all__ = [
 ]  # fmt: skip
 
 OWN = "bide:"
-"""How the names begin of queues that bide keeps for itself, beside those that they are about."""
+"""The prefix of queues that bide uses itself; a namespace may precede it."""
 
 RESERVED = "bide.server"
-"""The namespace in which servers keep what is their own."""
+"""The namespace of the queues that servers use themselves."""
 
 _QUEUE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}/)?[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check_queue(name: str) -> str:
-    """Return the name of a queue if it keeps the rule.
+    """Return the name of a queue after a check.
 
-    The rule: 1 to 128 letters, digits and `_ . : -` of ASCII, a letter or digit first; a namespace
-    of the same form may stand before it with a slash.
+    A name is 1 to 128 ASCII letters, digits and `_ . : -`, and begins with a letter or digit. A
+    namespace of the same form and a slash may precede it.
 
     Raises:
-        InvalidArgument: when it does not.
+        InvalidArgument: it is not valid.
     """
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"queue={name!r} cannot be the name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
+            f"queue={name!r} is not a valid name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
             "beginning with a letter or digit"
         )
     return name
 
 
 def check_namespace(name: str) -> str:
-    """Return the name of a namespace if it keeps the rule, which is that for queues.
+    """Return the name of a namespace after a check; the rule is that of queues.
 
     Raises:
-        InvalidArgument: when it does not.
+        InvalidArgument: it is not valid.
     """
     if "/" in name or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"namespace={name!r} cannot be the name of a namespace: 1 to 128 of A-Z a-z 0-9 _ . : "
+            f"namespace={name!r} is not a valid name of a namespace: 1 to 128 of A-Z a-z 0-9 _ . : "
             "-, beginning with a letter or digit"
         )
     return name
 
 
 def is_own(queue: str) -> bool:
-    """Tell whether a queue is one that bide keeps for itself.
+    """Tell whether bide uses a queue itself.
 
     Example:
         >>> is_own("bide:workers"), is_own("shop/bide:move"), is_own("bide.server/tokens")
@@ -69,9 +69,9 @@ def is_own(queue: str) -> bool:
 
 
 def is_listed(queue: str, prefix: str = "") -> bool:
-    """Tell whether a queue is listed among those that begin with a prefix.
+    """Tell whether a queue is listed among those with a prefix.
 
-    Those that bide keeps for itself are only where all that begin so are its own.
+    Queues that bide uses itself are listed only if the prefix is one of theirs.
 
     Example:
         >>> is_listed("orders"), is_listed("bide:move"), is_listed("bide:move", "bide:")
@@ -81,21 +81,21 @@ def is_listed(queue: str, prefix: str = "") -> bool:
 
 
 def check_name(name: str, what: str = "id") -> str:
-    """Return a message's id or group if it keeps the rule: 1 to 512 bytes, no control characters.
+    """Return an id or a group after a check: 1 to 512 bytes, no control characters.
 
     Raises:
-        InvalidArgument: when it does not.
+        InvalidArgument: it is not valid.
     """
     if not isinstance(name, str):
         raise InvalidArgument(
-            f"{what} must be a str, not {type(name).__name__}: str(...) makes one"
+            f"{what} must be a str, not {type(name).__name__}; convert it with str(...)"
         )
     plain = name.isascii() and name.isprintable()
     size = len(name) if plain else _careful_size(name, what)
     if not 0 < size <= MAX_NAME:
         raise InvalidArgument(
             f"{what} is {size} bytes long; it may have 1 to {MAX_NAME}"
-            + (" (a hash of it would do)" if size else "")
+            + (", so use a hash of it" if size else "")
         )
     return name
 
@@ -106,14 +106,14 @@ def _careful_size(name: str, what: str) -> int:
     try:
         return len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{what}={name!r} is no valid Unicode text") from None
+        raise InvalidArgument(f"{what}={name!r} is not valid Unicode text") from None
 
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 _AHEAD = 128
-"""How many ids are made ready at most, for as long as the millisecond lasts."""
+"""The maximum number of ids that are prepared; they are valid for one millisecond."""
 
 _lock = threading.Lock()
 _last_ms = 0
@@ -122,19 +122,19 @@ _process = ""
 _count = 0
 _ready: Iterator[str] = iter(())
 _until = 0
-"""When the millisecond of those that are ready is over, in Unix nanoseconds."""
+"""The end of the millisecond of the prepared ids, in Unix nanoseconds."""
 
 
 def new_id() -> str:
-    """Return an id that nobody has used; see `new_ids`."""
-    # Without the lock, which costs as much again: an iterator gives no two threads the same.
+    """Return a new random id; see `new_ids`."""
+    # Without the lock, which doubles the cost: an iterator gives each item to one thread.
     if time.time_ns() < _until and (id := next(_ready, None)):
         return id
     return _make_ready()
 
 
 def _make_ready() -> str:
-    """Make ids ready that differ in their last two characters alone, and return the first."""
+    """Prepare ids that differ only in their last two characters, and return the first."""
     global _ready, _until
     with _lock:
         count = min(_AHEAD, 1024 - (_count & 1023))
@@ -147,18 +147,17 @@ def _make_ready() -> str:
 
 
 def new_ids(count: int) -> list[str]:
-    """Return ids that nobody has used: ULIDs, 26 characters that sort by the time of their making.
+    """Return new ids: ULIDs (https://github.com/ulid/spec), 26 characters that sort by time.
 
-    48 bits of milliseconds; 50 bits of chance, drawn once a process; and 30 bits that count up from
-    a place of chance, so that ids of one process also sort as they were made. After the ULID
-    specification (https://github.com/ulid/spec), whose ids these are.
+    An id has 48 bits of milliseconds, 50 random bits of this process, and a counter of 30 bits that
+    starts at a random number. So ids of one process sort in the order in which they were made.
     """
     global _ready
     with _lock:
         start, prefix = _reserve(count)
-        _ready = iter(())  # they would sort before these
+        _ready = iter(())  # the prepared ids would sort before these
     ids: list[str] = []
-    while len(ids) < count:  # those that differ in their last two characters alone, at once
+    while len(ids) < count:  # at once those that differ only in their last two characters
         high, low = divmod(start + len(ids), 1024)
         head = prefix + _PAIRS[high >> 10] + _PAIRS[high & 1023]
         ids += [head + pair for pair in _PAIRS[low : low + count - len(ids)]]
@@ -166,14 +165,14 @@ def new_ids(count: int) -> list[str]:
 
 
 def _reserve(count: int) -> tuple[int, str]:
-    """Return the first of `count` numbers that are nobody else's, and what stands before them.
+    """Reserve `count` numbers; return the first, and the part of the ids before the number.
 
-    Whoever calls this holds the lock.
+    The caller holds the lock.
     """
     global _last_ms, _moment, _count
     now = time.time_ns() // 1_000_000
     if now > _last_ms or _count + count >= 1 << 30:
-        # When the counter is used up the next millisecond is borrowed, and it starts again.
+        # When the counter is used up, it starts again in the next millisecond.
         _last_ms = max(now, _last_ms + 1)
         _moment = _encode(_last_ms, 10) + _process
         if _count + count >= 1 << 30:
@@ -187,14 +186,14 @@ def _encode(number: int, width: int) -> str:
 
 
 def _draw() -> None:
-    """Draw the part that is this process's own: at the start, and again in a forked child."""
+    """Draw the random part of this process: at the start, and again in a forked child."""
     global _lock, _last_ms, _process, _count, _ready
     chance = int.from_bytes(os.urandom(10))
     _lock = threading.Lock()
     _last_ms = 0
     _ready = iter(())
     _process = _encode(chance >> 30, 10)
-    _count = (chance & (1 << 30) - 1) >> 1  # half of the range is left to count in
+    _count = (chance & (1 << 30) - 1) >> 1  # at least half of the range is left
 
 
 _draw()

@@ -1,8 +1,8 @@
-"""Limits of what input may ask for or hold.
+"""Limits of requests and replies.
 
-Limits of a message's fields are declared with the fields, in `bide.model.message`. What an operator
-may set (quotas, size of a request, connections) is in the settings of the server. All are listed in
-docs/reference/limits.md.
+Limits of a message's fields are declared with the fields, in `bide.model.message`. Limits that an
+operator sets (quotas, size of a request, connections) are in the settings of the server. All are
+listed in docs/reference/limits.md.
 """
 
 __all__ = [
@@ -44,52 +44,52 @@ __all__ = [
 ]
 
 MAX_BODY = 1024 * 1024
-"""The default limit of an encoded body, in bytes."""
+"""The default maximum size of an encoded body, in bytes."""
 
 MAX_DEPTH = 500
-"""How many lists and objects of a body may be nested: what every supported Python can read back."""
+"""The maximum depth of lists and objects in a body: every supported Python can decode it."""
 
 MAX_NAME = 512
 """The longest id, group or name of a holder, in bytes."""
 
 MAX_DURATION_TEXT = 64
-"""The longest text that is read as a duration, in characters."""
+"""The maximum length of a duration as text, in characters."""
 
 MAX_LEASE = 86_400_000
 """The longest lease, in milliseconds: 24 hours. Longer work extends its lease."""
 
 MAX_COUNT = 100_000
-"""How many messages one command may name, claim, or ask for in a page."""
+"""The maximum number of messages that one command names, claims or reads in a page."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""How many bytes of messages one reply holds at most, unless a single message is larger."""
+"""The maximum size of the messages of one reply, in bytes; a single message may be larger."""
 
 BULK = 1_000
-"""How many messages one command changes at most when it names them by a rule, not by id."""
+"""The maximum number of messages that one command changes by a rule."""
 
 MAX_PAGE = 10_000
-"""How many messages a page of `Queue.scan` may hold, and a batch of a move."""
+"""The maximum number of messages in a page of `Queue.scan`, and in a batch of a move."""
 
 MAX_BUCKETS = 10_000
-"""How many buckets a forecast may have."""
+"""The maximum number of buckets of a forecast."""
 
 IMPORT_LINES = 1_000
-"""How many lines one commit of an import puts."""
+"""The number of lines that one commit of an import puts."""
 
 MAX_PUT_FAILURES = 100
-"""How many earlier failures a message may bring along when a command puts it."""
+"""The maximum number of earlier failures of a message in a put."""
 
 MAX_COMMANDS = 1_000
-"""How many commands one request to the batch endpoint may hold."""
+"""The maximum number of commands in one request to the batch endpoint."""
 
 MAX_HTTP_MESSAGES = 10_000
-"""How many messages or leases one HTTP request may name, and how many it may claim."""
+"""The maximum number of messages or leases that one HTTP request names or claims."""
 
 MAX_HTTP_PAGE = 1_000
-"""How many messages one HTTP request may list."""
+"""The maximum number of messages that one HTTP request lists."""
 
 MAX_HTTP_IDS = 1_000
-"""How many ids of dead letters one HTTP request may name."""
+"""The maximum number of ids of dead letters in one HTTP request."""
 
 MAX_TYPO = 64
 """The longest unknown name for which a similar one is suggested: the cost grows with its length."""

@@ -1,4 +1,4 @@
-"""A message: as a user hands it over, and as the store knows it."""
+"""A message: as a user puts it, and as the store returns it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,32 +23,32 @@ State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
 STATES: tuple[State, ...] = ("delayed", "ready", "leased", "dead", "acked", "expired")
 
 ATTEMPTS = 10
-"""How many times a message is handed out at most, unless its put says otherwise."""
+"""The default maximum number of deliveries of a message."""
 
 MAX_ATTEMPTS = 10_000
-"""The largest number of attempts that a put may ask for."""
+"""The largest value of `attempts`."""
 
 KEPT_FAILURES = 20
-"""How many of its last failures a message remembers."""
+"""The number of its last failures that a message remembers."""
 
 REASON_LENGTH = 8_192
-"""How many characters of a failure's reason are kept: its first line and its tail."""
+"""The maximum length of a failure's reason in characters: its first line and its end."""
 
 LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lease"
-"""The reason of a failure that nobody reported."""
+"""The reason of a failure that no worker reported."""
 
 EXPIRED_KEEP = 86_400_000
-"""For how many milliseconds an expired message can be looked at, or longer if the queue keeps."""
+"""How many milliseconds an expired message can be read; longer if the queue keeps messages."""
 
 FORGET = 1_000
-"""How many messages whose time of being remembered is over one command deletes at most."""
+"""The maximum number of messages that one command forgets."""
 
 
 Name = Annotated[str, Meta(min_length=1, description="1 to 512 bytes, no control characters.")]
 
 
 class Options(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The options of a message that every face takes in the same form.
+    """The options of a message that Python, the command line and HTTP take in the same form.
 
     Bounds, defaults and help texts are declared here and nowhere else. Python arguments, HTTP and
     its OpenAPI description, `bide put`, import and move use them; see `bide.model.options`.
@@ -72,7 +72,7 @@ class Options(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class _Put(Options, kw_only=True):
-    """The options of a put that each face takes in a form of its own."""
+    """The options of a put that Python, the command line and HTTP take in different forms."""
 
     delay: Duration | None = None
     at: Moment | None = None
@@ -82,18 +82,18 @@ class _Put(Options, kw_only=True):
 
 
 class NewMessage(_Put):
-    """One message to put, for `put_many` and for whatever makes messages in bulk.
+    """One message to put, for `put_many` and sources.
 
     Args:
         body: any JSON value, or bytes.
         delay: how long from now until it is due; not together with `at`. Due at once by default.
-        at: the moment at which it is due.
-        id: a name of your own, 1 to 512 bytes; made up when missing.
-        priority: 0 to 255, higher goes first among messages that are due.
-        expires: how long after its due moment it is still worth delivering; for ever by default.
-        attempts: how often it is handed out at most before it becomes a dead letter.
+        at: its due time.
+        id: your own id, 1 to 512 bytes; random by default.
+        priority: 0 to 255; higher goes first among messages that are due.
+        expires: how long after its due time it may be delivered; without limit by default.
+        attempts: the maximum number of deliveries; then it becomes a dead letter.
         group: a name that several messages share.
-        headers: text that travels beside the body.
+        headers: text beside the body.
 
     Example:
         >>> NewMessage({"order": 42}, delay="30m", id="order-42").id
@@ -107,17 +107,17 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One attempt that did not end in an ack."""
 
     attempt: int
-    """Which attempt it was, counted from 1."""
+    """The number of the attempt, from 1."""
     moment: int
     """When it ended, in Unix milliseconds."""
     holder: str
-    """Who held the message: host and process of the worker."""
+    """The worker that held the message: its host and process."""
     reason: str
-    """What went wrong, in the words of the one who gave the message back."""
+    """The reason that the worker gave."""
 
     @property
     def lapsed(self) -> bool:
-        """Whether nobody gave the message back: its lease was over.
+        """Whether the lease expired: no worker reported this failure.
 
         Example:
             >>> Failure(1, 1_700_000_000_000, "web1:431", LAPSED).lapsed
@@ -127,7 +127,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One message of a `Put` command: checked, its body encoded, its times in milliseconds."""
+    """One message of a `Put` command: checked, its body encoded, times in milliseconds."""
 
     id: str
     data: bytes
@@ -142,45 +142,45 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     attempt: int = 0
     failures: tuple[Failure, ...] = ()
     died: int | None = None
-    """Set by an import: the message goes straight to the dead letters, as of this moment."""
+    """Set by an import: the message is a dead letter since this time."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message as the store knows it at one moment. Moments are Unix milliseconds, UTC."""
+    """A message as the store returned it. Times are Unix milliseconds."""
 
     id: str
     queue: str
     data: bytes
-    """The body as it is stored; `body` decodes it."""
+    """The encoded body; `body` decodes it."""
     json: bool
-    """Whether `data` is JSON text, and not bytes of the user's own."""
+    """Whether `data` is JSON; else the body is bytes."""
     due: int
     priority: int
     attempt: int
-    """How many times it was handed out."""
+    """How often it was delivered."""
     attempts: int
-    """How many times it is handed out at most."""
+    """The maximum number of deliveries."""
     state: State
     expires: int | None = None
-    """How many milliseconds after `due` it is still worth delivering; `None`: for ever."""
+    """How many milliseconds after `due` it may be delivered; `None`: without limit."""
     group: str | None = None
     headers: dict[str, str] | None = None
     failures: tuple[Failure, ...] = ()
     """The attempts that failed, oldest first; the last 20 are kept."""
     holder: str | None = None
-    """Who holds it, while it is leased."""
+    """The worker that holds it, while it is leased."""
     until: int | None = None
-    """When the lease lapses, while it is leased."""
+    """When the lease expires, while it is leased."""
     ended: int | None = None
     """When it became dead, acked or expired."""
     planned: int | None = None
-    """The due time that was asked for, if a retry or a release with a delay has moved `due`."""
+    """The due time of the put, if a retry or a release with a delay has changed `due`."""
     secret: str | None = None
-    """In a claim from a server: the secret part of the lease's token; see `Lease`."""
+    """In a claim from a server: the secret part of the token; see `Lease`."""
 
     @property
     def body(self) -> Any:
-        """The body, decoded anew at each access.
+        """The body, decoded at each access.
 
         Raises:
             AccessDenied: a server withheld it.
@@ -201,7 +201,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.data
 
     def as_item(self, failures: tuple[Failure, ...], died: int | None) -> Item:
-        """Return the message as a put takes it, with other failures; dead if it `died`."""
+        """Return the message for a put, with other failures; a dead letter if it `died`."""
         _ = self.seen_data
         common = {name: getattr(self, name) for name in _OF_BOTH}
         return Item(**common, at=self.due, failures=failures, died=died)
@@ -220,7 +220,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """
         if self.planned is None:
             return version_of(self, self.due)
-        # A retry moves `due`, and keeps the time at which the message expires.
+        # A retry changes `due`, and keeps the time at which the message expires.
         expires = None if self.expires is None else self.expires + self.due - self.planned
         return version_of(msgspec.structs.replace(self, expires=expires), self.planned)
 
@@ -231,7 +231,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 WITHHELD: dict[str, Any] = {"data": b"", "json": True, "headers": None}
-"""The fields of a message whose body and headers its reader may not see; "" is no JSON."""
+"""The fields of a message whose body and headers a reader may not see; "" is not JSON."""
 
 _OF_BOTH = [
     name
@@ -242,7 +242,7 @@ _OF_BOTH = [
 
 
 def version_of(what: Item | Message, due: int) -> str:
-    """Return the version of a message as it was put, or as it is, when it is due then.
+    """Return the version of a message that is due at `due`.
 
     Example:
         >>> version_of(Item("order-42", b"1"), 1_700_000_000_000)
@@ -259,7 +259,7 @@ def version_of(what: Item | Message, due: int) -> str:
 
 
 class Stored(Protocol):
-    """A message in any form that has these."""
+    """A message in any form that has these fields."""
 
     id: str
     group: str | None
@@ -269,7 +269,7 @@ class Stored(Protocol):
 
 
 def size_of(what: Item | Message | Stored) -> int:
-    """Return how many bytes a message takes in a reply: body, id, headers and failures.
+    """Return the size of a message in a reply, in bytes: body, id, headers and failures.
 
     Example:
         >>> size_of(Item("order-42", b"[1,2,3]"))
@@ -295,5 +295,5 @@ def stored_size(what: Item | Message | Stored) -> int:
 
 
 def remember(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
-    """Return the failures with one more, without the oldest when there are too many."""
+    """Add a failure; drop the oldest if there are too many."""
     return (*failures[1 - KEPT_FAILURES :], failure)

@@ -1,4 +1,4 @@
-"""The rules of the options of a message, read from their declaration in `Options`."""
+"""Check the options of a message, by their declaration in `Options`."""
 
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ __all__ = ["DEFAULTS", "OPTIONS", "Option", "check_options", "options_of", "valu
 
 
 class Option(NamedTuple):
-    """One option: a whole number with bounds, or, without bounds, a name."""
+    """One option: an integer with bounds, or without bounds a name."""
 
     name: str
     default: Any
@@ -22,7 +22,7 @@ class Option(NamedTuple):
     most: int | None = None
 
     def check(self, value: Any) -> None:
-        """See that a value is within the bounds.
+        """Check that a value is within the bounds.
 
         Raises:
             InvalidArgument: it is not.
@@ -69,13 +69,13 @@ values_of = attrgetter(*OPTIONS)
 
 
 def check_options(message: Any) -> dict[str, Any]:
-    """See that the options of a message, in any form that has them, are within their bounds.
+    """Check that the options of a message, in any form that has them, are within their bounds.
 
     Returns:
         The options by name; an empty dictionary when all are the defaults.
 
     Raises:
-        InvalidArgument: one is not.
+        InvalidArgument: one of them is not.
     """
     values = values_of(message)
     if all(map(is_, values, DEFAULTS)):

@@ -1,31 +1,31 @@
-"""The order inside a state, as one integer: the smallest goes first.
+"""The rank of a message: its order within a state, as one integer. The smallest goes first.
 
-Every rank stays below 2**53, so that a store which keeps numbers as doubles holds it exactly.
+Every rank is below 2**53, so a store that keeps numbers as doubles keeps it exactly.
 
 | state | rank |
 |---|---|
-| delayed | `due * 256 + (255 - priority)`: earliest first; among equals the weightiest |
-| ready | `(255 - priority) * 2**42 + due`: weightiest first; among equals the oldest |
-| leased | the moment at which the lease lapses |
-| dead, acked, expired | the moment at which the message came there |
+| delayed | `due * 256 + (255 - priority)`: earliest first; of equals the highest priority |
+| ready | `(255 - priority) * 2**42 + due`: highest priority first; of equals the earliest |
+| leased | when the lease expires |
+| dead, acked, expired | when the message entered this state |
 """
 
 __all__ = ["PROMOTE", "delayed_rank", "delayed_reach", "forecast_start", "ready_rank"]
 
 PROMOTE = 1024
-"""How many due messages one claim moves to ready at most, so that a burst never stops the store.
+"""The maximum number of due messages that one claim makes ready, so that it takes little time.
 
-A claim weighs what is ready already and the next `max(PROMOTE, count)` that are due.
+A claim orders by priority what is ready and the next `max(PROMOTE, count)` due messages.
 """
 
 
 def delayed_rank(due: int, priority: int) -> int:
-    """Return the rank of a delayed message that falls due at `due` (Unix milliseconds)."""
+    """Return the rank of a delayed message that is due at `due` (Unix milliseconds)."""
     return due * 256 + (255 - priority)
 
 
 def delayed_reach(now: int) -> int:
-    """Return the largest rank of a delayed message that is due at `now`, whatever its priority."""
+    """Return the largest rank of a delayed message that is due at `now`."""
     return now * 256 + 255
 
 
@@ -35,7 +35,7 @@ def ready_rank(due: int, priority: int) -> int:
 
 
 def forecast_start(now: int, bucket: int) -> int:
-    """Return where the first bucket of a forecast begins, in Unix milliseconds.
+    """Return the start of the first bucket of a forecast, in Unix milliseconds.
 
     Buckets of an hour or more begin on whole hours: the first is then partly past.
 

@@ -1,4 +1,4 @@
-"""Replies: what a store answers, one reply a command."""
+"""Replies: the answers of a store, one for each command."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ __all__ = [
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What became of one message. True when what was asked was done.
+    """The outcome of a command for one message. True if it was changed as asked.
 
     Example:
         >>> kept = Outcome("order-42", False, "leased", until=1_700_000_000_000, holder="web1:431")
@@ -28,13 +28,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     done: bool
     """Whether the message was changed as asked."""
     state: State | None = None
-    """The state it is in now; `None`: there is no such message (never was, or it is gone)."""
+    """Its state now; `None`: there is no such message."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None
-    """When its lease lapses, if it is leased; when it ended, if it is dead, acked or expired."""
+    """If it is leased, when its lease expires; if it is dead, acked or expired, since when."""
     holder: str | None = None
-    """Who holds it, if it is leased."""
+    """The worker that holds it, if it is leased."""
 
     def __bool__(self) -> bool:
         return self.done
@@ -60,11 +60,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Outcomes(msgspec.Struct, frozen=True, gc=False, tag="outcomes", omit_defaults=True):
-    """One outcome a message, in the order in which they were named."""
+    """One outcome for each message, in the order of the command."""
 
     outcomes: list[Outcome]
     wake: int | None = None
-    """From when on (Unix milliseconds) a claim finds something, if that is sooner than before."""
+    """When messages can be claimed (Unix milliseconds), if that is sooner than before."""
 
 
 class Died(msgspec.Struct, frozen=True, gc=False):
@@ -72,9 +72,9 @@ class Died(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     attempts: int
-    """How many attempts it had."""
+    """The number of its attempts."""
     holder: str
-    """Who held it last."""
+    """The worker that held it last."""
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_defaults=True):
@@ -85,32 +85,33 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     now: int
     """The store's clock at the claim."""
     next: float | None = None
-    """If no message came: in how many milliseconds to ask again; `None`: not before a new put.
+    """If no message came: in how many milliseconds to claim again; `None`: not before a new put.
 
-    Moments are whole milliseconds, and clocks are finer: parts of one count, or whoever waits would
-    come half a millisecond late on average."""
+    With fractions: rounded to whole milliseconds, a claim would be half a millisecond late on
+    average."""
     died: list[Died] = []
     """The messages that this claim made dead letters while it collected expired leases."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):
-    """The messages that were asked for, `None` for each that is not there.
+    """The messages with these ids, `None` for each that does not exist.
 
-    Of the first ids only, if all of them would be larger than `Find.max_bytes`: ask for the others.
+    If all together are larger than `Find.max_bytes`, it has the first ids only: ask again for the
+    others.
     """
 
     messages: list[Message | None]
 
 
 class Page(msgspec.Struct, frozen=True, gc=False, tag="page"):
-    """Some messages, and where the next page begins (`None`: there is none)."""
+    """A page of messages, and the cursor of the next page (`None`: there is none)."""
 
     messages: list[Message]
     cursor: str | None
 
 
 class Affected(msgspec.Struct, frozen=True, gc=False, tag="affected"):
-    """How many messages a rule found, and whether more are left."""
+    """How many messages a rule selected, and whether there are more."""
 
     count: int
     more: bool = False
@@ -126,12 +127,12 @@ class Sizes(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> int:
-        """All that are in the queue."""
+        """All messages in the queue."""
         return self.delayed + self.ready + self.leased + self.dead
 
 
 class Flow(msgspec.Struct, frozen=True, gc=False):
-    """What has happened in a queue since it exists, each counted with the change itself."""
+    """The changes of a queue since it exists; counted in the same transaction."""
 
     put: int = 0
     acked: int = 0
@@ -150,40 +151,40 @@ class Flow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=True):
-    """How many messages are where, and what has become of the others."""
+    """The number of messages in each state, and of all changes so far."""
 
     sizes: Sizes
     flow: Flow
     kept: int = 0
-    """Messages that are remembered though they are gone: acked ones, expired ones."""
+    """Messages that have left the queue and are remembered: acked and expired ones."""
     paused: bool = False
     keep: int = 0
     oldest: int | None = None
-    """The due moment of the message that has waited longest, if one is due."""
+    """The due time of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
     """With `Count(recount=True)`: the messages themselves, counted in the same snapshot."""
     strays: int | None = None
-    """With `Count(recount=True)`: messages in no state or in two. Always 0 in a sound store."""
+    """With `Count(recount=True)`: messages in no state or in two; 0 in a consistent store."""
     stored: int | None = None
     """With `Count(stored=True)`: the bytes of all messages, kept ones included: body, id, group,
     headers, failures, and up to 200 more for each, as the store keeps them."""
 
 
 class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
-    """How many messages fall due when."""
+    """How many messages are due when."""
 
     start: int
-    """Where the first bucket begins: the store's now, or the whole hour before it where buckets are
-    an hour or longer. The first then counts only what is not yet due."""
+    """The start of the first bucket: the store's time, or for buckets of an hour or more the whole
+    hour before it. The first bucket counts only messages that are not yet due."""
     overdue: int
-    """Due already."""
+    """Due before now."""
     buckets: list[int]
     later: int
     """Due after the last bucket."""
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True):
-    """What is set for a queue."""
+    """The settings of a queue."""
 
     paused: bool
     keep: int
@@ -191,11 +192,11 @@ class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defau
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False, tag="deleted", omit_defaults=True):
-    """Whether a queue was deleted, and if not, what is in it."""
+    """Whether a queue was deleted; if not, what it contains."""
 
     done: bool
     sizes: Sizes = Sizes()
-    """The messages in it; all zero where there is no such queue."""
+    """Its messages; all zero if there is no such queue."""
     kept: int = 0
     """The acked and expired messages that it remembers."""
 

@@ -14,10 +14,10 @@ __all__ = [
     "when",
 ]  # fmt: skip
 
-LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: past it a moment is a slip of the pen
+LATEST = 4_102_444_800_000  # 2100-01-01 00:00 UTC: a later time is taken for a mistake
 _LONGEST = LATEST
 _FAR = 20 * 365 * 86_400_000
-"""Delays up to this length, in milliseconds, end before 2100 by any sensible clock."""
+"""Delays up to this length, in milliseconds, end before 2100; longer ones are checked."""
 
 Duration = float | timedelta | str
 """Seconds, a `timedelta`, or a string of numbers with units: "250ms", "30m", "1h30m", "7d"."""
@@ -38,21 +38,21 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         what: the name of the argument, for the error.
 
     Raises:
-        InvalidArgument: when it is negative, not finite, of no known form, or longer than the time
-            from 1970 to 2100.
+        InvalidArgument: it is negative, not finite, not of one of these forms, or longer than 130
+            years.
 
     Example:
         >>> milliseconds("1h30m"), milliseconds(0.25), milliseconds(timedelta(days=1))
         (5400000, 250, 86400000)
     """
     if isinstance(duration, str):
-        # The length first: what is cached or matched must be short.
+        # The length first: the cache and the pattern must not see long texts.
         found = _parse(duration) if len(duration) <= MAX_DURATION_TEXT else None
         if found is None:
             shown = repr(duration[:MAX_DURATION_TEXT]) + "..." * (len(duration) > MAX_DURATION_TEXT)
             raise InvalidArgument(
-                f"{what}={shown} is no duration; write it as '250ms', '30s', '30m', '1h30m' "
-                "or '7d', or give seconds or a timedelta"
+                f"{what}={shown} is not a valid duration; write '250ms', '30s', '30m', "
+                "'1h30m' or '7d', or give seconds or a timedelta"
             )
         ms = found
     elif isinstance(duration, timedelta):
@@ -65,12 +65,12 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
     else:
         raise InvalidArgument(
             f"{what} cannot be a {type(duration).__name__}; give seconds, a "
-            "timedelta, or a string as '30m'"
+            "timedelta, or a string such as '30m'"
         )
     if 0 <= ms <= _LONGEST:
         return ms
     if ms < 0:
-        hint = "; for 'now' give 0, for a moment in the past use at=" if what == "delay" else ""
+        hint = "; for now give 0, for a time in the past use at=" if what == "delay" else ""
         raise InvalidArgument(f"{what}={duration!r} is negative{hint}")
     hint = "" if isinstance(duration, str) else "; are those seconds?"
     raise InvalidArgument(f"{what}={duration!r} is longer than 130 years{hint}")
@@ -81,7 +81,7 @@ def _whole_ms(seconds: float) -> int:
 
     To microseconds first: 1.1 seconds are 1,100.0000000000002 ms in floating point.
     """
-    if abs(seconds) > _LONGEST:  # refused by the caller, and no number of microseconds
+    if abs(seconds) > _LONGEST:  # the caller refuses it
         return round(seconds * 1000)
     return -(-round(seconds * 1_000_000) // 1000)
 
@@ -96,14 +96,14 @@ def _parse(text: str) -> int | None:
 
 
 def unix(moment: Moment, what: str = "at") -> int:
-    """Return a moment in Unix milliseconds, rounded up: a message is never early.
+    """Return a time in Unix milliseconds, rounded up: a message is never early.
 
     Args:
         moment: an aware `datetime`, or Unix seconds.
         what: the name of the argument, for the error.
 
     Raises:
-        InvalidArgument: when the datetime is naive, or the moment is before 1970 or after 2100.
+        InvalidArgument: the datetime is naive, or the time is before 1970 or after 2100.
 
     Example:
         >>> unix(datetime(2030, 1, 1, tzinfo=UTC))
@@ -112,7 +112,7 @@ def unix(moment: Moment, what: str = "at") -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None or moment.utcoffset() is None:
             raise InvalidArgument(
-                f"{what}={moment.isoformat(sep=' ')} has no time zone, so it names no moment; add "
+                f"{what}={moment.isoformat(sep=' ')} has no time zone; add "
                 "one: datetime(..., tzinfo=UTC), datetime.now(UTC), or .astimezone() for local time"
             )
         parts, part = divmod(moment - _EPOCH, timedelta(milliseconds=1))
@@ -122,7 +122,7 @@ def unix(moment: Moment, what: str = "at") -> int:
             raise InvalidArgument(f"{what}={moment} is not a finite number of Unix seconds")
         ms = _whole_ms(moment)
     else:
-        hint = "; datetime.fromisoformat(...) reads one" if isinstance(moment, str) else ""
+        hint = "; parse it with datetime.fromisoformat(...)" if isinstance(moment, str) else ""
         raise InvalidArgument(
             f"{what} cannot be a {type(moment).__name__}; give an aware datetime or Unix seconds"
             + hint
@@ -166,7 +166,7 @@ def to_datetime(ms: int) -> datetime:
 
 
 def format_duration(ms: float) -> str:
-    """Return a duration as people write it: the two largest units that are not zero.
+    """Return a duration as text: its two largest units that are not zero.
 
     Example:
         >>> format_duration(5_400_000), format_duration(12), format_duration(90_061_000)

@@ -1,4 +1,4 @@
-"""What people watch: tallies of deliveries, Prometheus metrics, OpenTelemetry spans.
+"""Observability: tallies of deliveries, Prometheus metrics, OpenTelemetry spans, logs, heartbeats.
 
-Nothing here is imported before it is asked for, and the optional libraries are only needed then.
+These modules, and the optional libraries, are imported only when they are used.
 """

@@ -145,8 +145,8 @@ def configure(*, as_json: bool, level: str, gather: bool = False) -> None:
         plain = "%(asctime)s %(levelname)-7s [%(process)d] %(message)s"
         handler.setFormatter(PlainFormatter(plain))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Its lines about lost connections have tracebacks; bide has lines of its own about them.
+    # It logs tracebacks of lost connections, which bide logs itself.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
-    # No format shows these, and finding them out costs time for each record.
+    # No format uses these, and they cost time for each record.
     logging.logThreads = False
     logging._srcfile = None

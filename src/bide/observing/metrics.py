@@ -100,7 +100,7 @@ RESTARTS = Family("counter", "bide_worker_restarts", "Processes that died and we
 
 
 def by_outcome(tally: Tally) -> dict[str, int]:
-    """Return how many deliveries ended how, those that never happened included."""
+    """Return the number of deliveries by outcome, zeros included."""
     return dict.fromkeys(OUTCOMES, 0) | tally.outcomes
 
 

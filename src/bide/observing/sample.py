@@ -33,7 +33,7 @@ class Worker(msgspec.Struct):
     held: dict[str, int] = {}
     """The number of messages that it holds, of each queue that it works on."""
     until: int | None = None
-    """When the first of its leases lapses, in Unix milliseconds."""
+    """When the first of its leases expires, in Unix milliseconds."""
     silent: int | None = None
     """Milliseconds for which its report has been overdue."""
     seen: float = 0.0

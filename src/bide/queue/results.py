@@ -1,4 +1,4 @@
-"""Makes results and errors of replies."""
+"""From replies to what users get: results that read well, errors that must not go unseen."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -51,7 +51,7 @@ def held(outcome: Outcome, verb: str) -> Outcome:
 
 
 def deleted(queue: str, reply: Deleted) -> bool:
-    """Return whether a queue was deleted; if not, there was none.
+    """Return whether a queue was deleted; there was none otherwise.
 
     Raises:
         NotEmpty: messages are in it.
@@ -69,7 +69,7 @@ def deleted(queue: str, reply: Deleted) -> bool:
 class Forecast(msgspec.Struct, frozen=True):
     """How many messages fall due when, by counting.
 
-    Iterating gives pairs: when a bucket begins, and how many messages fall due in it.
+    Iterating gives pairs of the moment at which a bucket begins, and how many fall due in it.
     """
 
     start: datetime
@@ -85,7 +85,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, reply: Forecasted, bucket_ms: int) -> "Forecast":
-        """Return the forecast of a reply."""
+        """Make a forecast of a reply."""
         start = to_datetime(reply.start)
         return cls(start, bucket_ms / 1000, reply.overdue, reply.buckets, reply.later)
 
@@ -96,17 +96,17 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All delayed and ready messages."""
+        """All messages that wait."""
         return self.overdue + sum(self.counts) + self.later
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """Whether every message that was put is accounted for; true if so."""
+    """Whether everything that was put is accounted for. True when it is."""
 
     queue: str
     counts: Counts
     problems: list[str]
-    """What does not add up, as sentences."""
+    """What does not add up, in words; empty when all does."""
 
     @classmethod
     def of(cls, queue: str, counts: Counts) -> "Audit":

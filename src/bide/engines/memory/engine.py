@@ -42,13 +42,13 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self._states: dict[str, QueueState] = {}
-        self._exactly = 0.0  # the moment of the batch, to fractions of a millisecond
+        self._exactly = 0.0  # the time of the batch, with fractions of a millisecond
         self._verbs: dict[type, Callable[[Any, int], Reply]] = {
             kind: getattr(self, f"_{kind.__name__.lower()}") for kind in get_args(cmd.Command)
         }
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:
-        """Carry out the commands in order. What cannot be is refused before anything is done."""
+        """Execute the commands in order. Invalid ones are refused before anything is changed."""
         self._exactly = time.time_ns() / 1e6 if now is None else now
         moment = int(self._exactly)
         for command in commands:
@@ -57,18 +57,18 @@ class MemoryEngine:
         return [self._verbs[type(command)](command, moment) for command in commands]
 
     def reader(self) -> Engine | None:
-        """Return `None`: reading a dictionary waits for nobody."""
+        """Return `None`: reads need no second engine."""
         return None
 
     def notifier(self) -> Notifier | None:
-        """Return `None`: no other process can have anything to tell."""
+        """Return `None`: no other process uses this store."""
         return None
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete all queues."""
         self._states.clear()
 
-    # What changes a queue first forgets what was remembered long enough.
+    # A command that changes a queue first forgets messages that were remembered long enough.
 
     def _queue(self, name: str, now: int) -> QueueState:
         queue = self._states.get(name) or QueueState(name, now)
@@ -167,7 +167,7 @@ class MemoryEngine:
         now: int,
         change: Callable[[Record], Outcome | None],
     ) -> Outcomes:
-        """Change each message as `change` says; `None` means that it may not be changed."""
+        """Change each message with `change`, which returns `None` if it may not be changed."""
         outcomes, wakes = [], []
         for id in ids:
             record = queue.records.get(id)
@@ -202,7 +202,7 @@ class MemoryEngine:
         now: int,
         change: Callable[[QueueState, Record], Outcome],
     ) -> Outcomes:
-        """Change each message whose lease is still good; tell of the others where they are."""
+        """Change each message whose lease is valid; return the state of the others."""
         queue = self._queue(command.queue, now)
         outcomes, wakes = [], []
         for lease in command.leases:

@@ -27,13 +27,13 @@ from bide.model.replies import Counts, Died, Flow, Outcome, Sizes
 __all__ = ["QueueState", "Record"]
 
 CHUNK = 1024
-"""Records are found in the order of their puts by chunks of so many sequence numbers."""
+"""The number of sequence numbers in a chunk, by which records are found in put order."""
 
 Entry = tuple[int, int, "Record"]  # rank, sequence number, record: unique, so records never compare
 
 
 class Record(msgspec.Struct, gc=False):
-    """A message in memory, and where it stands."""
+    """A message in memory, and its state."""
 
     seq: int
     id: str
@@ -57,29 +57,29 @@ class Record(msgspec.Struct, gc=False):
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int) -> "Record":
-        """Make the record of an item; its queue places it in a set."""
+        """Return the record of an item; its queue adds it to a set."""
         return cls(
             seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
             item.expires, item.group, item.headers, item.failures,
         )  # fmt: skip
 
     def seen(self, now: int) -> State | None:
-        """Return the state as users see it: what is delayed and due is ready."""
+        """Return the state as users see it: a delayed message that is due is ready."""
         return "ready" if self.state == "delayed" and self.due <= now else self.state
 
     def outcome(self, done: bool, now: int) -> Outcome:
-        """Tell where the record stands."""
+        """Return the outcome of a command for this record."""
         until = self.until if self.state == "leased" else self.ended
         return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
 
     def is_still(self, if_due: int | None, if_version: str | None) -> bool:
-        """Tell whether the record is what the caller saw, as far as they say."""
+        """Tell whether the record has the due time and the version that the command names."""
         if if_due not in (None, self.due):
             return False
         return if_version is None or self.message("", self.due).version == if_version
 
     def message(self, queue: str, now: int) -> Message:
-        """Return the record as others see it."""
+        """Return the record as a message."""
         state = self.seen(now)
         assert state is not None
         leased = state == "leased"
@@ -91,7 +91,7 @@ class Record(msgspec.Struct, gc=False):
 
 
 class QueueState:
-    """The records of one queue in their sets, moved one at a time."""
+    """The records of one queue, and the sets of its states."""
 
     def __init__(self, name: str, now: int) -> None:
         self.name = name
@@ -120,7 +120,7 @@ class QueueState:
         return record
 
     def replace(self, old: Record, item: Item, due: int) -> Record | None:
-        """Put a new record in the place of one that nobody holds; `None` if it was no such."""
+        """Replace a record that no worker holds; `None` if one holds it."""
         if old.state not in ("delayed", "ready", "dead"):
             return None
         if old.state == "dead":
@@ -143,28 +143,28 @@ class QueueState:
             self.tally["died"] += 1
 
     def delay(self, record: Record, due: int) -> None:
-        """Let the record wait until `due`."""
+        """Make the record delayed until `due`."""
         record.due = due
         record.ended = record.planned = None
         self._move(record, "delayed", delayed_rank(due, record.priority))
 
     def ready(self, record: Record) -> None:
-        """Let the record be handed out next, by its weight and age."""
+        """Make the record ready."""
         self._move(record, "ready", ready_rank(record.due, record.priority))
 
     def lease(self, record: Record, token: int, holder: str, until: int) -> None:
-        """Let `holder` have the record until then."""
+        """Lease the record to `holder` until `until`."""
         self._move(record, "leased", until)
         record.token, record.holder, record.until = token, holder, until
 
     def extend(self, record: Record, until: int) -> None:
-        """Let the one who has the record keep it until then."""
+        """Extend the lease of the record."""
         token, holder = record.token, record.holder
         self._move(record, "leased", until)
         record.token, record.holder, record.until = token, holder, until
 
     def end(self, record: Record, state: State, now: int) -> None:
-        """Set the record aside: dead, or remembered as acked or expired."""
+        """Make the record dead, acked or expired."""
         self._move(record, state, now)
         record.ended = now
 
@@ -193,7 +193,7 @@ class QueueState:
     def failed(
         self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
     ) -> bool:
-        """Count a failed attempt; return whether another one is left, else the record is dead."""
+        """Count a failed attempt; return whether one is left. If not, the record is dead."""
         record.attempt += 1
         failure = Failure(record.attempt, moment, record.holder or "", reason[:REASON_LENGTH])
         record.failures = remember(record.failures, failure)
@@ -204,21 +204,21 @@ class QueueState:
         return True
 
     def set_aside(self, record: Record, reason: str, now: int) -> None:
-        """Make a record that nobody holds a dead letter; no attempt is counted."""
+        """Make a record that no worker holds a dead letter; count no attempt."""
         failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
         record.failures = remember(record.failures, failure)
         self.end(record, "dead", now)
         self.tally["died"] += 1
 
     def settle_lapsed(self, record: Record, now: int) -> None:
-        """If the record's lease is over, take it back from its holder."""
+        """End the lease of the record if it has expired."""
         if record.state == "leased" and record.until is not None and record.until <= now:
             self.tally["lapsed"] += 1
             if self.failed(record, LAPSED, record.until, now):
                 self.ready(record)
 
     def collect_lapsed(self, now: int, limit: int) -> list[Died]:
-        """Take back up to `limit` records whose lease is over; return those that are dead now."""
+        """End up to `limit` expired leases; return the records that are dead now."""
         died = []
         for record in list(islice(self._upto("leased", now), limit)):
             holder = record.holder or ""
@@ -228,7 +228,7 @@ class QueueState:
         return died
 
     def take(self, count: int, now: int, reach: int, budget: Budget) -> list[Record]:
-        """Return up to `count` due records in the order of delivery, and expire those too late.
+        """Return up to `count` due records in the order of delivery; expire late ones.
 
         What is not within the budget stays ready.
         """
@@ -256,7 +256,7 @@ class QueueState:
         return taken
 
     def _pick(self, count: int, now: int, reach: int) -> list[Record]:
-        """Take the next records out of delayed, or of ready where weights or a backlog matter."""
+        """Remove the next records from delayed, or from ready if priorities or a backlog matter."""
         if not self.sets["ready"] and not (self.weighted and self.due_by(now) > count):
             first = list(islice(self._upto("delayed", delayed_reach(now)), count))
             self._leave_first("delayed", len(first))
@@ -268,13 +268,13 @@ class QueueState:
         return first
 
     def _leave_first(self, state: State, count: int) -> None:
-        """Take the first records out of a set; several times faster than one by one."""
+        """Remove the first records of a set; several times faster than one by one."""
         pop = self.sets[state].pop
         for _ in range(count):
             pop(0)[2].state = None
 
     def next_claim(self, now: float) -> float | None:
-        """Return in how many milliseconds there is something to claim or to collect."""
+        """Return in how many milliseconds a message is due or a lease expires."""
         if self.sets["ready"]:
             return 0
         moments = [records[0][2].due for records in (self.sets["delayed"],) if records]
@@ -288,11 +288,11 @@ class QueueState:
             ("expired", now - max(self.keep, EXPIRED_KEEP)),
         )
         for state, before in ends:
-            if self.sets[state]:  # most queues remember nothing, and each put comes by here
+            if self.sets[state]:  # empty in most queues, and each put calls this
                 for record in list(islice(self._upto(state, before), limit)):
                     self.remove(record)
 
-    # Looking.
+    # Reading.
 
     def _upto(self, state: State, rank: int) -> Iterator[Record]:
         for entry in self.sets[state]:
@@ -301,11 +301,11 @@ class QueueState:
             yield entry[2]
 
     def due_by(self, moment: int) -> int:
-        """Count the delayed records that are due at `moment`."""
+        """Return the number of delayed records that are due at `moment`."""
         return int(self.sets["delayed"].bisect_left((delayed_reach(moment) + 1,)))
 
     def unheld(self, where: Where, now: int) -> list[Record]:
-        """Return the delayed and ready records that the rule names."""
+        """Return the delayed and ready records that match a rule."""
         candidates: Iterable[Record]
         if where.group is not None:
             candidates = self.groups.get(where.group, {}).values()
@@ -314,13 +314,13 @@ class QueueState:
         return [r for r in candidates if r.state in ("ready", "delayed") and matches(r, where)]
 
     def purgeable(self, state: State, before: int | None, now: int, limit: int) -> list[Record]:
-        """Return up to `limit` records that are seen in a state, and came there before a moment."""
+        """Return up to `limit` records of a state that entered it before a time."""
 
         def fits(record: Record) -> bool:
             since = record.ended if record.ended is not None else record.due
             return record.seen(now) == state and (before is None or since < before)
 
-        if state == "leased":  # somebody holds those
+        if state == "leased":  # a worker holds those
             return []
         sets: tuple[State, ...] = ("ready", "delayed") if state == "ready" else (state,)
         records = (entry[2] for name in sets for entry in self.sets[name])
@@ -359,12 +359,12 @@ class QueueState:
     def _as_put(self, after: int) -> Iterator[Entry]:
         for number in sorted(self._chunks):
             if number >= after // CHUNK:
-                # A replaced record stands behind its neighbours, hence the sorting.
+                # A replaced record comes after its neighbours, hence the sorting.
                 records = sorted(self._chunks[number].items())
                 yield from ((0, seq, record) for seq, record in records if seq > after)
 
     def counts(self, now: int, recount: bool, stored: bool = False) -> Counts:
-        """Count what is where."""
+        """Return the number of records in each state."""
         ready, due = self.sets["ready"], self.due_by(now)
         delayed = len(self.sets["delayed"])
         sizes = Sizes(
@@ -385,7 +385,7 @@ class QueueState:
 
 
 def matches(record: Record, where: Where | None) -> bool:
-    """Tell whether the record is one of those that the rule names."""
+    """Tell whether the record matches the rule."""
     return where is None or (
         (where.group is None or record.group == where.group)
         and (where.after is None or record.due >= where.after)

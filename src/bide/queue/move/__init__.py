@@ -1,4 +1,4 @@
-"""Moves queues from store to store, live: no message is lost or delivered by both.
+"""Moving queues from store to store, live: nothing lost, nothing doubled, whoever dies when.
 
 No transaction spans two stores, so each message goes in steps, each of them one command:
 
