@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
@@ -14,6 +15,7 @@ from bide.consuming.handler import Handler
 from bide.consuming.handling import Handling
 from bide.consuming.run import Run
 from bide.model.message import Message
+from tests.worker.processes import BOUND
 from tests.worker.worker_app import entered, until
 
 FACTORIES = [None]
@@ -26,11 +28,11 @@ user: ContextVar[str] = ContextVar("user", default="nobody")
 class Stage:
     """Deliveries without a consumer, and what their handlers raised."""
 
-    def __init__(self, function: Callable[[Handling], Any]) -> None:
+    def __init__(self, function: Callable[[Handling], Any], concurrency: int = 1) -> None:
         is_async = iscoroutinefunction(function)
         self.handler = Handler("handle", function, is_async)
         self.ended: dict[int, BaseException | None] = {}
-        self.run = Run((), 1, self._end)
+        self.run = Run((), concurrency, self._end)
         self._changed = asyncio.Event()
         self._count = 0
 
@@ -124,6 +126,24 @@ def test_a_plain_handler_keeps_its_context_to_itself_too() -> None:
 
     asyncio.run(story())
     assert seen == ["worker"] * 10
+
+
+def test_plain_handlers_that_block_all_get_a_thread() -> None:
+    """Also those that were started while the first ones already waited for another thread."""
+    together = threading.Barrier(8)
+
+    def handle(_: Handling) -> None:
+        together.wait(BOUND)
+
+    async def story() -> None:
+        stage = Stage(handle, concurrency=8)
+        stage.start(3)
+        await until(lambda: together.n_waiting == 3)
+        stage.start(5)
+        assert await stage.until(8) == [None] * 8
+        stage.run.close()
+
+    asyncio.run(story())
 
 
 def test_one_that_waits_holds_up_nobody(play: Play) -> None:
