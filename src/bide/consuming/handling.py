@@ -31,7 +31,7 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "began", "expires", "given", "gone", "handler",
+        "_event", "arrived", "began", "error", "expires", "given", "gone", "handler",
         "state", "task", "timed_out", "timer", "took",
     )  # fmt: skip
 
@@ -61,6 +61,8 @@ class Handling(Delivery):
         self.timed_out = False
         self.task: asyncio.Task[None] | None = None
         """The task that runs it on the loop."""
+        self.error: BaseException | None = None
+        """What its task has raised, until the consumer was told."""
         self.timer: Timer | None = None
         self._event: threading.Event | None = None
 

@@ -11,6 +11,9 @@ from bide.consuming.threads import Ended, Threads
 
 __all__ = ["Run"]
 
+NEVER_BEGAN = asyncio.CancelledError()
+"""The error of a task that was cancelled before its first step."""
+
 
 class Run:
     """Runs deliveries through the middleware to their handlers.
@@ -37,6 +40,7 @@ class Run:
         if not one.handler.is_async and not self._around:
             self._threads.call(one, context, self._ended)
             return
+        one.error = NEVER_BEGAN
         # Not by the loop's factory: an app may have set one that starts tasks eagerly.
         one.task = asyncio.Task(self._attend(one), loop=self._loop, context=context)
         one.task.add_done_callback(partial(self._finish, one))
@@ -46,14 +50,12 @@ class Run:
         self._threads.close()
 
     async def _attend(self, one: Handling) -> None:
-        """Run a handler, and report its end whatever it raises."""
-        error: BaseException | None = None
+        """Run a handler, and keep what it raised, whatever that is."""
         try:
             await self._through(one, 0)
+            one.error = None
         except BaseException as raised:  # noqa: BLE001
-            error = raised
-        one.task = None
-        self._ended(one, error)
+            one.error = raised
 
     async def _through(self, one: Handling, depth: int) -> None:
         """Run the middleware from a depth on, and the handler inside."""
@@ -76,6 +78,5 @@ class Run:
             raise error
 
     def _finish(self, one: Handling, task: "asyncio.Task[None]") -> None:
-        if one.task is task:  # cancelled before its first step
-            one.task = None
-            self._ended(one, asyncio.CancelledError())
+        error, one.error, one.task = one.error, None, None  # an error refers to its delivery
+        self._ended(one, error)
