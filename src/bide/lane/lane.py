@@ -8,7 +8,6 @@ Systems", 1984.)
 """
 
 import asyncio
-import os
 import threading
 import weakref
 from collections import defaultdict
@@ -25,7 +24,7 @@ from bide.model.commands import Claim, Command, Retry
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
-__all__ = ["Lane"]
+__all__ = ["LANES", "Lane"]
 
 WAITED = "the queue was closed while this claim was waiting"
 
@@ -54,7 +53,7 @@ class Lane:
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         self._fresh()
-        _lanes.add(self)
+        LANES.add(self)
 
     def _fresh(self) -> None:
         """Start without a thread and without a waiting caller."""
@@ -225,10 +224,10 @@ class Lane:
         return request.reply
 
     def _recover(self, queue: str) -> None:
-        """After an interrupt, have the engine execute something: it gives back what was claimed."""
+        """After an interrupt, let the engine execute a command: it releases what was claimed."""
         with self._changed:
             if not self._ended:
-                self._submit(Unattended(Retry(queue, [], release=True)))
+                self._submit(ReleaseRequest(Retry(queue, [], release=True)))
 
     def _withdraw(self, request: Request) -> None:
         """Stop the wait of a claim whose caller has gone."""
@@ -389,26 +388,11 @@ class Lane:
             request.error = copied(error)
         self._settle(requests)
 
-    def _restart_in_child(self) -> None:
+    def restart_in_child(self) -> None:
         """In the child of a fork: threads are gone, locks may be held, connections are shared."""
         self._executor.after_fork_in_child()
         self._fresh()
 
 
-_lanes: "weakref.WeakSet[Lane]" = weakref.WeakSet()
-
-
-def _each_lane(do: Callable[[Lane], None]) -> Callable[[], None]:
-    def each() -> None:
-        for lane in list(_lanes):
-            do(lane)
-
-    return each
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(
-        before=_each_lane(lambda lane: lane._executor.before_fork()),
-        after_in_parent=_each_lane(lambda lane: lane._executor.after_fork_in_parent()),
-        after_in_child=_each_lane(Lane._restart_in_child),
-    )
+LANES: "weakref.WeakSet[Lane]" = weakref.WeakSet()
+"""All lanes of this process, which `bide.lane.shared` prepares for forks."""

@@ -1,11 +1,11 @@
-"""Share one lane per store and process: its queues share commits and wake each other."""
+"""Share one lane per store and process, and restart lanes in the child of a fork."""
 
 import os
 import threading
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
-from bide.lane.lane import Lane
+from bide.lane.lane import LANES, Lane
 
 __all__ = ["close_lane", "open_lane"]
 
@@ -39,10 +39,26 @@ def close_lane(lane: Lane) -> None:
     lane.close()
 
 
-def _fresh_lock() -> None:
+def _before_fork() -> None:
+    for lane in list(LANES):
+        lane._executor.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for lane in list(LANES):
+        lane._executor.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
+    for lane in list(LANES):
+        lane.restart_in_child()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_fresh_lock)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
