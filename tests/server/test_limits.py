@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bide
@@ -19,6 +20,7 @@ from bide.model.limits import (
     MAX_COUNT,
     MAX_DEPTH,
     MAX_DURATION_TEXT,
+    MAX_FIELDS_TOTAL,
     MAX_HTTP_IDS,
     MAX_HTTP_MESSAGES,
     MAX_HTTP_PAGE,
@@ -27,16 +29,20 @@ from bide.model.limits import (
     MAX_LOGGED_METHOD,
     MAX_LOGGED_PATH,
     MAX_NAME,
+    MAX_OBJECTS,
     MAX_PAGE,
     MAX_PATTERNS,
     MAX_PUT_FAILURES,
     MAX_QUERY,
     MAX_TOKEN_NAME,
     MAX_TYPO,
+    MAX_VALUES,
 )
 from bide.model.message import MAX_ATTEMPTS
 from bide.server.claimers import Claimers
+from bide.server.structure import CHECKED
 from tests.server.client import Client, Reply
+from tests.server.conftest import Serve
 
 Q = "/v1/queues/orders"
 
@@ -150,6 +156,89 @@ def test_what_tokens_are_made_of_is_bounded(make_token: Any) -> None:
         assert make_token("shop", "read", **known)
         with pytest.raises(InvalidArgument):
             make_token("shop", "read", **past)
+
+
+def large(one: bytes, count: int, begin: bytes, end: bytes) -> bytes:
+    """Return a request of more than a megabyte: spaces are worth nothing."""
+    return begin + b" " * CHECKED + b",".join([one] * count) + end
+
+
+@pytest.mark.parametrize(
+    ("path", "one", "most", "begin", "end"),
+    [
+        # A message without a body is refused when it is looked at; here it must not come to that.
+        ("/put", b"{}", MAX_OBJECTS - 1, b'{"messages": [', b"]}"),
+        ("/ack", b"{}", MAX_OBJECTS - 1, b'{"leases": [', b"]}"),
+        ("/revive", b'"i"', MAX_VALUES + 1, b'{"ids": [', b"]}"),
+    ],
+)
+def test_a_large_request_holds_a_bounded_number_of_objects(
+    client: Client, path: str, one: bytes, most: int, begin: bytes, end: bytes
+) -> None:
+    def send(count: int) -> Reply:
+        return client.send("POST", f"{Q}{path}", data=large(one, count, begin, end))
+
+    assert send(most).status == 400  # too many, or wrong: found once it was read
+    assert send(most + 1).status == 413
+
+
+def test_a_large_message_may_hold_anything_in_its_body(serve: Serve) -> None:
+    client = serve(max_body=4 << 20)
+    body = b'{"body": [' + b",".join([b"{}"] * (MAX_OBJECTS + 100_000)) + b"]}"
+    assert len(body) > CHECKED
+    assert client.send("POST", f"{Q}/messages", data=body).status == 201
+
+
+def test_headers_of_a_request_are_bounded(client: Client) -> None:
+    def send(count: int) -> Reply:
+        fields = b",".join(b'"%d":""' % number for number in range(count))
+        data = b'{"messages": [{"body": 1, "headers": {' + fields + b"}}]}"
+        return client.send("POST", f"{Q}/put", data=data)
+
+    assert (send(MAX_FIELDS_TOTAL).status, send(MAX_FIELDS_TOTAL + 1).status) == (200, 413)
+
+
+def packed(**fields: Any) -> bytes:
+    command = {"command": "find", "queue": "q", **fields}
+    return msgspec.msgpack.encode({"commands": [command, command]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "past"),
+    [
+        ({"ids": ["i" * 9] * 100_000}, {"ids": ["i" * 9] * 100_001}),
+        (
+            {"command": "put", "items": [{"id": "a", "data": b"1" * 500_000,
+             "headers": {str(n): "" for n in range(250_000)}}]},
+            {"command": "put", "items": [{"id": "a", "data": b"1" * 500_000,
+             "headers": {str(n): "" for n in range(250_001)}}]},
+        ),
+        (
+            {"command": "put", "items": [{"id": "a", "data": b"1" * 900_000,
+             "failures": [[1, 0, "", ""]] * 250_000}]},
+            {"command": "put", "items": [{"id": "a", "data": b"1" * 900_000,
+             "failures": [[1, 0, "", ""]] * 250_001}]},
+        ),
+    ],
+)  # fmt: skip
+def test_a_packed_batch_holds_a_bounded_number_of_objects(
+    client: Client, fields: dict[str, Any], past: dict[str, Any]
+) -> None:
+    def send(fields: dict[str, Any]) -> Reply:
+        data = packed(**fields)
+        assert len(data) > CHECKED
+        return client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
+
+    assert send(fields).status in (200, 400)  # 400: one message has too many failures
+    assert send(past).status == 413
+
+
+def test_many_commands_are_refused_before_they_are_read(client: Client) -> None:
+    one = msgspec.msgpack.encode({"command": "count", "queue": "q"})
+    data = b"\x81\xa8commands\xdd" + (100_000).to_bytes(4, "big") + one * 100_000
+    refused = client.send("POST", "/v1/batch", data=data, content_type="application/msgpack")
+    assert refused.status == 400
+    assert "length <= 1000" in refused.problem["detail"]
 
 
 def test_a_page_of_a_scan_is_bounded() -> None:

@@ -125,6 +125,59 @@ async def deep_null(target: Target) -> None:
     await _many(2, lambda: _send(target, request))
 
 
+async def many_objects(target: Target) -> None:
+    """Thirty megabytes of empty messages, and messages that are nothing but headers."""
+    mark = _request(target, "POST", "/v1/queues/q/put", {"messages": "@"})
+    head, _, _ = mark.partition(b"\r\n\r\n")
+    data = b'{"messages": [' + b"{}," * 10_000_000 + b"{}]}"
+    length = b"Content-Length: %d" % (len(mark) - len(head) - 4)
+    empty = head.replace(length, b"Content-Length: %d" % len(data)) + b"\r\n\r\n" + data
+    headers = {f"{number:x}": "" for number in range(50)}
+    messages = [{"body": 1, "delay": 3_600, "headers": headers}] * 10_000
+    full = _request(target, "POST", "/v1/queues/q/put", {"messages": messages})
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_many(2, lambda: _send(target, empty)))
+        group.create_task(_many(2, lambda: _send(target, full)))
+
+
+async def slow_reads(target: Target) -> None:
+    """Batches of a thousand audits of a queue that is not small, behind a put."""
+    messages = [{"body": 1, "delay": 3_600, "group": f"g{n}"} for n in range(10_000)]
+    fill = _request(target, "POST", "/v1/queues/slow/put", {"messages": messages})
+    put = {"command": "put", "queue": "slow", "items": [{"id": "a", "data": "MQ=="}]}
+    audit = {"command": "count", "queue": "slow", "recount": True}
+    filtered = {"command": "scan", "queue": "slow", "state": "delayed", "where": {"group": "none"}}
+    batch = _request(target, "POST", "/v1/batch", {"commands": [put] + [audit, filtered] * 499})
+
+    async def read() -> None:
+        async with _connection(target) as (reader, writer):
+            for request in (fill, batch):
+                writer.write(request)
+                await reader.read(1 << 16)
+
+    await _many(8, read)
+
+
+async def many_queues(target: Target) -> None:
+    """Messages in as many queues as there may be, and all figures of these again and again."""
+    numbers = itertools.count()
+
+    async def put() -> None:
+        async with _connection(target) as (reader, writer):
+            while True:
+                path = f"/v1/queues/many{next(numbers)}/messages"
+                writer.write(_request(target, "POST", path, {"body": 1, "delay": 3_600}))
+                if not await reader.read(1 << 16):
+                    return
+
+    look = _request(target, "GET", "/v1/events?counts=0.1")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_many(2, put))
+        group.create_task(_many(2, lambda: _send(target, _request(target, "GET", "/metrics"))))
+        group.create_task(_many(2, lambda: _send(target, _request(target, "GET", "/v1/queues"))))
+        group.create_task(_many(50, lambda: _send_once(target, look)))
+
+
 async def unknown_fields(target: Target) -> None:
     """A megabyte of fields that no message has."""
     body = {"body": 1, **{f"delai{number}": number for number in range(60_000)}}
@@ -258,7 +311,7 @@ ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
         endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
-        unknown_fields, huge_scans, slow_readers, event_streams, long_polls, failed_logins,
+        many_objects, unknown_fields, huge_scans, slow_reads, many_queues, slow_readers, event_streams, long_polls, failed_logins,
         long_paths, pipelined, hanging_receivers, endless_continue,
     )
 }  # fmt: skip

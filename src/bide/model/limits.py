@@ -23,6 +23,7 @@ __all__ = [
     "MAX_DURATION_TEXT",
     "MAX_FAILED_LOGINS",
     "MAX_FIELDS",
+    "MAX_FIELDS_TOTAL",
     "MAX_HEAD",
     "MAX_HTTP_IDS",
     "MAX_HTTP_MESSAGES",
@@ -33,6 +34,7 @@ __all__ = [
     "MAX_LOGGED_METHOD",
     "MAX_LOGGED_PATH",
     "MAX_NAME",
+    "MAX_OBJECTS",
     "MAX_PAGE",
     "MAX_PATTERNS",
     "MAX_PUT_FAILURES",
@@ -40,6 +42,7 @@ __all__ = [
     "MAX_SUBJECT",
     "MAX_TOKEN_NAME",
     "MAX_TYPO",
+    "MAX_VALUES",
     "STALLED",
 ]
 
@@ -114,11 +117,20 @@ STALLED = 30.0
 MAX_DISCARDED = 1024 * 1024
 """Bytes of a refused request that are discarded before the connection is reset."""
 
-MAX_BUFFERED = 128 * 1024 * 1024
-"""Bytes that large bodies may take in a process, or four of the largest if that is more."""
+MAX_BUFFERED = 64 * 1024 * 1024
+"""Bytes that large bodies may take in a process, or two of the largest if that is more."""
 
 MAX_BATCH_MESSAGES = 200_000
 """How many messages the commands of one batch may name together."""
+
+MAX_OBJECTS = 250_000
+"""Objects that a request of more than 1 MiB may hold in JSON, those in a single body excepted."""
+
+MAX_VALUES = 1_200_000
+"""Values that a request of more than 1 MiB may hold in JSON, those in bodies excepted."""
+
+MAX_FIELDS_TOTAL = 500_000
+"""Header fields and failures that the messages of one request may have together."""
 
 MAX_LEASE_TOKEN = 81
 """Characters of a lease token."""

@@ -26,7 +26,7 @@ class LargeBodies:
     """
 
     def __init__(self, max_request: int) -> None:
-        self._most = max(MAX_BUFFERED, 4 * max_request)
+        self._most = max(MAX_BUFFERED, 2 * max_request)
         self._turn = asyncio.Lock()
         self.buffered = 0
         """Bytes of requests that are under way, beyond `LARGE` each."""

@@ -27,6 +27,7 @@ from bide.server.receiving import Receive, read_body
 from bide.server.rights import OPEN, Caller
 from bide.server.service import Service
 from bide.server.slow_reads import is_slow
+from bide.server.structure import check_json
 
 __all__ = [
     "JSON",
@@ -226,6 +227,8 @@ class Call:
                 f"content-type is {content_type!r}; this takes application/json",
                 field="content-type",
             )
+        if kind is not wire.Given:
+            check_json(data, bodies=kind is wire.PutMany)
         return decode(data or b"{}", kind)
 
     @property

@@ -88,7 +88,10 @@ class Given(PutOptions, kw_only=True):
     """Bytes, in base64, instead of `body`."""
     id: Name | None = None
     """A name of your own; made up when missing."""
-    headers: dict[str, str] | None = None
+    headers: Annotated[
+        msgspec.Raw,
+        Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}}),
+    ] = msgspec.field(default_factory=msgspec.Raw)
     """Text that travels beside the body."""
 
 

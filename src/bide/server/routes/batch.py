@@ -18,6 +18,7 @@ from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
+from bide.server.structure import check_msgpack
 
 __all__ = ["BATCH"]
 
@@ -121,6 +122,7 @@ async def _unpacked(call: Call) -> Batch:
     try:
         data = await call.bytes()
         await call.service.large_bodies.turn(len(data))
+        check_msgpack(data)
         return _from_msgpack(data)
     except msgspec.DecodeError as error:
         raise of_validation(error, Batch) from None

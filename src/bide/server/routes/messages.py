@@ -18,7 +18,8 @@ from bide.server import wire
 from bide.server.conditions import chosen, is_named, tag_of
 from bide.server.large_bodies import ESCAPED, LARGE
 from bide.server.operation import JSON, Answer, Call, Operation, decode
-from bide.server.problem import Problem
+from bide.server.problem import Problem, of_validation
+from bide.server.structure import check_fields
 
 __all__ = ["MESSAGES"]
 
@@ -97,6 +98,7 @@ async def _edit(call: Call, item: Item, on_conflict: str, match: str) -> Answer:
 async def put_many(call: Call) -> Answer:
     """Store several messages in one transaction."""
     many = await call.read(wire.PutMany)
+    check_fields(sum(bytes(one.headers).count(b":") for one in many.messages))
     items = [await _to_item(call, one, f"messages[{n}]") for n, one in enumerate(many.messages)]
     return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
 
@@ -176,6 +178,7 @@ async def _item(call: Call, id: str | None) -> tuple[Item, str]:
         query.expires = wire.span(query.expires)
     if call.content_type in ("", JSON):
         given = await call.read(wire.Given)
+        check_fields(bytes(given.headers).count(b":"))
         if id is not None:
             if given.id not in (None, id):
                 raise Problem("invalid-argument", "id differs from the one in the path", field="id")
@@ -193,8 +196,8 @@ async def _item(call: Call, id: str | None) -> tuple[Item, str]:
         data = await call.bytes()
         options = msgspec.structs.asdict(query)
         del options["on_conflict"]
-        kind = {HEADER_TYPE: call.header("content-type") or ""}
-        given = wire.Given(raw=data, id=id, headers=kind, **options)
+        kind = msgspec.json.encode({HEADER_TYPE: call.header("content-type") or ""})
+        given = wire.Given(raw=data, id=id, headers=msgspec.Raw(kind), **options)
     return await _to_item(call, given), query.on_conflict
 
 
@@ -230,7 +233,8 @@ async def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
     try:
         message = NewMessage(
             await _body(call, text) if text else given.raw, delay=given.delay,
-            at=wire.moment(given.at, "at"), expires=given.expires, headers=given.headers,
+            at=wire.moment(given.at, "at"), expires=given.expires,
+            headers=_headers(given, place),
             **options_of(given),
         )  # fmt: skip
         id = new_id() if given.id is None else check_name(given.id)
@@ -239,6 +243,18 @@ async def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
         if not place:
             raise
         raise Problem("invalid-argument", f"{place}: {error}", field=place) from None
+
+
+def _headers(given: wire.Given, place: str) -> dict[str, str] | None:
+    text = bytes(given.headers)
+    if text in (b"", b"null"):
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.ValidationError as error:
+        what, _, within = str(error).partition(" - at `$")
+        at = f"{what} - at `$.{place}{'.' if place else ''}headers{within or '`'}"
+        raise of_validation(msgspec.ValidationError(at), wire.Given) from None
 
 
 async def _body(call: Call, text: bytes) -> Any:

@@ -1,0 +1,111 @@
+"""How many objects a large request would become: known before it is decoded.
+
+A byte of a request can take sixty of memory: `{}` may be a message, `1,` the id of one.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bide.model.limits import (
+    MAX_BATCH_MESSAGES,
+    MAX_COMMANDS,
+    MAX_FIELDS_TOTAL,
+    MAX_OBJECTS,
+    MAX_VALUES,
+)
+from bide.server.problem import Problem
+
+__all__ = ["check_fields", "check_json", "check_msgpack"]
+
+CHECKED = 1024 * 1024
+"""Bytes up to which a request is not checked: what it becomes is not much."""
+
+
+class _Item(msgspec.Struct):
+    headers: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    failures: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+class _Command(msgspec.Struct):
+    items: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    leases: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+class _Batch(msgspec.Struct):
+    commands: Annotated[list[_Command], Meta(max_length=MAX_COMMANDS)]
+
+
+_batch = msgspec.msgpack.Decoder(_Batch).decode
+_items = msgspec.msgpack.Decoder(list[_Item]).decode
+
+
+def check_json(data: bytes, *, bodies: bool) -> None:
+    """Check a request in JSON.
+
+    Args:
+        data: the request.
+        bodies: whether it holds bodies of messages: these stay text, whatever is in them.
+
+    Raises:
+        Problem: it would become too many objects.
+    """
+    if len(data) <= CHECKED:
+        return
+    _check("objects", data.count(b"{"), MAX_OBJECTS)
+    if not bodies:
+        _check("values", data.count(b","), MAX_VALUES)
+
+
+def check_msgpack(data: bytes) -> None:
+    """Check a batch of commands in msgpack.
+
+    Raises:
+        Problem: it would become too many objects.
+        DecodeError: it is no such batch.
+    """
+    if len(data) <= CHECKED:
+        return
+    commands = _batch(data).commands
+    _check(
+        "messages",
+        sum(_length(one) for c in commands for one in (c.items, c.ids, c.leases)),
+        MAX_BATCH_MESSAGES,
+    )
+    fields = 0
+    for command in commands:
+        for item in _items(command.items) if _length(command.items) else ():
+            fields += _length(item.headers) + _length(item.failures)
+    check_fields(fields)
+
+
+def check_fields(count: int) -> None:
+    """Check how many header fields and failures the messages of a request have together.
+
+    Raises:
+        Problem: there are too many.
+    """
+    _check("header fields and failures", count, MAX_FIELDS_TOTAL)
+
+
+def _check(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise Problem(
+            "too-large",
+            f"the request holds about {count:,} {what}; {most:,} is the most; send it in several",
+            field="body",
+        )
+
+
+def _length(raw: msgspec.Raw) -> int:
+    """Return the length of an array or map of msgpack; 0 for what is neither."""
+    data = bytes(memoryview(raw)[:5])
+    if not data:
+        return 0
+    kind = data[0]
+    if 0x80 <= kind <= 0x9F:
+        return kind & 0x0F
+    size = {0xDC: 2, 0xDE: 2, 0xDD: 4, 0xDF: 4}.get(kind, 0)
+    return int.from_bytes(data[1 : 1 + size])
