@@ -52,13 +52,13 @@ def test_a_turn_that_is_not_waited_for_any_more_goes_to_the_next() -> None:
 
 
 def test_what_is_counted_is_given_back() -> None:
-    bodies = LargeBodies(40 << 20)  # four of the largest: more than the 128 MiB of others
+    bodies = LargeBodies(40 << 20)  # two of the largest: more than the 64 MiB of others
     bodies.grow(0, LARGE)
     assert bodies.buffered == 0
-    bodies.grow(LARGE, LARGE + (160 << 20))
-    with pytest.raises(Problem, match="take 160 MiB already"):
+    bodies.grow(LARGE, LARGE + (80 << 20))
+    with pytest.raises(Problem, match="take 80 MiB already"):
         bodies.grow(0, LARGE + 1)
-    bodies.grow(LARGE + (160 << 20), 0)
+    bodies.grow(LARGE + (80 << 20), 0)
     assert bodies.buffered == 0
 
 
@@ -70,10 +70,10 @@ def test_many_unfinished_large_bodies(serve: Serve, monkeypatch: pytest.MonkeyPa
     )
     bodies = client.app.service.large_bodies
     with ExitStack() as stack:
-        for number in range(6):  # the sixth reaches 4 times 256 KiB, of which 64 do not count
+        for number in range(3):  # the third reaches twice 256 KiB, of which 64 do not count
             raw = stack.enter_context(socket.create_connection(("127.0.0.1", client.port), 20))
             raw.sendall(head + b" " * (255 * KIB))
-            if number < 5:
+            if number < 2:
                 while bodies.buffered < (number + 1) * 191 * KIB:
                     pass
         assert raw.recv(100).startswith(b"HTTP/1.1 503")

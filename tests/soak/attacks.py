@@ -126,18 +126,19 @@ async def deep_null(target: Target) -> None:
 
 
 async def many_objects(target: Target) -> None:
-    """Thirty megabytes of empty messages, and messages that are nothing but headers."""
-    mark = _request(target, "POST", "/v1/queues/q/put", {"messages": "@"})
-    head, _, _ = mark.partition(b"\r\n\r\n")
-    data = b'{"messages": [' + b"{}," * 10_000_000 + b"{}]}"
-    length = b"Content-Length: %d" % (len(mark) - len(head) - 4)
-    empty = head.replace(length, b"Content-Length: %d" % len(data)) + b"\r\n\r\n" + data
-    headers = {f"{number:x}": "" for number in range(50)}
-    messages = [{"body": 1, "delay": 3_600, "headers": headers}] * 10_000
-    full = _request(target, "POST", "/v1/queues/q/put", {"messages": messages})
+    """Thirty megabytes of empty messages, and a message that is nothing but headers."""
+
+    async def send(data: bytes) -> None:
+        head = _request(target, "POST", "/v1/queues/q/put")
+        length = b"Content-Length: %d" % len(data)
+        await _send(target, head.replace(b"Content-Length: 0", length) + data)
+
+    empty = b'{"messages": [' + b"{}," * 10_000_000 + b"{}]}"
+    fields = b",".join(b'"%x":""' % number for number in range(2_500_000))
+    headers = b'{"messages": [{"body": 1, "headers": {' + fields + b"}}]}"
     async with asyncio.TaskGroup() as group:
-        group.create_task(_many(2, lambda: _send(target, empty)))
-        group.create_task(_many(2, lambda: _send(target, full)))
+        for data in (empty, headers):
+            group.create_task(_many(2, lambda data=data: send(data)))  # type: ignore[misc]
 
 
 async def slow_reads(target: Target) -> None:
@@ -149,13 +150,10 @@ async def slow_reads(target: Target) -> None:
     filtered = {"command": "scan", "queue": "slow", "state": "delayed", "where": {"group": "none"}}
     batch = _request(target, "POST", "/v1/batch", {"commands": [put] + [audit, filtered] * 499})
 
-    async def read() -> None:
-        async with _connection(target) as (reader, writer):
-            for request in (fill, batch):
-                writer.write(request)
-                await reader.read(1 << 16)
-
-    await _many(8, read)
+    await asyncio.wait_for(
+        _send_once(target, fill.replace(b"Host", b"Connection: close\r\nHost")), 60
+    )
+    await _many(8, lambda: _send(target, batch))
 
 
 async def many_queues(target: Target) -> None:
@@ -311,7 +309,8 @@ ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
         endless_header, endless_fields, silent_connections, slow_heads, half_bodies, deep_null,
-        many_objects, unknown_fields, huge_scans, slow_reads, many_queues, slow_readers, event_streams, long_polls, failed_logins,
-        long_paths, pipelined, hanging_receivers, endless_continue,
+        many_objects, unknown_fields, huge_scans, slow_reads, many_queues, slow_readers,
+        event_streams, long_polls, failed_logins, long_paths, pipelined, hanging_receivers,
+        endless_continue,
     )
 }  # fmt: skip

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
 from bide.observing.metrics import Family, claim_metrics, registry_of
@@ -55,8 +54,7 @@ async def exposition(service: Service, caller: Caller) -> bytes:
     used: Usage | None = None
     try:
         names = await service.names(caller)
-        asked = [service.ask(Counts, Count(caller.full(name))) for name in names]
-        counts = dict(zip(names, await asyncio.gather(*asked), strict=True))
+        counts = {name: await service.counts(caller.full(name)) for name in names}
         used = await service.quotas.usage(caller)
     except StoreError as error:
         counts = error

@@ -191,7 +191,7 @@ class Quotas:
         if total < CARRIED:
             return
         del self._carried[namespace]
-        if (rate := self.of(namespace).byte_rate) is None:
+        if (rate := self.of(namespace).byte_rate) is None or self._usage.is_closed:
             return
         with self._usage.of(namespace) as use:
             now = time.monotonic()

@@ -10,10 +10,10 @@ from typing import Protocol, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Claim, Command, Lease, Queues
+from bide.model.commands import Claim, Command, Count, Lease, Queues
 from bide.model.errors import BideError, StoreBusy
 from bide.model.identity import is_listed
-from bide.model.replies import Claimed, Names, Reply
+from bide.model.replies import Claimed, Counts, Names, Reply
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access import Tokens
@@ -36,6 +36,7 @@ from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
 from bide.server.shared_stats import ServerStats
 from bide.server.slow_reads import SlowReads, is_slow
+from bide.server.turns import Turns
 
 __all__ = ["Service", "SettableClock"]
 
@@ -45,6 +46,9 @@ MOST_UNDER_WAY = 5_000
 """Commands of batches that may be under way. The lane takes twice as many without delay, so the
 commands of one batch stay in their order."""
 
+
+COUNTS_AGE = 0.1
+"""Seconds for which event streams and metrics share the counts of a queue."""
 
 WRITE_USES = 10.0
 """Seconds between two writes of when tokens were last used."""
@@ -104,6 +108,10 @@ class Service:
         self.streams = LongCalls("event streams", "max_streams", settings.max_streams)
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self.slow_calls = LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads)
+        self.looks = Turns()
+        """Of those who look at all queues: event streams and metrics."""
+        self._counts: dict[str, Counts] = {}
+        self._counts_until = 0.0
         self._under_way = 0
         self._less = asyncio.Condition()
         self._ended = False
@@ -200,6 +208,14 @@ class Service:
         """
         found = await self.ask(Names, Queues(caller.prefix(prefix)))
         return [name for name in own_names(caller, found.names) if is_listed(name, prefix)]
+
+    async def counts(self, queue: str) -> Counts:
+        """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
+        if (now := time.monotonic()) >= self._counts_until:
+            self._counts, self._counts_until = {}, now + COUNTS_AGE
+        if (found := self._counts.get(queue)) is None:
+            found = self._counts[queue] = await self.ask(Counts, Count(queue))
+        return found
 
     async def ready(self) -> str | None:
         """Return why the service does not work, `None` if it does."""

@@ -36,6 +36,11 @@ class SharedFile:
     def _file(self) -> int:
         return make_file() if self._given is None else self._given
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed: the process ends."""
+        return self._file == -1
+
     @contextmanager
     def locked(self) -> Iterator[int]:
         """Hold the lock, and yield the descriptor."""

@@ -5,16 +5,13 @@ these have a lane of their own, one at a time, and a pause after each as long as
 """
 
 import asyncio
-import time
 
 from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Count, Forecast, Scan
 from bide.model.replies import Reply
+from bide.server.turns import Turns
 
 __all__ = ["SlowReads", "is_slow"]
-
-PAUSE = 1.0
-"""Seconds that the next one waits at most after one is done."""
 
 
 def is_slow(command: Command) -> bool:
@@ -44,7 +41,7 @@ class SlowReads:
     def __init__(self, lane: Lane) -> None:
         self._main = lane
         self._own: Lane | None = None
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
 
     async def read(self, command: Command, owner: object = None) -> Reply:
         """Execute a slow read, and return its reply.
@@ -52,15 +49,10 @@ class SlowReads:
         Raises:
             StoreError: it was not executed.
         """
-        await self._turn.acquire()
-        began = time.monotonic()
-        try:
+        async with self._turns.one():
             if self._own is None:
                 self._own = await asyncio.to_thread(self._main.beside) or self._main
             return await self._own.acall(command, owner)
-        finally:
-            pause = min(PAUSE, time.monotonic() - began)
-            asyncio.get_running_loop().call_later(pause, self._turn.release)
 
     def close(self) -> None:
         """Close the lane, if there is one of its own."""

@@ -54,9 +54,9 @@ def check_json(data: bytes, *, bodies: bool) -> None:
     """
     if len(data) <= CHECKED:
         return
-    _check("objects", data.count(b"{"), MAX_OBJECTS)
+    _check_signs("objects", data, b"{", MAX_OBJECTS)
     if not bodies:
-        _check("values", data.count(b","), MAX_VALUES)
+        _check_signs("values", data, b",", MAX_VALUES)
 
 
 def check_msgpack(data: bytes) -> None:
@@ -90,11 +90,19 @@ def check_fields(count: int) -> None:
     _check("header fields and failures", count, MAX_FIELDS_TOTAL)
 
 
+def _check_signs(what: str, data: bytes, sign: bytes, most: int) -> None:
+    """Count signs, and no more than are needed to know that there are too many."""
+    count = 0
+    for begin in range(0, len(data), CHECKED):
+        count += data.count(sign, begin, begin + CHECKED)
+        _check(what, count, most)
+
+
 def _check(what: str, count: int, most: int) -> None:
     if count > most:
         raise Problem(
             "too-large",
-            f"the request holds about {count:,} {what}; {most:,} is the most; send it in several",
+            f"the request holds more than {most:,} {what}; send it in several",
             field="body",
         )
 

@@ -1,5 +1,6 @@
 """The batch endpoint: the commands themselves on the wire, for bide's own `http://` engine."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from bide.server.problem import Problem, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
 from bide.server.structure import check_msgpack
+from bide.server.turns import give_way
 
 __all__ = ["BATCH"]
 
@@ -133,9 +135,11 @@ async def _unpacked(call: Call) -> Batch:
 async def _own(call: Call, command: cmd.Command) -> cmd.Command:
     """Return a command as it is for the store, if the caller may give it."""
     validate.check(command, call.caller)
+    since = time.monotonic()
     for item in command.items if isinstance(command, cmd.Put) else ():
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)
+        since = await give_way(since)
     queue = call.caller.prefix(command.queue)
     if leases := getattr(command, "leases", None):
         leases = await call.service.settled_by(call.caller, queue, leases)

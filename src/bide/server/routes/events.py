@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bide.model.commands import Count, Queues
+from bide.model.commands import Queues
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Counts, Names
 from bide.model.times import milliseconds
@@ -177,7 +177,8 @@ class _Stream:
 
     async def _look_or_tell(self) -> None:
         try:
-            await self._look()
+            async with self._call.service.looks.one():
+                await self._look()
         except Closed:
             return  # the server stops, and with it this stream
         except StoreError as error:
@@ -209,7 +210,7 @@ class _Stream:
                 self._at_work = at_work
                 told.append(_event("workers", at_work))
         else:
-            found = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
+            found = {name: await service.counts(caller.full(name)) for name in names}
         for name, counts in found.items():
             if self._counts.get(name) != counts:
                 self._counts[name] = counts

@@ -1,5 +1,6 @@
 """Messages: put, look at, move, take back."""
 
+import time
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from bide.server.large_bodies import ESCAPED, LARGE
 from bide.server.operation import JSON, Answer, Call, Operation, decode
 from bide.server.problem import Problem, of_validation
 from bide.server.structure import check_fields
+from bide.server.turns import give_way
 
 __all__ = ["MESSAGES"]
 
@@ -99,7 +101,10 @@ async def put_many(call: Call) -> Answer:
     """Store several messages in one transaction."""
     many = await call.read(wire.PutMany)
     check_fields(sum(bytes(one.headers).count(b":") for one in many.messages))
-    items = [await _to_item(call, one, f"messages[{n}]") for n, one in enumerate(many.messages)]
+    items, since = [], time.monotonic()
+    for number, one in enumerate(many.messages):
+        items.append(await _to_item(call, one, f"messages[{number}]"))
+        since = await give_way(since)
     return Answer(200, wire.OutcomesOut(await _put(call, items, many.on_conflict)))
 
 

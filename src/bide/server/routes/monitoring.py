@@ -32,7 +32,8 @@ async def readyz(call: Call) -> Answer:
 async def metrics(call: Call) -> Answer:
     """Tell what Prometheus wants to know."""
     with call.counted(call.service.slow_calls):
-        return Answer(200, await exposition(call.service, call.caller), kind=KIND)
+        async with call.service.looks.one():
+            return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
 async def usage(call: Call) -> Answer:
