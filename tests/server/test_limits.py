@@ -19,6 +19,7 @@ from bide.model.limits import (
     MAX_COMMANDS,
     MAX_COUNT,
     MAX_DEPTH,
+    MAX_DETAIL,
     MAX_DURATION_TEXT,
     MAX_FIELDS_TOTAL,
     MAX_HTTP_IDS,
@@ -39,6 +40,7 @@ from bide.model.limits import (
     MAX_VALUES,
 )
 from bide.model.message import MAX_ATTEMPTS
+from bide.server import rights
 from bide.server.claimers import Claimers
 from bide.server.structure import CHECKED
 from tests.server.client import Client, Reply
@@ -267,6 +269,23 @@ def test_a_line_of_the_access_log_is_bounded(
     assert path[:-1] in lines[0]
     assert f"GET {path[:-2]}… 404" in lines[1]
     assert method not in str(lines)
+
+
+def test_what_an_error_says_is_bounded(client: Client) -> None:
+    cursor = client.get(f"{Q}/messages?state=dead&cursor={'c' * MAX_DETAIL}")
+    assert (cursor.status, len(cursor.problem["detail"])) == (400, MAX_DETAIL + 3)
+    assert cursor.problem["detail"].endswith("c...")
+    for name in ("q" * 50_000, "%00" * 10_000):
+        refused = client.get(f"/v1/queues/{name}")
+        assert (refused.status, len(refused.problem["detail"]) < MAX_DETAIL) == (400, True)
+
+
+def test_names_that_are_too_long_are_not_remembered(serve: Serve, make_token: Any) -> None:
+    client = serve(auth="required").with_token(make_token("shop", "read", queues=["orders.*"]))
+    before = rights._matches.cache_info().currsize
+    refused = client.get(f"/v1/queues/orders.{'q' * 50_000}")
+    assert (refused.status, len(refused.problem["detail"]) < 1_000) == (403, True)
+    assert rights._matches.cache_info().currsize == before
 
 
 def test_a_long_unknown_name_is_not_compared_with_known_ones(client: Client) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from bide.lane.shared import close_lane, open_lane
 from bide.model.message import REASON_LENGTH
 from bide.server import quota_counts as counts_module
 from bide.server import quotas as module
 from bide.server.quota_usage import NEVER, QuotaUsage
 from bide.server.settings import Quota, Settings
 from bide.server.shared_files import make_file
+from bide.server.slow_reads import SlowReads
 from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 
@@ -265,3 +267,15 @@ def test_requests_and_answers_of_a_namespace_have_a_rate(
     other = server.with_token(make_token("mail", "admin"))
     assert other.post(f"{Q}/messages", {"body": 1}).status == 201
     assert shop.get("/healthz").status == 200
+
+
+def test_what_is_told_after_the_end_counts_nowhere() -> None:
+    usage, settings = QuotaUsage(), Settings(store="memory://ended")
+    lane = open_lane(settings.store)
+    counts = counts_module.QuotaCounts(lane, SlowReads(lane), usage)
+    quotas = module.Quotas(settings, counts, usage, asks=lambda: True)
+    quotas.carried("shop", 1 << 20)
+    usage.close()
+    quotas.carried("shop", 1 << 30)  # a request that was broken off
+    quotas.may_carry("shop")
+    close_lane(lane)

@@ -35,7 +35,7 @@ def check_queue(name: str) -> str:
     """
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"queue={name!r} is not a valid name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
+            f"queue={_shown(name)} is not a valid name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
             "beginning with a letter or digit"
         )
     return name
@@ -49,8 +49,8 @@ def check_namespace(name: str) -> str:
     """
     if "/" in name or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"namespace={name!r} is not a valid name of a namespace: 1 to 128 of A-Z a-z 0-9 _ . : "
-            "-, beginning with a letter or digit"
+            f"namespace={_shown(name)} is not a valid name of a namespace: 1 to 128 of A-Z a-z 0-9 "
+            "_ . : -, beginning with a letter or digit"
         )
     return name
 
@@ -102,11 +102,17 @@ def check_name(name: str, what: str = "id") -> str:
 
 def _careful_size(name: str, what: str) -> int:
     if _CONTROL.search(name):
-        raise InvalidArgument(f"{what}={name!r} has control characters in it; remove them")
+        raise InvalidArgument(f"{what}={_shown(name)} has control characters in it; remove them")
     try:
         return len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{what}={name!r} is not valid Unicode text") from None
+        raise InvalidArgument(f"{what}={_shown(name)} is not valid Unicode text") from None
+
+
+def _shown(name: object) -> str:
+    """Return a value for an error; of a text that is too long for any name, the beginning."""
+    long = isinstance(name, str) and len(name) > MAX_NAME
+    return f"{name[:MAX_NAME]!r}..." if long else repr(name)  # type: ignore[index]
 
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u

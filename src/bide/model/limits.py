@@ -18,6 +18,7 @@ __all__ = [
     "MAX_COMMANDS",
     "MAX_COUNT",
     "MAX_DEPTH",
+    "MAX_DETAIL",
     "MAX_DISCARDED",
     "MAX_DOCUMENT",
     "MAX_DURATION_TEXT",
@@ -134,6 +135,9 @@ MAX_FIELDS_TOTAL = 500_000
 
 MAX_LEASE_TOKEN = 81
 """Characters of a lease token."""
+
+MAX_DETAIL = 4_000
+"""Characters of what an error of the server says."""
 
 MAX_CLAIMERS = 1_000
 """How many programs that claim over HTTP a server process remembers."""

@@ -8,6 +8,7 @@ import msgspec
 
 from bide.model import errors
 from bide.model.errors import BideError
+from bide.model.limits import MAX_DETAIL
 from bide.model.options import OPTIONS
 from bide.model.replies import Outcome
 from bide.server.suggestions import would_fit
@@ -127,8 +128,11 @@ class Problem(Exception):
     def document(self) -> ProblemDocument:
         """What is sent."""
         kind = self.kind
+        detail = str(self)
+        if len(detail) > MAX_DETAIL:
+            detail = f"{detail[:MAX_DETAIL]}..."
         return ProblemDocument(
-            f"/docs#problem-{kind.name}", kind.title, kind.status, str(self), self.field,
+            f"/docs#problem-{kind.name}", kind.title, kind.status, detail, self.field,
             kind.error, self.outcomes,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import msgspec
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import RESERVED
-from bide.model.limits import MAX_PATTERNS
+from bide.model.limits import MAX_NAME, MAX_PATTERNS
 from bide.observing.heartbeat import is_register
 
 __all__ = [
@@ -105,7 +105,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     def sees(self, queue: str) -> bool:
         """Tell whether the rights are for a queue, by its name within the namespace."""
-        return self.of_all_queues or _matches(self.queues, queue)
+        return self.of_all_queues or (len(queue) <= MAX_NAME and _matches(self.queues, queue))
 
     def full(self, queue: str, *, heartbeat: bool = False) -> str:
         """Return the name of a queue in the store.
@@ -123,8 +123,8 @@ class Caller(msgspec.Struct, frozen=True):
         """
         if not (heartbeat and is_register(queue)) and not self.sees(queue):
             raise AccessDenied(
-                f"the token is for the queues {', '.join(self.queues)}, and queue={queue!r} is "
-                "none of them"
+                f"the token is for the queues {', '.join(self.queues)}, and "
+                f"queue={queue[:MAX_NAME]!r} is none of them"
             )
         return self.prefix(queue)
 

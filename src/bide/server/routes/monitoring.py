@@ -1,5 +1,7 @@
 """Health, metrics, usage and the description of the API."""
 
+from functools import cache
+
 import msgspec
 
 from bide.server.metrics import KIND, exposition
@@ -51,13 +53,17 @@ async def openapi(call: Call) -> Answer:
 
 async def docs(call: Call) -> Answer:
     """Describe the API to people."""
-    from bide.server.openapi import description
-    from bide.server.page import POLICY, page
+    from bide.server.page import POLICY
 
-    return Answer(
-        200, page(description()), {"content-security-policy": POLICY},
-        "text/html; charset=utf-8",
-    )  # fmt: skip
+    return Answer(200, _page(), {"content-security-policy": POLICY}, "text/html; charset=utf-8")
+
+
+@cache
+def _page() -> bytes:
+    from bide.server.openapi import description
+    from bide.server.page import page
+
+    return page(description())
 
 
 MONITORING = (

@@ -1,0 +1,55 @@
+"""What takes long is done one at a time, with pauses, and lets others go on."""
+
+import asyncio
+
+import pytest
+
+from bide.server import turns as module
+from bide.server.turns import Turns, give_way
+
+
+def test_one_at_a_time_in_their_order_also_after_a_failure() -> None:
+    async def story() -> list[str]:
+        turns, told = Turns(), []
+
+        async def work(name: str) -> None:
+            async with turns.one():
+                told.append(f"{name} begins")
+                await asyncio.sleep(0)
+                if name == "b":
+                    raise ValueError(name)
+                told.append(f"{name} ends")
+
+        await asyncio.gather(*map(work, "abc"), return_exceptions=True)
+        return told
+
+    told = asyncio.run(story())
+    assert told == ["a begins", "a ends", "b begins", "c begins", "c ends"]
+
+
+def test_who_waits_no_longer_takes_no_turn() -> None:
+    async def story() -> None:
+        turns = Turns()
+        async with turns.one():
+            waiting = asyncio.create_task(turns.one().__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+        async with turns.one():
+            pass
+
+    asyncio.run(story())
+
+
+def test_a_long_loop_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE", 0.0)
+
+    async def story() -> list[int]:
+        others: list[int] = []
+        loop, since = asyncio.get_running_loop(), 0.0
+        for number in range(3):
+            loop.call_soon(others.append, number)
+            since = await give_way(since)
+            assert others[-1] == number
+        return others
+
+    assert asyncio.run(story()) == [0, 1, 2]
