@@ -111,7 +111,7 @@ def test_what_is_wrong_is_refused_and_said(client: Client, issuer: IssuerProcess
         '"aud" claim': issuer.token(aud=None),
         '"sub" claim': issuer.token(sub=None),
         "no namespace": issuer.token(bide_namespace=None),
-        "cannot be the name": issuer.token(bide_namespace="*"),
+        "is not a valid name": issuer.token(bide_namespace="*"),
         "bide's own": issuer.token(bide_namespace="bide.server"),
         "not a pattern": issuer.token(bide_queues="[a-z]"),
         "ignature": f"{head}.{other}.{signature}",

@@ -35,8 +35,8 @@ def check_queue(name: str) -> str:
     """
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
         raise InvalidArgument(
-            f"queue={_shown(name)} is not a valid name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : -, "
-            "beginning with a letter or digit"
+            f"queue={_shown(name)} is not a valid name of a queue: 1 to 128 of A-Z a-z 0-9 _ . : "
+            "-, beginning with a letter or digit"
         )
     return name
 
