@@ -196,13 +196,15 @@ HEADERS, MESSAGE_ID, TIMESTAMP = 0x2000, 0x80, 0x40
         pytest.param(Raw(HEADERS, nested(5_000)), id="headers are very deep"),
         pytest.param(Raw(TIMESTAMP, struct.pack(">Q", 2**63)), id="timestamp is impossible"),
         pytest.param(None, id="routing key is not UTF-8"),
+        pytest.param(spec.Basic.Properties(message_id="huge"), id="body is huge"),
     ],
 )
 def test_a_hostile_message_stops_no_other(
-    stage: Stage, raw: Raw | None, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, raw: spec.Basic.Properties | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker takes them all. aiormq would lose its connection by most, again and again."""
     key = "bad" if raw is None else "k"
+    body = b"x" * (3 << 20) if raw is not None and raw.message_id else b"bad"
 
     def short_string(value: str) -> bytes:
         return b"\3\xff\xfek" if value == "bad" else encode.short_string(value)
@@ -215,7 +217,7 @@ def test_a_hostile_message_stops_no_other(
             with monkeypatch.context() as patch:
                 patch.setitem(encode.METHODS, "shortstr", short_string)
                 await underlay.basic_publish(
-                    b"bad", exchange=delayed, routing_key=key, properties=raw
+                    body, exchange=delayed, routing_key=key, properties=raw
                 )
             await stage.send(message_id="after")
             await stage.stored(2)

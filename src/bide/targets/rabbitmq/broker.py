@@ -91,7 +91,7 @@ class Broker:
         return self._connection is not None and self._connection.connected.is_set()
 
     def is_unreadable(self, message: AbstractIncomingMessage) -> bool:
-        """Tell whether the client library cannot decode a message, which has no properties then."""
+        """Tell whether a message cannot be decoded, or is huge: its content is left out."""
         return message.delivery_tag in self._transport.reader.unreadable
 
     async def channel(self, *, confirms: bool = True) -> AbstractChannel:

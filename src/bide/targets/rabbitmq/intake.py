@@ -30,7 +30,7 @@ from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
 
 __all__ = ["Intake"]
 
-PREFETCH = 1_000
+PREFETCH = 250
 """How many messages the broker hands over that are not acknowledged yet."""
 
 BATCH = 4 * 1024 * 1024
@@ -179,7 +179,7 @@ class Intake:
 
         async def come(message: AbstractIncomingMessage) -> None:
             if self._broker.is_unreadable(message):
-                await self._reject(message, "its properties or its routing key cannot be decoded")
+                await self._reject(message, "it cannot be decoded, or is huge")
                 return
             inbox.append(message)
             news.set()

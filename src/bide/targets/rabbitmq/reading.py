@@ -1,24 +1,30 @@
-"""Messages that the client library cannot decode must not end the connection.
+"""Messages that the client library cannot decode, or that are huge, must not end the process.
 
 aiormq decodes frames while it reads, and fails for text that is not UTF-8, for impossible times and
 for deeply nested headers. Brokers accept them. The connection would end each time that such a
 message is delivered, and nothing behind it would ever be taken. So its properties are left out
-here, and the intake rejects it.
+here, and the intake rejects it. The same goes for the body of a huge message, which aiormq would
+keep in memory.
 """
 
 import asyncio
 
-from pamqp.constants import FRAME_HEADER, FRAME_METHOD
+from pamqp.constants import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
 from pamqp.header import ContentHeader
 
+from bide.model.body import MAX_BODY
+
 __all__ = ["FrameReader"]
+
+LARGEST = 2 * MAX_BODY
+"""How many bytes of a body are read; smaller ones that are too large get a dead letter's reason."""
 
 DELIVER = b"\x00\x3c\x00\x3c"
 """Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
 again (1 byte), exchange and routing key (short texts)."""
 
 FIXED = 12
-"""How many bytes are before the properties of a content header: class, weight, size of the body."""
+"""How many bytes are before the properties of a content header; the last 8 are the body's size."""
 
 
 class FrameReader(asyncio.StreamReader):
@@ -27,14 +33,21 @@ class FrameReader(asyncio.StreamReader):
     def __init__(self) -> None:
         super().__init__()
         self.unreadable: set[int] = set()
-        """The delivery tags of messages that cannot be decoded."""
+        """The delivery tags of messages that cannot be decoded, or are huge."""
         self._step = 0
         self._kind = 0
         self._tag = 0
+        self._left_out = 0
+        """How many bytes of a body are still to come that nobody reads."""
 
     async def readexactly(self, n: int) -> bytes:
         """Return so many bytes, which can be decoded if they are a frame's payload."""
         data = await super().readexactly(n)
+        while self._step == 0 and self._left_out and data[0] == FRAME_BODY:
+            size = int.from_bytes((await super().readexactly(6))[2:])
+            await super().readexactly(size + 1)
+            self._left_out -= size
+            data = await super().readexactly(n)
         if self._step == 0:
             self._kind = data[0]
         elif self._step == 2 and self._kind == FRAME_METHOD and data.startswith(DELIVER):
@@ -56,9 +69,17 @@ class FrameReader(asyncio.StreamReader):
         return data
 
     def _described(self, data: bytes) -> bytes:
-        try:
-            ContentHeader().unmarshal(data[:-1])
-        except Exception:  # noqa: BLE001  (whatever it is, aiormq would fail with it, too)
-            self.unreadable.add(self._tag)
-            return data[:FIXED].ljust(len(data) - 1, b"\0") + data[-1:]
-        return data
+        size = int.from_bytes(data[FIXED - 8 : FIXED])
+        if size <= LARGEST and _decodes(data[:-1]):
+            return data
+        self.unreadable.add(self._tag)
+        self._left_out = size
+        return data[: FIXED - 8].ljust(len(data) - 1, b"\0") + data[-1:]
+
+
+def _decodes(header: bytes) -> bool:
+    try:
+        ContentHeader().unmarshal(header)
+    except Exception:  # noqa: BLE001  (whatever it is, aiormq would fail with it, too)
+        return False
+    return True
