@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from aio_pika import DeliveryMode
 from aio_pika.abc import AbstractIncomingMessage
 
 from bide.model.body import MAX_BODY, check_depth
@@ -12,12 +13,16 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import Item, Message
 from bide.model.times import LATEST, milliseconds, unix
-from bide.targets.rabbitmq.fields import DELAYS, KEY, headers_of
+from bide.targets.rabbitmq.fields import DELAYS, KEY, LARGEST, Publication, headers_of
 
-__all__ = ["GIVEN_ID", "due_of", "is_same", "item_of", "renamed"]
+__all__ = ["GIVEN_ID", "dead_letter_of", "due_of", "is_same", "item_of", "renamed"]
 
 GIVEN_ID = "bide-message-id"
 """The header with the `message_id` that a message came with, where it could not keep it."""
+
+
+REASON = "bide-reason"
+"""The header of a dead letter that says why it is one."""
 
 
 def item_of(message: AbstractIncomingMessage, limit: int = MAX_BODY) -> Item:
@@ -53,6 +58,20 @@ def renamed(item: Item) -> Item:
     """Return a message under an id of its own, since another one has its `message_id`."""
     headers = {**(item.headers or {}), GIVEN_ID: item.id}
     return msgspec.structs.replace(item, id=new_id(), headers=headers)
+
+
+def dead_letter_of(message: AbstractIncomingMessage, reason: str) -> Publication | None:
+    """Return a message as a dead letter; `None` if AMQP or the client library cannot hold it."""
+    properties = message.properties
+    properties.headers = {**message.headers, REASON: reason[:1_000]}
+    properties.delivery_mode = DeliveryMode.PERSISTENT
+    # It must not expire there, and only its user may publish its `user_id`.
+    properties.expiration = properties.user_id = None
+    try:
+        fits = len(properties.marshal()) <= LARGEST
+    except (TypeError, ValueError, RecursionError):  # as for bytes that are not UTF-8
+        fits = False
+    return Publication(message.body, properties, message.routing_key or "") if fits else None
 
 
 def is_same(item: Item, there: Message) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from aio_pika import DeliveryMode
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity
 
@@ -24,7 +23,6 @@ from bide.targets.http.subscription import Subscription, usual_concurrency
 from bide.targets.intake_stats import IntakeStats
 from bide.targets.rabbitmq import arrivals, topology
 from bide.targets.rabbitmq.broker import LOST, Broker, Refused, reason_of, stray_cancel_is_loss
-from bide.targets.rabbitmq.fields import LARGEST, Publication
 from bide.targets.rabbitmq.publisher import Publisher
 from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
 
@@ -47,9 +45,6 @@ REMIND = 60.0
 
 DEAD_LETTER = 15.0
 """Seconds for publishing a dead letter."""
-
-REASON = "bide-reason"
-"""The header of a dead letter that says why it is one."""
 
 _log = logging.getLogger("bide.targets.rabbitmq")
 
@@ -178,9 +173,6 @@ class Intake:
         news, over = asyncio.Event(), asyncio.Event()
 
         async def come(message: AbstractIncomingMessage) -> None:
-            if self._broker.is_unreadable(message):
-                await self._reject(message, "it cannot be decoded, or is huge")
-                return
             inbox.append(message)
             news.set()
 
@@ -223,6 +215,8 @@ class Intake:
             try:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
+                if self._broker.is_unreadable(message):
+                    raise InvalidArgument("it cannot be decoded, or is huge")
                 item = arrivals.item_of(message, self._limit)
                 one = Arrived(message, item, digest_of(message, item))
                 is_again = message.redelivered and one.digest in recorded
@@ -337,31 +331,17 @@ class Intake:
                 return reply
 
     async def _refuse(self, message: AbstractIncomingMessage, reason: str) -> None:
-        """Publish a message to the dead-letter exchange, with the reason in a header."""
-        properties = message.properties
-        properties.headers = {**message.headers, REASON: reason[:1_000]}
-        properties.delivery_mode = DeliveryMode.PERSISTENT
-        # It must not expire there, and only its user may publish its `user_id`.
-        properties.expiration = properties.user_id = None
-        try:
-            fits = len(properties.marshal()) <= LARGEST
-        except (TypeError, ValueError, RecursionError):  # as for bytes that are not UTF-8
-            fits = False
-        if not fits:
-            await self._reject(message, reason)
-            return
-        letter = Publication(message.body, properties, message.routing_key or "")
-        result = await self._dead.publish(letter, DEAD_LETTER)
-        if result.outcome != "confirmed":
-            raise ConnectionError(f"a dead letter could not be published: {result.reason}")
-        self._refused(message, reason)
+        """Publish a message to the dead-letter exchange, with the reason in a header.
 
-    async def _reject(self, message: AbstractIncomingMessage, reason: str) -> None:
-        """Have the broker make a dead letter of a message, which it leaves as it is."""
-        await message.reject(requeue=False)
-        self._refused(message, reason)
-
-    def _refused(self, message: AbstractIncomingMessage, reason: str) -> None:
+        If that cannot be done, the broker does it, without the reason.
+        """
+        letter = arrivals.dead_letter_of(message, reason)
+        if letter is None or self._broker.is_unreadable(message):
+            await message.reject(requeue=False)
+        else:
+            result = await self._dead.publish(letter, DEAD_LETTER)
+            if result.outcome != "confirmed":
+                raise ConnectionError(f"a dead letter could not be published: {result.reason}")
         told = "" if message.message_id is None else f" {message.message_id!r}"
         _log.error("%s: message%s is a dead letter: %s", self.address.exchange, told, reason)
         self.taken.refused += 1
