@@ -159,7 +159,7 @@ def test_a_score_that_has_changed_moves_the_message(
     theirs.zadd(KEY, {"a": MOMENT + 60, "held": MOMENT})
     loaded = bide.load_sorted_set(orders, url, KEY, remove=True)
     assert (loaded.kept, loaded.rescheduled, loaded.removed, loaded.refused) == (2, 1, 2, 1)
-    assert loaded.reasons == {"held": "its message is leased, of another moment"}
+    assert loaded.reasons == {"held": "its message is leased, with another due time"}
     assert theirs.zrange(KEY, 0, -1) == [b"held"]
     assert dues(orders)["a"] == (MOMENT + 60) * 1000
 
@@ -214,9 +214,9 @@ def test_a_dry_run_changes_nothing(theirs: "redis.Redis", url: str, orders: bide
 @pytest.mark.parametrize(
     ("score", "body", "reason"),
     [
-        (-1, "auto", "its score -1 is no moment in Unix seconds"),
-        (float("inf"), "auto", "its score inf is no moment"),
-        (1e15, "auto", "is no moment in Unix milliseconds"),
+        (-1, "auto", "its score -1 is no time in Unix seconds"),
+        (float("inf"), "auto", "its score inf is no time"),
+        (1e15, "auto", "is no time in Unix milliseconds"),
         (MOMENT, "json", "it is no JSON"),
     ],
 )

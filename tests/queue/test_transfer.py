@@ -121,7 +121,7 @@ def test_a_bad_line_is_named_by_its_number(make: Any, line: str | bytes, cause: 
     with pytest.raises(InvalidArgument, match="line 3 is no message of an export") as raised:
         orders.load(lines)
     assert cause in str(raised.value)
-    assert "mend the line and import again" in str(raised.value)
+    assert "fix the line and import again" in str(raised.value)
 
 
 def test_lines_before_a_bad_one_are_in_the_queue_up_to_the_last_commit(orders: Any) -> None:

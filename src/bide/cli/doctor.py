@@ -29,7 +29,7 @@ def doctor(store: str | None, url: str | None, as_json: bool) -> None:
     \b
     Example:
       bide doctor postgresql://db.example.com/shop
-      bide doctor --json | jq -r 'select(.level == "danger") | .fix'
+      bide doctor --json | jq -r 'select(.level == "danger").fix'
     """
     place = store or url or DEFAULT_URL
     out = Output(as_json)

@@ -39,7 +39,7 @@ _detours: list[tuple[Lane, Clock]] = []
 
 
 class BaseQueue:
-    """A queue's name, and the way to its store.
+    """A queue's name, its store and its clock.
 
     Args:
         name: of the queue: 1 to 128 letters, digits and `_ . : -`.
@@ -78,10 +78,10 @@ class BaseQueue:
         _open_queues.add(self)
 
     def _go(self, lane: Lane, clock: Clock) -> None:
-        """Be at a store, by a clock."""
+        """Use a store and a clock."""
         self._lane = lane
         self._clock = clock
-        self._keep = self._to_keep  # this store has not been told
+        self._keep = self._to_keep  # not yet sent to this store
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class BaseQueue:
         return not self._users
 
     def _configuration(self, keep: int) -> Configure:
-        """Return what sets what the constructor was told; sent once, before the first change."""
+        """Return the command for `keep`; it is sent once, before the first change."""
         return Configure(self.name, keep=keep)
 
     def _guest(self, command: Command) -> Guest | None:
@@ -150,7 +150,7 @@ class BaseQueue:
 
     def _close(self) -> None:
         try:
-            self._users.pop()  # by one thread only, whoever else closes at the same time
+            self._users.pop()  # only one thread succeeds if several close it
         except IndexError:
             return
         self._lane.release(self)
@@ -162,7 +162,7 @@ class BlockingBase(BaseQueue):
     """A queue for threads."""
 
     def close(self) -> None:
-        """Let go of the store. Claims that wait in other threads raise `Closed`."""
+        """Close the queue. Claims that wait in other threads raise `Closed`."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -179,11 +179,11 @@ class BlockingBase(BaseQueue):
     def _do(
         self, kind: type[R], command: Command, wait: float | None = None, within: object = None
     ) -> R:
-        """Have a command carried out and return its reply."""
+        """Execute a command and return its reply."""
         if within is not None and (guest := self._guest(command)) is not None:
             with self._joining(command) as commands:
                 return cast("R", carry_out(within, guest, commands, self._now())[-1])
-        # Written without calls where it can be: this stands on the way of each single put.
+        # Each single put passes through here, so calls are avoided.
         if not self._users:
             raise self._was_closed()
         if asyncio._get_running_loop() is not None:
@@ -212,7 +212,7 @@ class BlockingBase(BaseQueue):
             command = msgspec.structs.replace(command, cursor=found.cursor)
 
     def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
-        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        """Repeat a command by rule until no message matches; return how many it changed."""
         count = 0
         while True:
             reply = self._do(Affected, command, within=within)
@@ -233,7 +233,7 @@ class BlockingBase(BaseQueue):
 
 
 def found_all(queue: BlockingBase, ids: Sequence[str]) -> list[Message | None]:
-    """Look messages up by id, in as many replies as they take."""
+    """Find messages by id, in as many commands as replies of limited size need."""
     found: list[Message | None] = []
     while len(found) < len(ids):
         found += queue._do(Found, Find(queue.name, list(ids[len(found) :]))).messages
@@ -245,7 +245,7 @@ class AsyncBase(BaseQueue):
 
     async def close(self) -> None:
         """Async form of `Queue.close`."""
-        await asyncio.to_thread(self._close)  # it waits for what is under way
+        await asyncio.to_thread(self._close)  # it waits for running commands
 
     async def __aenter__(self) -> Self:
         return self
@@ -261,7 +261,7 @@ class AsyncBase(BaseQueue):
     async def _do(
         self, kind: type[R], command: Command, wait: float | None = None, within: object = None
     ) -> R:
-        """Have a command carried out and return its reply."""
+        """Execute a command and return its reply."""
         if within is not None and (guest := self._guest(command)) is not None:
             with self._joining(command) as commands:
                 return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
@@ -280,7 +280,7 @@ class AsyncBase(BaseQueue):
         return reply
 
     async def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
-        """Repeat a command by rule until nothing is left that it names; return how many were."""
+        """Repeat a command by rule until no message matches; return how many it changed."""
         count = 0
         while True:
             reply = await self._do(Affected, command, within=within)
@@ -302,10 +302,10 @@ class AsyncBase(BaseQueue):
 
 @contextmanager
 def detour(lane: Lane, clock: Clock) -> Iterator[None]:
-    """Lead every queue of this process to one store and one clock while the block runs.
+    """Make every queue of this process use one store and one clock during the block.
 
-    For tests: queues that a program has made before, often when it was imported, come along, and so
-    do those it makes meanwhile. A queue that was given a clock of its own stays where it is.
+    For tests: this includes queues that exist already, often made at import, and queues that are
+    made during the block. A queue with a clock of its own keeps its store.
     """
     before = {
         queue: (queue._lane, queue._clock)

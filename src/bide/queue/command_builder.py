@@ -1,4 +1,4 @@
-"""From what a user says to commands: checked here once, for every queue of the queue."""
+"""Makes commands of the arguments of a queue's methods, and checks these."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ __all__ = [
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
-"""Types of bodies that are surely no messages."""
+"""Types of bodies that are never a `NewMessage`."""
 
 _all_but_body = attrgetter(
     *(name for name in NewMessage.__struct_fields__ if name not in ("body", "id"))
@@ -44,7 +44,7 @@ _all_but_body = attrgetter(
 
 
 def _behind_body(item: Item) -> tuple[Any, ...]:
-    """Return the fields of an item behind its id and body, up to the last that is not a default."""
+    """Return the fields of an item after its body, up to the last that is not a default."""
     values = msgspec.structs.astuple(item)[3:]
     defaults = Item.__struct_defaults__[-len(values) :]
     used = [place for place, value in enumerate(values, 1) if value != defaults[place - 1]]
@@ -55,7 +55,7 @@ _host = socket.gethostname()
 
 
 def own_name() -> str:
-    """Return the name of this process among those that use a store."""
+    """Return the name of this process in its claims: host and process id."""
     return f"{_host}:{os.getpid()}"
 
 
@@ -74,7 +74,7 @@ class CommandBuilder:
         self.max_body = max_body
 
     def put_many(self, messages: Iterable[Any], shared: NewMessage, on_conflict: str) -> cmd.Put:
-        """Return the command that puts messages, and bodies as messages with what they share."""
+        """Return the command that puts messages, or bodies with the options of `shared`."""
         if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
             kind = type(messages).__name__
             raise InvalidArgument(
@@ -122,10 +122,10 @@ class CommandBuilder:
         return cmd.Put(self.queue, [item], policy, checked_version(if_version))
 
     def item(self, message: NewMessage, id: str | None = None, *, decoded: bool = False) -> Item:
-        """Return one message as the store takes it.
+        """Return a message as the store takes it.
 
         Args:
-            message: as the user wrote it.
+            message: as the user made it.
             id: a valid id; by default that of the message, or a new one.
             decoded: the body was decoded from JSON, see `bodies.encode`.
         """
@@ -192,7 +192,7 @@ class CommandBuilder:
     def where(
         self, group: str | None, after: Moment | None, before: Moment | None
     ) -> cmd.Where | None:
-        """Return a rule, `None` when it names everything."""
+        """Return a rule, `None` if it matches all messages."""
         if group is None and after is None and before is None:
             return None
         return cmd.Where(
@@ -209,9 +209,9 @@ class CommandBuilder:
         if_due: Moment | None,
         if_version: str | None = None,
     ) -> cmd.Reschedule:
-        """Return the command that moves messages to another moment."""
+        """Return the command that changes when messages are due."""
         if delay is None and at is None:
-            raise InvalidArgument("reschedule needs the new moment: delay= or at=")
+            raise InvalidArgument("reschedule needs the new due time: delay= or at=")
         moment, ms = when(delay, at)
         due = None if if_due is None else unix(if_due, "if_due")
         version = None if if_version is None else checked_version(if_version)
@@ -238,24 +238,24 @@ class CommandBuilder:
         return cmd.Ack(self.queue, list(leases))
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
-        """Return the command that gives messages back to be tried again."""
+        """Return the command that returns messages for another attempt."""
         return cmd.Retry(self.queue, list(leases), when(delay, None)[1], text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.Retry:
-        """Return the command that hands messages back untouched."""
+        """Return the command that returns messages without counting an attempt."""
         return cmd.Retry(self.queue, list(leases), release=True)
 
     def end_lease(self, id: str, reason: str | None, name: str) -> cmd.Release:
-        """Return the command that ends a lease, whoever has it; `name` is who asks for it."""
+        """Return the command that ends a lease of any worker; `name` is the caller's."""
         why = f"released by {name}" if reason is None else reason
         return cmd.Release(self.queue, [check_name(id)], text_of(why))
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
-        """Return the command that sets messages aside."""
+        """Return the command that makes messages dead letters."""
         return cmd.Bury(self.queue, list(leases), text_of(reason))
 
     def extend(self, leases: Sequence[cmd.Lease], lease: Duration) -> cmd.Extend:
-        """Return the command that lets leases lapse later."""
+        """Return the command that extends leases."""
         return cmd.Extend(self.queue, list(leases), self.lease(lease))
 
     def forecast(self, bucket: Duration, horizon: Duration) -> cmd.Forecast:
@@ -286,8 +286,8 @@ class CommandBuilder:
         checked = check_state(state)
         if checked == "leased":
             raise InvalidArgument(
-                "leased messages cannot be purged, somebody is working on them; wait for their "
-                "leases to lapse, or let them ack"
+                "leased messages cannot be purged, a worker holds them; wait for an ack, or until "
+                "their leases lapse"
             )
         return cmd.Purge(self.queue, checked, None if before is None else unix(before, "before"))
 
@@ -315,10 +315,10 @@ def check_joins(command: cmd.Command) -> None:
 
 
 def check_state(state: str) -> State:
-    """Return a state if it is one.
+    """Return a valid state.
 
     Raises:
-        InvalidArgument: when it is none.
+        InvalidArgument: it is none.
     """
     if state not in STATES:
         raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
@@ -326,7 +326,7 @@ def check_state(state: str) -> State:
 
 
 def wait_seconds(wait: Duration | None) -> float | None:
-    """Return how long to wait, in seconds."""
+    """Return a wait in seconds."""
     return None if wait is None else milliseconds(wait, "wait") / 1000
 
 
@@ -334,7 +334,7 @@ def one_or_several(ids: str | Iterable[str]) -> list[str]:
     """Return ids as a list.
 
     Raises:
-        InvalidArgument: these are no ids.
+        InvalidArgument: they are not.
     """
     return _ids([ids] if isinstance(ids, str) else ids)
 
@@ -346,5 +346,5 @@ def _ids(ids: Iterable[str]) -> list[str]:
 
 
 def _as_message(given: Any, shared: NewMessage) -> NewMessage:
-    """Return a message as it is, and a body as one with what it shares."""
+    """Return a `NewMessage`: as given, or of a body with the options of `shared`."""
     return given if isinstance(given, NewMessage) else msgspec.structs.replace(shared, body=given)

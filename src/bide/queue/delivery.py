@@ -41,7 +41,7 @@ class Held(Generic[Done]):
 
     @property
     def body(self) -> Any:
-        """The message's body, decoded anew at each access."""
+        """The message's body, decoded at each access."""
         return self.message.body
 
     @property
@@ -114,7 +114,7 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     """Return the leases of deliveries.
 
     Raises:
-        InvalidArgument: these are no deliveries.
+        InvalidArgument: they are not deliveries.
     """
     if isinstance(deliveries, Iterator):  # which can be read once only
         kind = type(deliveries).__name__
@@ -134,8 +134,8 @@ def _no_deliveries(found: object) -> str:
     if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
         wrong = next((one for one in found if not isinstance(one, Held)), found)
     return (
-        f"this takes deliveries, as claim returns them, not a {type(wrong).__name__}; by its id "
-        "alone a message can be looked at or cancelled, not settled"
+        f"this takes deliveries, as claim returns them, not a {type(wrong).__name__}; an id is "
+        "enough to get or cancel a message, not to settle it"
     )
 
 

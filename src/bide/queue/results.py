@@ -1,4 +1,4 @@
-"""From replies to what users get: results that read well, errors that must not go unseen."""
+"""Makes results and errors of replies."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -51,7 +51,7 @@ def held(outcome: Outcome, verb: str) -> Outcome:
 
 
 def deleted(queue: str, reply: Deleted) -> bool:
-    """Return whether a queue was deleted; there was none otherwise.
+    """Return whether a queue was deleted; if not, there was none.
 
     Raises:
         NotEmpty: messages are in it.
@@ -69,7 +69,7 @@ def deleted(queue: str, reply: Deleted) -> bool:
 class Forecast(msgspec.Struct, frozen=True):
     """How many messages fall due when, by counting.
 
-    Iterating gives pairs of the moment at which a bucket begins, and how many fall due in it.
+    Iterating gives pairs: when a bucket begins, and how many messages fall due in it.
     """
 
     start: datetime
@@ -85,7 +85,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, reply: Forecasted, bucket_ms: int) -> "Forecast":
-        """Make a forecast of a reply."""
+        """Return the forecast of a reply."""
         start = to_datetime(reply.start)
         return cls(start, bucket_ms / 1000, reply.overdue, reply.buckets, reply.later)
 
@@ -96,17 +96,17 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All messages that wait."""
+        """All delayed and ready messages."""
         return self.overdue + sum(self.counts) + self.later
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """Whether everything that was put is accounted for. True when it is."""
+    """Whether every message that was put is accounted for; true if so."""
 
     queue: str
     counts: Counts
     problems: list[str]
-    """What does not add up, in words; empty when all does."""
+    """What does not add up, as sentences."""
 
     @classmethod
     def of(cls, queue: str, counts: Counts) -> "Audit":

@@ -1,4 +1,4 @@
-"""Taking over a home-made delay queue: a sorted set in Redis, its scores the due moments."""
+"""Import from a sorted set in Redis whose scores are due times."""
 
 import hashlib
 import math
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 __all__ = ["Bodies", "LoadedSet", "Scores", "load_sorted_set"]
 
 Scores = Literal["auto", "s", "ms"]
-"""What the scores are: Unix seconds, Unix milliseconds, or whichever each of them must be."""
+"""What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
 
 Bodies = Literal["auto", "json", "text", "bytes"]
-"""What the members are: JSON, text, bytes, or the first of these that each of them can be."""
+"""What the members are: JSON, text, bytes, or the first of these that fits."""
 
 MILLISECONDS = 1e11
-"""Scores from here on are milliseconds (of 1973 and later), those below are seconds."""
+"""Scores from here on are milliseconds (of 1973 and later), smaller ones are seconds."""
 
 EXAMPLES = 100
 
 
 class LoadedSet(msgspec.Struct):
-    """What taking over a sorted set did. True when no member was refused."""
+    """What an import from a sorted set did. True if no member was refused."""
 
     stored: int = 0
     """Messages that are new in the queue."""
     kept: int = 0
-    """Members whose messages were in the queue already, of an earlier run."""
+    """Members whose messages are in the queue from an earlier run."""
     rescheduled: int = 0
-    """Of those, the ones that got another moment, since the member's score has changed."""
+    """Of these, the ones with a new due time, because the member's score has changed."""
     removed: int = 0
-    """Members that were taken out of the set, if that was asked for."""
+    """Members that were removed from the set, with `remove=True`."""
     refused: int = 0
     """Members that cannot be messages; they stay in the set."""
     reasons: dict[str, str] = {}
@@ -58,7 +58,7 @@ class LoadedSet(msgspec.Struct):
         return self.refused == 0
 
     def refuse(self, member: bytes, reason: str) -> None:
-        """Count one that cannot be a message."""
+        """Count a member that cannot be a message."""
         self.refused += 1
         if len(self.reasons) < EXAMPLES:
             self.reasons[member.decode(errors="backslashreplace")[:200]] = reason
@@ -83,14 +83,13 @@ def load_sorted_set(
     found: Callable[[int], object] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> LoadedSet:
-    """Put a message for each member of a sorted set in Redis, due at the moment of its score.
+    """Put a message for each member of a sorted set in Redis, due at its score.
 
-    The same member always becomes the message of the same id, so that doing it twice doubles
-    nothing while the messages are in the queue; one whose score has changed since moves to the new
-    moment.
+    The same member always gets the same id, so an import can be repeated while the messages are in
+    the queue; a message whose score has changed since is rescheduled.
 
     Args:
-        queue: where the messages go, in whatever store.
+        queue: where the messages go, in any store.
         url: of the Redis with the set, in one of the forms in which stores are named. It may be
             older than bide needs for a store.
         key: of the set.
@@ -99,15 +98,15 @@ def load_sorted_set(
         body: what members are: "json", "text", "bytes", or "auto", the first that each can be.
         id_field: of members that are JSON objects, the field whose value becomes the id. Otherwise
             the member itself is the id if it is a plain word, and else a hash of it.
-        remove: take each member out of the set after its message was confirmed, unless its score
-            has changed in between.
+        remove: remove each member from the set once its message is stored, unless its score has
+            changed in between.
         dry_run: only count.
-        batch: how many members go at a time.
-        found: called with how many members there are, before the first is gone through.
-        progress: called with how many members were gone through since the last call.
+        batch: how many members are read at a time.
+        found: called at the beginning with the number of members.
+        progress: called after each batch with its number of members.
 
     Raises:
-        InvalidArgument: an argument that cannot be.
+        InvalidArgument: an argument is invalid.
         StoreError: one of the stores failed; call it again to go on.
 
     Example:
@@ -127,7 +126,7 @@ def load_sorted_set(
         low, skip = b"-inf", 0
         while page := source.page(low, skip, batch):
             gone = run.take(page)
-            # Those of the last score may go on in the next page; what stayed is stepped over.
+            # The next page may begin with more members of the last score: skip those that stayed.
             score = page[-1].score
             stayed = sum(entry.score == score and entry not in gone for entry in page)
             low, skip = score, stayed + (skip if score == low else 0)
@@ -167,7 +166,7 @@ class _Reader:
         self._max_body = max_body
 
     def item(self, entry: "Entry") -> Item:
-        """Return the message that a member stands for.
+        """Return the message of a member.
 
         Raises:
             InvalidArgument: it cannot be one.
@@ -205,7 +204,7 @@ class _Reader:
             if not member.startswith((b"{", b"[", b'"')):
                 return check_name(member.decode())
         except (InvalidArgument, UnicodeDecodeError):
-            pass  # then a hash of it is its id
+            pass  # then its id is a hash
         digest = hashlib.sha256(self._key.encode() + b"\0" + member).hexdigest()
         return f"zset-{digest[:32]}"
 
@@ -214,7 +213,7 @@ class _Reader:
         due = score if in_ms else score * 1000
         if not math.isfinite(due) or not 0 <= due <= LATEST:
             unit = "milliseconds" if in_ms else "seconds"
-            raise InvalidArgument(f"its score {score:.17g} is no moment in Unix {unit}")
+            raise InvalidArgument(f"its score {score:.17g} is no time in Unix {unit}")
         return round(due)
 
 
@@ -269,17 +268,17 @@ class _Run:
         return {message.id: message for message in found if message is not None}
 
     def _is_there(self, each: _Wanted, message: Message | None) -> bool:
-        """Tell whether a message that was there already is that of the member."""
+        """Tell whether a message that exists is that of the member."""
         item = each.item
         if message is not None and (message.data, message.json) != (item.data, item.json):
             return self._stays(each, f"the queue has another message of the id {item.id!r}")
         if message is not None and message.due != item.at and not _was_tried(message):
             if message.state not in ("delayed", "ready"):
-                return self._stays(each, f"its message is {message.state}, of another moment")
+                return self._stays(each, f"its message is {message.state}, with another due time")
             if not self._dry_run and not self._reschedule(item):
-                return self._stays(each, "its message, of another moment, has just been claimed")
+                return self._stays(each, "its message has another due time and was just claimed")
             self.loaded.rescheduled += 1
-        self.loaded.kept += 1  # or it was there, and has been delivered in between
+        self.loaded.kept += 1  # or it has been delivered in between
         return True
 
     def _reschedule(self, item: Item) -> bool:
@@ -292,5 +291,5 @@ class _Run:
 
 
 def _was_tried(message: Message) -> bool:
-    """Tell whether an attempt has failed, so that its moment may be that of the next one."""
+    """Tell whether an attempt has failed, so that its due time may be that of a retry."""
     return message.attempt > (message.state == "leased")

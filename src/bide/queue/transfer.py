@@ -1,4 +1,4 @@
-"""A queue as lines of JSON: one message a line, to be read by people and by other stores."""
+"""Export and import: a queue as lines of JSON, one message per line."""
 
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from bide.queue.command_builder import CommandBuilder
 __all__ = ["REMEMBERED", "Imported", "commands_of", "commands_of_stream", "to_line"]
 
 REMEMBERED: tuple[State, ...] = ("acked", "expired")
-"""What is gone and only remembered is not exported."""
+"""The states of messages that have left the queue: these are not exported."""
 
 _PLACE = re.compile(r" - at `\$\.(\w+)`$")
 
@@ -38,7 +38,7 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     queue: str = ""
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     raw: bytes | None = msgspec.field(default=None, name="bytes")
-    attempts: int = 1  # so lines without it have always been read
+    attempts: int = 1  # as in exports of old versions, which do not have it
     expires: Annotated[int, Meta(ge=-LATEST, le=LATEST)] | None = None
     attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)] = 0
     headers: dict[str, str] | None = None
@@ -56,10 +56,10 @@ class Imported(msgspec.Struct, frozen=True):
     stored: int = 0
     """Messages that are new in the queue."""
     kept: int = 0
-    """Messages whose id was there already: they were left as they are."""
+    """Messages whose id exists: they are unchanged."""
 
     def plus(self, outcomes: Sequence[Outcome]) -> "Imported":
-        """Return the sum with what one more command did."""
+        """Return the sum with the outcomes of one more command."""
         stored = sum(outcome.done for outcome in outcomes)
         return Imported(self.stored + stored, self.kept + len(outcomes) - stored)
 
@@ -68,7 +68,7 @@ def to_line(message: Message) -> str:
     """Return a message as one line of JSON, without the line's end."""
     line = _Line(
         id=message.id, due=message.due, queue=message.queue, expires=message.expires,
-        # An attempt under way does not end here, so it is not counted.
+        # A running attempt is not counted: it ends in this store.
         attempt=message.attempt - (message.state == "leased"),
         headers=message.headers, failures=message.failures,
         died=message.ended if message.state == "dead" else None,
@@ -82,10 +82,10 @@ def to_line(message: Message) -> str:
 
 
 def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[Put]:
-    """Return the commands that put what the lines say, a thousand messages each.
+    """Return the commands that put the messages of lines, a thousand each.
 
     Raises:
-        InvalidArgument: a line is not of `to_line`'s form; the error says which.
+        InvalidArgument: a line is invalid; the error says which.
     """
     if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
         kind = type(lines).__name__
@@ -98,7 +98,7 @@ def commands_of(lines: Iterable[str | bytes], ask: CommandBuilder) -> Iterator[P
 async def commands_of_stream(
     lines: AsyncIterable[str | bytes], ask: CommandBuilder
 ) -> AsyncIterator[Put]:
-    """Return the same for lines that come one by one, as from an async `export`."""
+    """Return the same for an async iterable, as an async `export` is."""
     part: list[tuple[int, str | bytes]] = []
     number = 0
     async for line in lines:
@@ -131,12 +131,12 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError) as error:
         raise InvalidArgument(
             f"line {number} is no message of an export: {_with_value(error, text)}; the lines of "
-            "earlier commits are in the queue, mend the line and import again"
+            "earlier commits are in the queue, fix the line and import again"
         ) from error
 
 
 def _with_value(error: Exception, text: str | bytes) -> str:
-    """Return what is wrong with a line, with the value of the field that is wrong."""
+    """Return what is wrong with a line, with the value of the wrong field."""
     place = _PLACE.search(str(error)) if isinstance(error, msgspec.ValidationError) else None
     if place is None:
         return str(error)

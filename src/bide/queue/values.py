@@ -1,4 +1,4 @@
-"""Single values of users, checked: what they may be, and what to do where they are not."""
+"""Checks of single arguments, with errors that name the fix."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _VERSION = re.compile("[0-9a-f]{16}")
 
 
 def refuse_whole(body: msgspec.Struct) -> None:
-    """Refuse what is no body but says all about a message: it would be lost in silence."""
+    """Refuse a body that is a whole message: its due time and id would be lost."""
     if isinstance(body, NewMessage):
         raise InvalidArgument(
             "a NewMessage cannot be the body of another one; put it alone: put(message) or "
@@ -29,13 +29,13 @@ def refuse_whole(body: msgspec.Struct) -> None:
         )
     if callable(getattr(body, "message", None)) and callable(getattr(body, "due", None)):
         raise InvalidArgument(
-            f"a {type(body).__name__} is a job, which says when it is due and what it is known by; "
+            f"a {type(body).__name__} is a job, which has its own due time and id; "
             "put(job.message()) puts it"
         )
 
 
 def checked_version(value: str) -> str:
-    """Return the version of a message if it can be one."""
+    """Return a valid version of a message."""
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
         raise InvalidArgument(
             f"if_version={value!r} is no version; give the version of the message as you saw it: "
@@ -45,7 +45,7 @@ def checked_version(value: str) -> str:
 
 
 def policy_of_many(on_conflict: str) -> OnConflict:
-    """Return what becomes of many messages whose ids are there already."""
+    """Return the policy of `put_many` for ids that exist."""
     if on_conflict == "raise":
         raise InvalidArgument(
             'put_many knows on_conflict="keep" and "replace"; each outcome tells whether its '
@@ -55,14 +55,14 @@ def policy_of_many(on_conflict: str) -> OnConflict:
 
 
 def policy_of(on_conflict: str) -> OnConflict:
-    """Return what becomes of a message whose id is there already; whoever asks raises."""
+    """Return the policy for an id that exists; for "raise", the caller raises."""
     if on_conflict not in ("keep", "replace", "raise"):
         raise InvalidArgument(f'on_conflict={on_conflict!r} must be "keep", "replace" or "raise"')
     return "replace" if on_conflict == "replace" else "keep"
 
 
 def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers if every store can hold them."""
+    """Return headers that every store can hold."""
     if not isinstance(headers, Mapping):
         raise InvalidArgument(f"headers must map str to str, not be a {type(headers).__name__}")
     for name, value in headers.items():
@@ -74,7 +74,7 @@ def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def lasting(expires: Duration) -> int:
-    """Return for how long a message is worth delivering, in milliseconds."""
+    """Return how long after its due time a message expires, in milliseconds."""
     ms = milliseconds(expires, "expires")
     if not ms:
         raise InvalidArgument("expires must be longer than 0; leave it out for 'never'")
@@ -82,5 +82,5 @@ def lasting(expires: Duration) -> int:
 
 
 def text_of(reason: object) -> str:
-    """Return what goes wrong as text that every store can hold, whatever an error had in it."""
+    """Return a reason as text that every store can hold."""
     return str(reason).encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Moving queues from store to store, live: nothing lost, nothing doubled, whoever dies when.
+"""Moves queues from store to store, live: no message is lost or delivered by both.
 
 No transaction spans two stores, so each message goes in steps, each of them one command:
 

@@ -1,8 +1,8 @@
-"""Who is moving out of a store, and where to: one move at a time, found again after a crash.
+"""Which process moves messages out of a store, and where to: one at a time, also after a crash.
 
-The ledger is a message in the source, which the mover holds: its lease keeps others away, and
-lapses when the mover dies. Its token marks what is in transit. A message of the same token in the
-target proves, when a move goes on, that this is the store to which it went.
+The ledger is a message in the source that the mover holds. Its lease keeps other movers out, and
+lapses if the mover dies. Its token marks the messages in transit. A message with the same token in
+the target proves to the next run that this is the store to which they went.
 """
 
 from contextlib import suppress
@@ -18,14 +18,14 @@ from bide.queue.sync import Queue
 __all__ = ["LEASE", "Ledger", "ledger_name"]
 
 LEASE = 15.0
-"""For how many seconds the ledger is held at a time: so long a run waits after a crash."""
+"""The lease of the ledger in seconds: so long a run waits after a crash."""
 
 _NAME = f"{OWN}move"
 _ID = "ledger"
 
 
 def ledger_name(queue: str) -> str:
-    """Return the name of the queue in which the ledger of a queue lies: one for each namespace."""
+    """Return the queue with the ledger of a queue: one per namespace."""
     namespace, slash, _ = queue.rpartition("/")
     return f"{namespace}{slash}{_NAME}"
 
@@ -35,7 +35,7 @@ def _beside(queue: Queue) -> Queue:
 
 
 class Ledger:
-    """Holds the right to move messages out of a store.
+    """The right to move messages out of a store.
 
     Args:
         source: the queue to move.
@@ -57,26 +57,26 @@ class Ledger:
 
     @property
     def token(self) -> str:
-        """The mark of what this move has in transit."""
+        """Marks the messages that this move has in transit."""
         return self._body["token"]
 
     @property
     def queue(self) -> str:
-        """The queue whose messages may be in transit: that of a move which was interrupted."""
+        """The queue whose messages may be in transit, also of an interrupted move."""
         return self._body["queue"]
 
     @property
     def into(self) -> str:
-        """The queue to which those go."""
+        """The queue to which these go."""
         return self._body["into"]
 
     def open(self) -> bool:
-        """Become the one who moves; return whether a move was interrupted that goes on first.
+        """Take the ledger; return whether an interrupted move must be finished first.
 
-        Waits for as long as a lease lasts, and a little longer, while somebody else is at it.
+        While another mover holds it, waits for a lease and 2 s.
 
         Raises:
-            AlreadyMoving: somebody still is.
+            AlreadyMoving: another mover still holds it.
         """
         mine = self._mine
         patience = self._clock.monotonic() + self._lease + 2
@@ -100,7 +100,7 @@ class Ledger:
         return False
 
     def _must_be_over(self) -> None:
-        """Refuse to go on while messages are in transit to a store that the target is not."""
+        """Refuse to go on while messages are in transit to another store than the target."""
         with Queue(self.queue, self._from._url, clock=self._from._own_clock) as left:
             if not any(is_marked(letter, self.token) for letter in left.dead()):
                 return
@@ -111,10 +111,10 @@ class Ledger:
         )
 
     def hold(self) -> None:
-        """Go on holding.
+        """Extend the lease if it is time to.
 
         Raises:
-            AlreadyMoving: it lapsed, and somebody else may be moving.
+            AlreadyMoving: it lapsed, and another mover may have taken over.
         """
         now = self._clock.monotonic()
         if self._delivery is None or now - self._held_since < self._lease / 5:
@@ -123,34 +123,34 @@ class Ledger:
             self._delivery.extend(self._lease)
         except LeaseLost as error:
             raise AlreadyMoving(
-                "this move stood still for too long, and another may have gone on in its place; "
+                "this move made no progress for too long, and another may have taken over; "
                 "run it again"
             ) from error
         self._held_since = now
 
     def finish(self) -> None:
-        """Let the next one move: nothing is in transit any more."""
+        """Delete the ledger: nothing is in transit any more."""
         self._to.cancel(self.token)
         if self._delivery is not None:
-            # If it stays, the next run finds that nothing is in transit.
+            # If it is not deleted, the next run finds that nothing is in transit.
             with suppress(OutcomeUnknown, LeaseLost):
                 self._delivery.ack()
             self._delivery = None
 
     def abandon(self) -> None:
-        """Let the next run go on at once with what is in transit."""
+        """Release the ledger, so that the next run can finish at once what is in transit."""
         if self._delivery is not None:
             self._from.release([self._delivery])
             self._delivery = None
 
     def close(self) -> None:
-        """Let go of both stores."""
+        """Close both queues."""
         self._from.close()
         self._to.close()
 
     def _who(self) -> str:
         found = self._from.get(_ID)
-        holder = found.holder if found is not None and found.holder else "somebody"
+        holder = found.holder if found is not None and found.holder else "another process"
         return (
             f"{holder} is moving messages out of {self._from.url}; wait until that is done, or "
             "stop it and run this again"

@@ -1,4 +1,4 @@
-"""A move from beginning to end: the ledger, the passes, and what to do when something breaks."""
+"""A move from beginning to end: the ledger, the passes, and recovery from lost replies."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +21,7 @@ BATCH = 500
 """How many messages are in transit at a time."""
 
 TRIES = 5
-"""How many times in a row it may be unknown whether a command was carried out."""
+"""How many times in a row it may be unknown whether a command was executed."""
 
 EXAMPLES = 100
 """How many ids of messages that stay are listed."""
@@ -38,9 +38,9 @@ class Moved(msgspec.Struct):
     dead: int = 0
     """Dead letters that are in the target now."""
     finished: int = 0
-    """Of those, the messages that an earlier run, which was interrupted, had in transit."""
+    """Of these, the messages that an interrupted run had in transit."""
     held: int = 0
-    """Messages that stay because somebody held them at the end of the run."""
+    """Messages that stay because a worker held them at the end of the run."""
     known: int = 0
     """Messages that stay because the target has one of the same id."""
     known_ids: list[str] = []
@@ -54,17 +54,17 @@ class Moved(msgspec.Struct):
         return self.left == 0
 
     def fresh(self) -> None:
-        """Forget what an earlier pass found to stay."""
+        """Forget the ids of an earlier pass."""
         self.known, self.known_ids = 0, []
 
     def stays(self, id: str) -> None:
-        """Count one whose id the target has."""
+        """Count a message whose id the target has."""
         self.known += 1
         if len(self.known_ids) < EXAMPLES:
             self.known_ids.append(id)
 
     def ends(self, counts: Counts) -> None:
-        """Tell what is in the source at the end."""
+        """Note what is in the source at the end."""
         self.held = counts.sizes.leased
         self.left = counts.sizes.total
         self.remembered = counts.kept
@@ -73,15 +73,15 @@ class Moved(msgspec.Struct):
 def move(source: Queue, target: Queue, *, batch: int = BATCH) -> Moved:
     """Move all messages of a queue to another one, as a rule in another store, while both are used.
 
-    Everything comes over: due moment, body, priority, attempts, failures, expiry, group, headers,
-    and dead letters with the moment at which they died. Messages stay that somebody holds, and
-    those whose id the target has. Killed at any point, it goes on when it is called again.
+    Everything is moved: due time, body, priority, attempts, failures, expiry, group, headers, and
+    dead letters with the time of death. Messages that a worker holds stay, and those whose id the
+    target has. If it is killed at any point, call it again: it continues.
 
     Args:
         source: the queue to move.
         target: where to; it may have another name.
-        batch: how many messages are in transit at a time. Each of them can be delivered by neither
-            store for a moment, so a small batch holds nobody up for long, and a large one is fast.
+        batch: how many messages are in transit at a time. Neither store can deliver these for some
+            milliseconds, so a small batch delays messages less, and a large one is faster.
 
     Returns:
         What was moved and what was left; true when nothing is left in the source.
@@ -109,9 +109,9 @@ class Mover:
         source: the queue to move.
         target: where to.
         batch: how many messages are in transit at a time.
-        progress: is told after each batch how many messages were looked at; what it raises ends
-            the move between two batches.
-        lease: for how many seconds the ledger is held at a time.
+        progress: called after each batch with its number of messages; what it raises ends the move
+            between two batches.
+        lease: of the ledger, in seconds.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Mover:
         self.moved = Moved(source.name)
 
     def run(self) -> Moved:
-        """Move what nobody holds and was there at the beginning; may be called again."""
+        """Move the messages that no worker holds; can be called again."""
         ledger = Ledger(self._source, self._target, self._lease)
         try:
             with self._held(ledger):
@@ -162,15 +162,15 @@ class Mover:
         return self.moved
 
     def has_work(self) -> bool:
-        """Tell, by counting, whether something may be in the source that the last run left.
+        """Tell, by counting, whether there may be messages that the last run did not see.
 
-        Only a count from before a pass that found nothing says that nothing is: what is put while a
-        pass ends stands in each later count.
+        Compares with the counts from before a pass that found nothing to move: a message that is
+        put while a pass ends is in all later counts.
         """
         return _movable(self._source._do(Counts, Count(self._source.name))) != self._seen
 
     def plan(self) -> Moved:
-        """Return what a run would do, by looking only."""
+        """Return what a run would do, without changes."""
         found = Moved(self._source.name)
         steps = Steps(self._source, self._target, "", lambda: None)
         for state in ("next", "dead"):
@@ -190,7 +190,7 @@ class Mover:
 
     @contextmanager
     def _held(self, ledger: Ledger) -> Iterator[None]:
-        """Hold the ledger in the block; leave nothing in transit, however the block ends."""
+        """Hold the ledger in the block; whichever way it ends, finish what is in transit."""
         while ledger.open():
             self._go_on(ledger)
             ledger.finish()
@@ -200,14 +200,14 @@ class Mover:
             try:
                 self._go_on(ledger)
                 ledger.finish()
-            except BideError:  # the store fails: the next run goes on, and need not wait
+            except BideError:  # a store failed: the next run can go on without waiting
                 with suppress(BideError):
                     ledger.abandon()
             raise
         ledger.finish()
 
     def _go_on(self, ledger: Ledger) -> None:
-        """Finish what is in transit, if need be that of another queue."""
+        """Finish what is in transit, also of another queue."""
         there, here = self._source, self._target
         with (
             Queue(ledger.queue, there._url, clock=there._own_clock) as source,
@@ -219,13 +219,13 @@ class Mover:
             self.moved.moved += count
 
     def _pass(self, steps: Steps, pages: int) -> None:
-        """Go through the queue once, but through no more than so many pages of each kind."""
+        """Go through the queue once, and through at most so many pages of each kind."""
         self.moved.fresh()
         for page in islice(steps.pages("next", self._batch), pages):
             self.moved.moved += self._surely(steps, steps.carry, page)
             self._progress(len(page))
         for page in islice(steps.pages("leased", self._batch), pages):
-            # Nobody else may be left to notice that a lease is over.
+            # There may be no worker left that notices that a lease is over.
             now = self._source._clock.now()
             lapsed = [m for m in page if m.until is not None and m.until <= now]
             if lapsed:
@@ -236,9 +236,9 @@ class Mover:
             self._progress(len(page))
 
     def _passes(self, steps: Steps) -> None:
-        """Go through the queue until there is no more, or no less, than the time before.
+        """Go through the queue until it is empty, or until a pass did not make it smaller.
 
-        Producers may be as fast as this is, and what cannot be moved stays: both end it.
+        The latter happens if producers are as fast, or if the rest cannot be moved.
         """
         before = None
         while True:
@@ -261,13 +261,13 @@ class Mover:
         carry: Callable[[Sequence[Message]], tuple[int, list[str]]],
         page: Sequence[Message],
     ) -> int:
-        """Carry a page over; where a reply was lost, find out what has come of it."""
+        """Move a page; if a reply was lost, finish what is in transit."""
         count = 0
         for attempt in range(1, TRIES + 1):
             try:
                 if attempt > 1:
                     count = steps.go_on(self._batch)
-                    break  # what is left of the page comes with the next pass
+                    break  # the rest of the page comes with the next pass
                 count, known = carry(page)
                 for id in known:
                     self.moved.stays(id)
@@ -278,7 +278,7 @@ class Mover:
         return count
 
     def _settings(self) -> None:
-        """A target that is new remembers acked messages as the source does, and is paused as it."""
+        """Give a new target the settings of the source: `keep`, and whether it is paused."""
         there = self._source._do(Counts, Count(self._source.name))
         here = self._target._do(Counts, Count(self._target.name))
         new = here.flow.put == 0 and not here.paused
@@ -289,5 +289,5 @@ class Mover:
 
 
 def _movable(counts: Counts) -> object:
-    """Return what changes whenever there may be something new to move."""
+    """Return a value that changes whenever there may be a new message to move."""
     return counts.flow, counts.sizes.delayed + counts.sizes.ready, counts.sizes.dead
