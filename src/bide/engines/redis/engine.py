@@ -3,13 +3,13 @@
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
-from bide.engines.redis.calls import SLICE, Call, Outcome, Step, decode
+from bide.engines.redis.calls import SLICE, Outcome, Step, decode
 from bide.engines.redis.change import change, configure, delete
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.notifier import RedisNotifier
@@ -85,8 +85,11 @@ class RedisEngine:
             self._sender.claims.clear()
             if self._sender.interrupted:
                 self._give_back()
-            for _, run in groupby(commands, _lists):  # lists do not name what later commands create
-                outcomes += self._execute(list(run), now)
+            if len(commands) == 1:
+                outcomes = self._execute(commands, now)
+            else:  # lists do not name what later commands create
+                for _, run in groupby(commands, _lists):
+                    outcomes += self._execute(list(run), now)
         except Exception:
             raise
         except BaseException:
@@ -147,15 +150,13 @@ class RedisEngine:
             runs = [list(run) for _, run in groupby(commands, _alike)]
         for run in runs:
             step, alone = self._step(run)
-            if alone and together:
+            if alone or len(runs) == 1:
                 outcomes += self._advance(together, now)
+                outcomes += self._finish(step, None, now)
                 together = []
-            together.append(step)
-            if alone:
-                outcomes += self._advance(together, now)
-                together = []
-        if together:
-            outcomes += self._advance(together, now)
+            else:
+                together.append(step)
+        outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
                 send = partial(self._sender.send, now=now)
@@ -216,34 +217,25 @@ class RedisEngine:
 
     def _advance(self, steps: Sequence[Step], now: int | None) -> list[Outcome]:
         """Execute steps, the first round of all of them in one pipeline."""
-        calls: list[Call] = []
-        pending: list[tuple[Step, int, list[Outcome]]] = []
-        for step in steps:
-            first: Sequence[Call] = ()
-            done: list[Outcome] = []
-            try:
-                first = next(step)
-            except StopIteration as end:
-                done = end.value
-            except StoreError as error:
-                done = [error]
-            pending.append((step, len(first), done))
-            calls += first
-        answers = self._sender.send(calls, now) if calls else []
+        rounds = [next(step) for step in steps]
+        calls = [call for each in rounds for call in each]
+        answers = iter(self._sender.send(calls, now) if calls else ())
         outcomes: list[Outcome] = []
-        at = 0
-        for step, size, done in pending:
-            mine = answers[at : at + size]
-            at += size
-            while not done:
-                try:
-                    mine = self._sender.send(step.send(mine), now)
-                except StopIteration as end:
-                    done = end.value
-                except StoreError as error:
-                    done = [error]
-            outcomes += done
+        for step, each in zip(steps, rounds, strict=True):
+            outcomes += self._finish(step, list(islice(answers, len(each))), now)
         return outcomes
+
+    def _finish(self, step: Step, answers: list[Any] | None, now: int | None) -> list[Outcome]:
+        """Execute a step from its first round on, or from the answers to that one."""
+        try:
+            while True:
+                calls = next(step) if answers is None else step.send(answers)
+                answers = self._sender.send(calls, now)
+        except StopIteration as end:
+            outcomes: list[Outcome] = end.value
+            return outcomes
+        except StoreError as error:
+            return [error]
 
     def _lose(self, queue: str, shards: int, count: int) -> None:
         """Report lost changes; the queue may be gone with them, so name it again."""

@@ -7,6 +7,7 @@ the call is sent again, wherever the data are by then, it finds the reply instea
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from redis import exceptions as raised
@@ -14,17 +15,17 @@ from redis import exceptions as raised
 from bide.engines.redis.calls import Call
 from bide.engines.redis.carrier import Carrier, Sent
 from bide.engines.redis.connection import Lost, check_layout, is_away, pack
-from bide.engines.redis.faults import Refusal, translate
+from bide.engines.redis.faults import Refusal
 from bide.engines.redis.keys import (
     LAYOUT,
     VERSION,
     copies,
-    meta_key,
     probe_key,
     script_keys,
     slot_of,
 )
 from bide.engines.redis.nodes import Nodes
+from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Settings
 from bide.model.errors import StoreError, StoreUnavailable
@@ -61,7 +62,7 @@ class Sender:
         self._library = load_library()
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
-        self._shards: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+        self._known_keys: dict[tuple[str, int, int], tuple[int, list[bytes]]] = {}
         self._next = 0
         self.claims: list[tuple[Call, int, int, int | None]] = []
         """Claims since the engine cleared this: call, number, place in its pipeline, and `now`."""
@@ -101,8 +102,6 @@ class Sender:
         self._carrier.carry([sent])
         if isinstance(sent.answer, StoreError):
             raise sent.answer
-        if isinstance(sent.answer, Refusal):
-            raise translate(sent.answer, self._settings.shown) from sent.answer
         return sent.answer
 
     def send(self, calls: Sequence[Call], now: int | None) -> list[Any]:
@@ -117,27 +116,25 @@ class Sender:
             if call.script == "claim":
                 self.claims.append((call, first + place, place, now))
         direct = self.nodes.direct
+        heard: list[Any] = []
         lost: Lost | None = None
         if direct is not None and direct.open and not self._settings.wait_replicas:
             # One server where all is well, with less ado: each single put goes this way.
             packed = [
-                self._packed(call, first + place, place, now)(False)
+                self._pack(call, first + place, place, now, False)
                 for place, call in enumerate(calls)
             ]
             try:
                 direct.post(b"".join(packed))
-                answers = direct.receive(len(calls))
+                heard = direct.receive(len(calls))
             except Lost as error:
-                lost = error
-                answers = error.answers
-            if lost is None and Refusal not in set(map(type, answers)):
+                lost, heard = error, error.answers
+            if lost is None and Refusal not in set(map(type, heard)):
                 self._carrier.wrote = True
-                return self._see(calls, answers)
+                return self._see(calls, heard)
         sent = [self._prepare(call, first + place, place, now) for place, call in enumerate(calls)]
-        if direct is not None and lost is not None:
-            self._carrier.hear(direct, sent, lost.answers, lost)
-        elif direct is not None and direct.open and not self._settings.wait_replicas:
-            self._carrier.hear(direct, sent, answers, None)
+        if direct is not None and (heard or lost is not None):
+            self._carrier.hear(direct, sent, heard, lost)
         self._carrier.carry(sent)
         return self._see(calls, [each.answer for each in sent])
 
@@ -171,44 +168,34 @@ class Sender:
                 self.on_lost(shard[0], shards, known + made - change)
         return answers
 
-    def _packed(
-        self, call: Call, number: int, place: int, now: int | None
-    ) -> Callable[[bool], bytes]:
-        """Return what packs a call, as it is sent for the first time or again."""
-        name = self._library.functions[call.script]
-        writes = self._writes(call)
-        *keys, last = self._keys(call)[1]
-        keys.append(last + b"%d" % place)
-        lane = self._lane if self._carrier.on_loss else ""
-
-        def packed(again: bool) -> bytes:
-            mark = f"?{number}" if again else number
-            return pack(
-                "FCALL", name, len(keys), *keys, "" if now is None else now,
-                mark if writes else "", self._lifetime, lane,
-                call.queue, call.shards, call.shard, *call.args,
-            )  # fmt: skip
-
-        return packed
+    def _pack(self, call: Call, number: int, place: int, now: int | None, again: bool) -> bytes:
+        """Return a call as it is sent, for the first time or again."""
+        _, keys = self._keys(call, place)
+        mark: Arg = f"?{number}" if again else number
+        return pack(
+            "FCALL", self._library.functions[call.script], len(keys), *keys,
+            "" if now is None else now, mark if self._writes(call) else "", self._lifetime,
+            self._lane if self._carrier.on_loss else "",
+            call.queue, call.shards, call.shard, *call.args,
+        )  # fmt: skip
 
     def _writes(self, call: Call) -> bool:
         return call.script in self._library.writing and not call.reads
 
-    def _keys(self, call: Call) -> tuple[int, list[bytes]]:
-        """Return the slot and the keys of a shard."""
-        found = self._shards.get((call.queue, call.shard))
+    def _keys(self, call: Call, place: int) -> tuple[int, list[bytes]]:
+        """Return the slot and the keys of a call."""
+        found = self._known_keys.get((call.queue, call.shard, place))
         if found is None:
-            slot = slot_of(meta_key(call.queue, call.shard))
-            found = slot, script_keys(call.queue, self._lane, call.shard)
-            self._shards[call.queue, call.shard] = found
+            *keys, last = script_keys(call.queue, self._lane, call.shard)
+            found = slot_of(last), [*keys, last + b"%d" % place]
+            self._known_keys[call.queue, call.shard, place] = found
         return found
 
     def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
-        writes = self._writes(call)
         hurried = call.script in _HURRIED and call.shards != 1
         return Sent(
-            self._keys(call)[0], self._packed(call, number, place, now), writes, hurried,
-            probe_key(call.queue, call.shard),
+            self._keys(call, place)[0], partial(self._pack, call, number, place, now),
+            self._writes(call), hurried, probe_key(call.queue, call.shard),
         )  # fmt: skip
 
     # Opening.
