@@ -340,7 +340,10 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in (
         {"port": 70_000}, {"workers": 0}, {"host": "0.0.0.0", "auth": "off"},
         {"store": "memory://", "workers": 2}, {"store": "nonsense"},
-        {"quotas": {"a/b": Quota()}}, {"push_networks": ["x"]}, {"push_lease": 0.1},
+        {"quotas": {"a/b": Quota()}}, {"quotas": {"*": Quota(rate=0)}},
+        {"quotas": {"*": Quota(byte_rate=-1.0)}}, {"quotas": {"*": Quota(stored=-1)}},
+        {"quotas": {"*": Quota(longest_delay="5 mins")}}, {"push_networks": ["x"]},
+        {"push_lease": 0.1},
     ):  # fmt: skip
         with pytest.raises(InvalidArgument):
             App(Settings(**wrong))

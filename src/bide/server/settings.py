@@ -72,6 +72,19 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     push_concurrency: int | None = None
     """How many requests all of its subscriptions may have under way together."""
 
+    def check(self, namespace: str) -> None:
+        """Check that each value can be.
+
+        Raises:
+            InvalidArgument: one cannot.
+        """
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            least = 0.001 if name in ("rate", "byte_rate") else 0
+            if name != "longest_delay" and value is not None:
+                _between(f"quotas.{namespace}.{name}", value, least, 1 << 62)
+        _ = self.longest_ms
+
     @property
     def longest_ms(self) -> int:
         """`longest_delay` in milliseconds."""
@@ -171,7 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name, quota in self.quotas.items():
             if name != "*":
                 check_namespace(name)
-            _ = quota.longest_ms
+            quota.check(name)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgument(
                 f"tls_cert={self.tls_cert!r} and tls_key={self.tls_key!r} go together; give both"
