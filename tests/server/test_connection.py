@@ -4,6 +4,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -267,6 +268,26 @@ def test_silent_connections_do_not_close_those_of_another_address(serve: Serve) 
         assert status_of(mine.recv(4_096)) == 200
     for raw in silent:
         raw.close()
+
+
+def test_who_has_many_busy_connections_closes_none_of_another_address(serve: Serve) -> None:
+    client = serve(max_connections=3)
+    ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with ExitStack() as stack:
+        mine = stack.enter_context(
+            socket.create_connection(
+                ("127.0.0.1", client.port), 10, source_address=("127.0.0.9", 0)
+            )
+        )
+        mine.sendall(ask)
+        assert status_of(mine.recv(4_096)) == 200
+        for _ in range(2):
+            busy = stack.enter_context(connect(client))
+            busy.sendall(b"GET /v1/events?counts=0 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert status_of(busy.recv(1_000)) == 200
+        assert status_of(exchange(client.port, b"")) == 503
+        mine.sendall(ask)
+        assert status_of(mine.recv(4_096)) == 200
 
 
 def test_no_connection_is_taken_while_all_are_busy(serve: Serve) -> None:

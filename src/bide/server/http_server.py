@@ -110,7 +110,7 @@ class HttpServer:
             if self._by_address[address] >= most:
                 self._tell(f"{address} has {most:,} connections; others are refused")
                 return 429, f"{address} has {most:,} connections already; use these, or close some"
-        if len(self.connections) >= self._most and not self._make_room():
+        if len(self.connections) >= self._most and not self._make_room(address):
             self._tell(f"all {self._most:,} connections of this process are busy")
             return 503, "the server has too many connections; try again in a second"
         self.connections[connection] = None
@@ -128,17 +128,23 @@ class HttpServer:
         if not self.connections:
             self._empty.set()
 
-    def _make_room(self) -> bool:
+    def _make_room(self, newcomer: str) -> bool:
         """Close the oldest idle connection, of the address that has most connections if it can be.
 
-        So an address with many silent connections closes its own, not those of others.
+        So an address with many silent connections closes its own, not those of others; and for one
+        with many busy connections none of an address is closed that has no more than it.
         """
         self._tell(
             f"all {self._most:,} connections of this process are taken; idle ones are closed"
         )
         (most, _), *_ = self._by_address.most_common(1)
+        own = self._by_address[newcomer]
         of_most = [one for one in self.connections if one.address == most]
-        return any(one.close_if_idle() for one in (*of_most, *self.connections))
+        others = (
+            one for one in self.connections
+            if one.address == newcomer or self._by_address[one.address] > own
+        )  # fmt: skip
+        return any(one.close_if_idle() for one in (*of_most, *others))
 
     def _tell(self, text: str) -> None:
         """Log a warning, at most one in ten seconds."""
