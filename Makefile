@@ -34,7 +34,8 @@ test: $(VENV)/.dev servers ## Run every check: lint, types, docs, tests
 servers:
 	@tools/servers
 
-test-full: $(VENV)/.dev servers ## Run every test: also Valkey, whole clusters, Python 3.11 to 3.13
+test-full: $(VENV)/.dev ## Run every test: also Valkey, whole clusters, Python 3.11 to 3.13
+	@tools/servers full
 	$(BIN)/python -m pytest --numprocesses auto --full tests
 	@for version in 3.11 3.12 3.13; do \
 	  python=$$(tools/find-python $$version) || exit 1; \
@@ -60,6 +61,7 @@ docs: $(VENV)/.dev ## Build the documentation into docs/_build
 bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machine
 	$(BIN)/python -m benchmarks core
 	$(BIN)/python -m benchmarks redis
+	$(BIN)/python -m benchmarks postgres
 	$(BIN)/python -m benchmarks timing
 	$(BIN)/python -m benchmarks worker
 	$(BIN)/python -m benchmarks server

@@ -14,6 +14,7 @@ from benchmarks.figure import Figure
 SETS = {
     "core": "the queue on SQLite and in memory",
     "redis": "the queue on a Redis server",
+    "postgres": "the queue on a PostgreSQL server",
     "worker": "handlers in one worker process, on SQLite",
     "server": "the service over HTTP, with a load program beside it",
     "push": "subscriptions, from bide serve to a local receiver",

@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from tests.cluster import RedisCluster
 from tests.effort import FULL
-from tests.postgres_server import PostgresServer, new_folder
+from tests.postgres_server import PostgresServer, empty_stores, new_folder
 from tests.servers import RedisServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -129,21 +129,5 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def postgres_url(postgres: PostgresServer) -> Iterator[Callable[[], str]]:
     """Provide URLs of stores that are empty when they are handed out."""
-    client = postgres.client()
-    numbers = itertools.cycle(range(16))
-    made: set[str] = set()
-
-    def empty() -> str:
-        schema = f"store{next(numbers)}"
-        if schema in made:
-            client.execute(
-                "".join(
-                    f"DELETE FROM {schema}.{table};"
-                    for table in ("message", "content", "queue", "tally", "total", "sleeper")
-                ).encode()
-            )
-        made.add(schema)
-        return f"{postgres.url}&schema={schema}"
-
-    yield empty
-    client.close()
+    with empty_stores(postgres) as empty:
+        yield empty

@@ -1,18 +1,21 @@
 """Real PostgreSQL servers for tests, each in a folder of its own."""
 
 import importlib.metadata
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+BOUND = 60.0
 
 
 def programs() -> Path:
@@ -37,6 +40,14 @@ def new_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def until(client: psycopg.Connection[Any], query: str, wanted: list[tuple[Any, ...]]) -> None:
+    """Ask until the answer is as wanted."""
+    deadline = time.monotonic() + BOUND
+    while (got := client.execute(query.encode()).fetchall()) != wanted:
+        assert time.monotonic() < deadline, f"{query}: {got}"
+        time.sleep(0.01)
 
 
 class PostgresServer:
@@ -75,6 +86,37 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://bide@/postgres?host={self.folder}"
 
+    def standby(self, folder: Path, slot: str = "standby") -> "PostgresServer":
+        """Start another server that follows this one by replication."""
+        standby = object.__new__(PostgresServer)
+        standby.bin, standby._as_user, standby.config = self.bin, self._as_user, self.config
+        standby.folder, standby.data = folder, folder / "data"
+        if self._as_user:
+            shutil.chown(folder, "nobody", "nogroup")
+        standby._run(
+            "pg_basebackup",
+            "-D",
+            standby.data,
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "-C",
+            "-S",
+            slot,
+            "-d",
+            f"host={self.folder} user=bide dbname=postgres application_name={slot}",
+        )  # fmt: skip
+        with (standby.data / "postgresql.conf").open("a") as file:
+            file.write(f"unix_socket_directories = '{folder}'\n")
+        standby.start()
+        return standby
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "-D", self.data, "-w", "promote")
+
     def start(self) -> None:
         self._run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "start")
 
@@ -98,3 +140,25 @@ class PostgresServer:
 
     def client(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.url, autocommit=True)
+
+
+@contextmanager
+def empty_stores(server: PostgresServer) -> Iterator[Callable[[], str]]:
+    """Provide URLs of stores on a server, which are empty when they are handed out."""
+    numbers = itertools.cycle(range(16))
+    made: set[str] = set()
+    with server.client() as client:
+
+        def empty() -> str:
+            schema = f"store{next(numbers)}"
+            if schema in made:
+                client.execute(
+                    "".join(
+                        f"DELETE FROM {schema}.{table};"
+                        for table in ("message", "content", "queue", "tally", "total", "sleeper")
+                    ).encode()
+                )
+            made.add(schema)
+            return f"{server.url}&schema={schema}"
+
+        yield empty

@@ -10,7 +10,7 @@ import bide
 from benchmarks.core.store import BODY, folder, queue_in
 from benchmarks.figure import Figure
 
-__all__ = ["MEASUREMENTS"]
+__all__ = ["FEW", "MEASUREMENTS", "compare"]
 
 FEW, MANY = 1_000, 1_000_000
 ROUNDS = 300
@@ -45,8 +45,13 @@ def growth() -> Iterator[Figure]:
             _fill(few, FEW)
             _fill(many, MANY)
             os.sync()  # or the kernel writes back 400 MB while single commits are timed
-            for name, operation in OPERATIONS.items():
-                yield _compare(name, operation, few, many)
+            yield from compare(few, many)
+
+
+def compare(few: bide.Queue, many: bide.Queue) -> Iterator[Figure]:
+    """Time each operation on both queues in turn; both have the messages m0 to m999."""
+    for name, operation in OPERATIONS.items():
+        yield _compare(name, operation, few, many)
 
 
 def _fill(queue: bide.Queue, count: int) -> None:

@@ -12,7 +12,7 @@ from benchmarks.figure import Figure
 from benchmarks.redis.store import PENDING, fill, other, server_cpu, store
 from bide import Closed
 
-__all__ = ["MEASUREMENTS"]
+__all__ = ["MEASUREMENTS", "SECONDS", "produce"]
 
 SECONDS = 6
 IDLE_SECONDS = 10
@@ -26,7 +26,7 @@ def lateness() -> Iterator[Figure]:
         with store() as (queue, _), bide.Queue("late", queue.url) as putter:
             putter.counts()
             with other("take", queue.url, total) as result:
-                _produce(putter, rate, total)
+                produce(putter, rate, total)
                 late = result()
         name = f"lateness at {rate:,}/s"
         goal = "" if half is None else f"< {half:g} ms"
@@ -36,7 +36,7 @@ def lateness() -> Iterator[Figure]:
         yield Figure(f"{name}, p99", late["p99"], "ms", goal=goal, met=late["p99"] < all_but)
 
 
-def _produce(queue: bide.Queue, rate: int, total: int) -> None:
+def produce(queue: bide.Queue, rate: int, total: int) -> None:
     """Put messages due in half a second to two seconds, at an even pace: some at a time if many."""
     begin, at_once = time.monotonic(), max(1, rate // 200)
     for number in range(0, total, at_once):

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,6 +10,7 @@ from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.scripts import ScriptCases
 from tests.conformance.shards import fewer
 from tests.effort import effort
+from tests.postgres_server import PostgresServer, empty_stores, new_folder
 
 
 class TestPostgres(EngineConformance):
@@ -35,3 +37,28 @@ class TestPostgres(EngineConformance):
     @pytest.fixture
     def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
         return lambda engine: from_url(urlsplit(urls[engine]))()
+
+
+@pytest.fixture(scope="module")
+def urls_of_15() -> Iterator[Callable[[], str]]:
+    programs = Path("/usr/lib/postgresql/15/bin")
+    assert programs.exists(), "no PostgreSQL 15: run `make test-full`, or tools/servers full"
+    with new_folder() as folder:
+        server = PostgresServer(folder, bin=programs)
+        try:
+            with empty_stores(server) as empty:
+                yield empty
+        finally:
+            server.stop()
+
+
+@pytest.mark.full
+class TestPostgres15(TestPostgres):
+    """Debian's server, without the long random scripts."""
+
+    test_a_batch_is_its_commands_one_after_the_other = None
+    test_any_script_is_answered_as_the_memory_engine_answers = None
+
+    @pytest.fixture
+    def postgres_url(self, urls_of_15: Callable[[], str]) -> Callable[[], str]:
+        return urls_of_15

@@ -12,7 +12,7 @@ import bide
 from bide.engines.findings import examine
 from bide.engines.sqlite import doctor as sqlite_doctor
 from bide.model.errors import InvalidArgument, NotAStore, StoreUnavailable, Unsupported
-from tests.postgres_server import PostgresServer, new_folder
+from tests.postgres_server import PostgresServer, new_folder, until
 from tests.sentinels import SentinelGroup
 from tests.servers import RedisServer
 
@@ -201,8 +201,7 @@ def test_postgres_that_is_set_up_dangerously(
         client.execute("UPDATE bide.store SET version = 99")
         client.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         client.execute("SELECT pg_reload_conf()")
-        while client.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
-            pass
+        until(client, "SHOW synchronous_standby_names", [("nobody",)])
         found = told(careless.url)
         assert level(found, "the schema is of version 99") == "danger"
         assert level(found, "none of them is connected") == "danger"

@@ -46,7 +46,7 @@ def total(engine: PostgresEngine) -> Counts:
 
 @pytest.mark.process
 def test_what_was_confirmed_survives_a_kill_of_the_server(mine: PostgresServer) -> None:
-    engine = open_engine(mine.url)
+    engine = open_engine(f"{mine.url}&reconnect=0.1")
     confirmed = 0
     killer = threading.Timer(0.5, mine.kill)
     killer.start()

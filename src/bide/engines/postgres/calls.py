@@ -150,8 +150,8 @@ def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
     """Return the outcomes of a put, of the rows that it answers."""
     if not rows:
         return []
-    now = rows[0].due
-    met = {row.number: row for row in rows[1:]}
+    now = rows[-1].due
+    met = {row.number: row for row in rows[:-1]}
     outcomes = []
     for number, item in enumerate(items, 1):
         row = met.get(number)

@@ -5,7 +5,9 @@ import os
 import random
 import secrets
 import select
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,10 +18,12 @@ from bide.engines.postgres.caller import Call, Caller
 from bide.engines.postgres.calls import earliest, is_one_call, only_puts, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.notifier import PostgresNotifier
+from bide.engines.postgres.reading import Run
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
+from bide.engines.postgres.witness import Witness
 from bide.model.commands import Command
-from bide.model.errors import Closed, StoreError
+from bide.model.errors import Closed, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
@@ -30,6 +34,9 @@ TRIES = 5
 
 FOLD_EVERY = 256
 """After so many batches that changed something the counters are added up."""
+
+AGAIN = 0.05
+"""Seconds between attempts to connect again."""
 
 SOON, SELDOM = 0.02, 1.0
 """Seconds after which a waiting claim looks again where nothing is heard of other processes."""
@@ -58,6 +65,7 @@ class PostgresEngine:
         self._closed = False
         self._until_fold = FOLD_EVERY
         self._polls = False
+        self._witness = Witness(settings.place)
         self._pauses: dict[str, float] = {}
         self._connect()
 
@@ -82,7 +90,7 @@ class PostgresEngine:
                 if number == 2:
                     raise translate(error, self._settings.place, sent=True) from error
             except psycopg.Error as error:
-                self._leave_if_lost()
+                self._leave_if_lost(error)
                 raise translate(error, self._settings.place, sent=True) from error
             else:
                 self._follow_up(caller, commands, found, now)
@@ -117,13 +125,25 @@ class PostgresEngine:
     def _transact(
         self, caller: Caller, commands: Sequence[Command], now: int | None, *, hopeful: bool
     ) -> list[Reply]:
+        run: Run = caller
+        transaction: Any = nullcontext()
         if only_puts(commands):
             wake = ("_wake", (self._process, commands[0].queue, *earliest(commands)))
-            return replies(partial(self._run_both, caller, wake), commands, now, hopeful=hopeful)
-        if len(commands) == 1 and is_one_call(commands[0]):
-            return replies(caller, commands, now)
-        with caller.connection.transaction():
-            return replies(caller, commands, now, hopeful=hopeful)
+            run = partial(self._run_both, caller, wake)
+        elif len(commands) > 1 or not is_one_call(commands[0]):
+            transaction = caller.connection.transaction()
+        places: dict[str, int] = {}
+
+        def noted(function: str, *arguments: Any) -> list[Any]:
+            rows = run(function, *arguments)
+            if function in ("_put", "_replace"):
+                places[arguments[0]] = rows[-1].until
+            return rows
+
+        with transaction:
+            found = replies(noted, commands, now, hopeful=hopeful)
+        self._witness.confirmed(places)
+        return found
 
     def _run_both(self, caller: Caller, wake: Call, function: str, *arguments: Any) -> list[Any]:
         """Call a function and, once that is committed, wake others."""
@@ -146,7 +166,7 @@ class PostgresEngine:
                 caller("_fold")
         except psycopg.Error as error:
             _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
-            self._leave_if_lost()
+            self._leave_if_lost(error)
 
     def _wake_and_sleep(
         self, caller: Caller, commands: Sequence[Command], found: list[Reply], now: int | None
@@ -190,12 +210,24 @@ class PostgresEngine:
             raise Closed("this engine was closed")
         if self._caller is not None and _has_news(self._caller.connection):
             self._leave()  # an idle server says goodbye at most
-        return self._caller or self._connect()
+        return self._caller or self._reconnect()
+
+    def _reconnect(self) -> Caller:
+        """Connect again, waiting for a server that restarts, or for a standby to be promoted."""
+        until = time.monotonic() + self._settings.reconnect
+        while True:
+            try:
+                return self._connect()
+            except StoreUnavailable:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(AGAIN)
 
     def _connect(self) -> Caller:
         connection = self._settings.connect()
         try:
             prepare(connection, self._settings.schema)
+            self._witness.compare(connection)
             pooled = is_pooled(connection)
         except psycopg.Error as error:
             connection.close()
@@ -207,8 +239,10 @@ class PostgresEngine:
         self._caller = Caller(connection, self._settings.schema, prepares=not pooled)
         return self._caller
 
-    def _leave_if_lost(self) -> None:
-        if self._caller is not None and self._caller.connection.closed:
+    def _leave_if_lost(self, error: psycopg.Error) -> None:
+        """Leave a connection that was lost, or whose server is no primary any more."""
+        demoted = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+        if self._caller is not None and (demoted or self._caller.connection.closed):
             self._leave()
 
     def _leave(self) -> None:

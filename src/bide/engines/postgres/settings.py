@@ -9,11 +9,12 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from bide.engines.postgres.faults import translate
+from bide.engines.registry import seconds
 from bide.model.errors import InvalidArgument
 
 __all__ = ["Settings", "is_pooled", "read_url"]
 
-OURS = ("schema", "listen")
+OURS = ("schema", "listen", "reconnect")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Settings:
     listen: str
     """The same for LISTEN: a direct address where `url` is that of a pooler."""
     schema: str
+    reconnect: float
+    """Seconds: how long a server that was lost is sought."""
     place: str
     """Host and database, as errors name them."""
 
@@ -52,7 +55,7 @@ class Settings:
 
 
 def read_url(parts: SplitResult) -> Settings:
-    """Return what a URL says; all options but `schema` and `listen` are libpq's.
+    """Return what a URL says; all options but `schema`, `listen` and `reconnect` are libpq's.
 
     Raises:
         InvalidArgument: the URL is of another form.
@@ -71,7 +74,8 @@ def read_url(parts: SplitResult) -> Settings:
             f"schema={schema!r} is no name of a schema: 1 to 63 bytes, not pg_..."
         )
     place = f"{known.get('host') or 'localhost'}/{known.get('dbname') or known.get('user') or ''}"
-    return Settings(url, ours.get("listen", url), schema, place)
+    reconnect = seconds(ours.get("reconnect", "5s"), "reconnect")
+    return Settings(url, ours.get("listen", url), schema, reconnect, place)
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

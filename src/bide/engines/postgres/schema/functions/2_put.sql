@@ -1,6 +1,6 @@
 -- Put. Arrays hold a value for each message; an array that is null holds none. Both functions answer
--- a row for each message that was not stored, with where the one of that id stands, and first a row
--- with the number 0, whose `due` is the moment of the put.
+-- a row for each message that was not stored, with where the one of that id stands, and last a row
+-- with the number 0: its `due` is the moment of the put, its `until` how far the log had come then.
 
 -- New messages as rows, numbered from `p_first` on in the order of the arrays.
 CREATE FUNCTION bide._rows(
@@ -41,8 +41,6 @@ DECLARE
   met record;
   found message;
 BEGIN
-  number := 0; due := moment;
-  RETURN NEXT;
   IF p_priority IS NOT NULL AND NOT q.weighted THEN
     UPDATE queue SET weighted = true
     WHERE id = q.id AND NOT weighted AND EXISTS (SELECT FROM unnest(p_priority) AS p WHERE p > 0);
@@ -76,12 +74,9 @@ BEGIN
     FROM unnest(p_died) WITH ORDINALITY AS i(died, n)
     WHERE died IS NOT NULL AND (stored IS NULL OR n = ANY (stored));
   END IF;
-  IF stored IS NULL THEN
-    RETURN;
-  END IF;
   FOR met IN
     SELECT i.id, i.n FROM unnest(p_ids) WITH ORDINALITY AS i(id, n)
-    WHERE i.n <> ALL (stored) ORDER BY i.id COLLATE "C", i.n
+    WHERE stored IS NOT NULL AND i.n <> ALL (stored) ORDER BY i.id COLLATE "C", i.n
   LOOP
     found := _locked(q.id, met.id);
     IF found.seq IS NULL THEN
@@ -96,7 +91,11 @@ BEGIN
     SELECT * INTO state, due, until, holder FROM _stands(found, moment);
     RETURN NEXT;
   END LOOP;
-  PERFORM _count_moves(moves);
+  IF cardinality(moves) > 0 THEN
+    PERFORM _count_moves(moves);
+  END IF;
+  number := 0; state := NULL; due := moment; until := pg_current_wal_insert_lsn() - '0/0'; holder := NULL;
+  RETURN NEXT;
 END $$;
 
 -- Store messages one by one, in the place of those with their ids that nobody holds. With `p_revive`
@@ -120,8 +119,6 @@ DECLARE
   lapsed message;
   n bigint;
 BEGIN
-  number := 0; due := moment;
-  RETURN NEXT;
   FOR new IN
     SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
                         p_expires, p_group, p_headers, p_attempt, p_failures, p_died)
@@ -162,5 +159,9 @@ BEGIN
       UPDATE queue SET weighted = true WHERE id = q.id AND NOT weighted;
     END IF;
   END LOOP;
-  PERFORM _count_moves(moves);
+  IF cardinality(moves) > 0 THEN
+    PERFORM _count_moves(moves);
+  END IF;
+  number := 0; state := NULL; due := moment; until := pg_current_wal_insert_lsn() - '0/0'; holder := NULL;
+  RETURN NEXT;
 END $$;
