@@ -91,6 +91,7 @@ def test_a_standby_that_lacks_what_was_confirmed_is_noticed(
     ):
         lossy.put(1, id="there")
         with standby.client() as follower:
+            until(follower, "SELECT to_regclass('bide.message') IS NULL", [(False,)])
             until(follower, "SELECT count(*) FROM bide.message", [(1,)])
             follower.execute("ALTER SYSTEM SET primary_conninfo = ''")
             follower.execute("SELECT pg_reload_conf()")

@@ -43,6 +43,7 @@ class Caller:
         self._prepares = prepares
         self._prepared: dict[Statement, bytes] = {}
         self._numbers = itertools.count()
+        self._owed: tuple[str, Statement | None] | None = None
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
         register(connection)
@@ -53,47 +54,62 @@ class Caller:
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        (result,) = self.all([(function, arguments)])
+        result = self._do(self._exchange((function, arguments), None))
         if isinstance(result, psycopg.Error):
             raise result
         return result
 
-    def all(self, calls: Sequence[Call]) -> list[Result]:
-        """Call functions one after the other: each a transaction of its own, if none is open.
+    def then(self, first: Call, second: Call) -> list[Any]:
+        """Call two functions, and return the rows of the first as soon as it is committed.
 
-        Returns:
-            For each its rows, or the error with which the server refused it.
+        What becomes of the second is told by `settle`, before anything else is done with the
+        connection.
+
+        Raises:
+            psycopg.Error: the server refused the first, or the connection was lost.
+        """
+        result = self._do(self._exchange(first, second))
+        if isinstance(result, psycopg.Error):
+            raise result
+        return result
+
+    def settle(self) -> psycopg.Error | None:
+        """Wait for the second call of `then`, if there is one; return why it was refused.
 
         Raises:
             psycopg.Error: the connection was lost.
         """
+        result = self._do(self._settle()) if self._owed is not None else None
+        return result if isinstance(result, psycopg.Error) else None
+
+    def _do(self, exchange: Generator[Any, Any, Result]) -> Result:
         try:
-            return self.connection.wait(self._exchange(calls))
+            return self.connection.wait(exchange)
         except BaseException:
             self.connection.close()  # nobody knows what is still on its way
             raise
 
-    def _exchange(self, calls: Sequence[Call]) -> Generator[Any, Any, list[Result]]:
+    def _exchange(self, first: Call, second: Call | None) -> Generator[Any, Any, Result]:
         sender = self.connection.pgconn
         sender.enter_pipeline_mode()
-        new = [self._send(*call) for call in calls]
+        new = self._send(*first)
+        if second is not None:
+            self._owed = second[0], self._send(*second)
         while sender.flush():
             ready = yield Wait.RW
             if ready & Ready.R:
                 sender.consume_input()
-        results = []
-        for (function, _), statement in zip(calls, new, strict=True):
-            got = yield from self._receive()
-            result: Result = []
-            if got is not None and got.status == ExecStatus.FATAL_ERROR:
-                result = errors.error_from_result(got)
-            elif got is not None:
-                result = self._load(function, got)
-            if statement is not None and isinstance(result, psycopg.Error):
-                del self._prepared[statement]
-            results.append(result)
-        sender.exit_pipeline_mode()
-        return results
+        result = yield from self._receive(first[0], new)
+        if second is None:
+            sender.exit_pipeline_mode()
+        return result
+
+    def _settle(self) -> Generator[Any, Any, Result]:
+        assert self._owed is not None
+        result = yield from self._receive(*self._owed)
+        self._owed = None
+        self.connection.pgconn.exit_pipeline_mode()
+        return result
 
     def _send(self, function: str, arguments: Sequence[Any]) -> Statement | None:
         """Queue a call; return the statement if it is prepared only now."""
@@ -122,10 +138,10 @@ class Caller:
         self._texts[function] = text = b"SELECT * FROM " + name + b"(" + marks + b")"
         return text
 
-    def _receive(self) -> Generator[Any, Any, PGresult | None]:
+    def _receive(self, function: str, new: Statement | None) -> Generator[Any, Any, Result]:
         """Return the rows or the error of one call."""
         sender = self.connection.pgconn
-        told: PGresult | None = None
+        result: Result = []
         while True:
             while sender.is_busy():
                 yield Wait.R
@@ -134,9 +150,13 @@ class Caller:
             if got is None:
                 continue
             if got.status == ExecStatus.PIPELINE_SYNC:
-                return told
-            if got.status in (ExecStatus.TUPLES_OK, ExecStatus.FATAL_ERROR):
-                told = got
+                return result
+            if got.status == ExecStatus.TUPLES_OK:
+                result = self._load(function, got)
+            elif got.status == ExecStatus.FATAL_ERROR:
+                result = errors.error_from_result(got)
+                if new is not None:
+                    self._prepared.pop(new, None)
 
     def _load(self, function: str, got: PGresult) -> list[Any]:
         make = self._rows.get(function)

@@ -146,13 +146,8 @@ class PostgresEngine:
         return found
 
     def _run_both(self, caller: Caller, wake: Call, function: str, *arguments: Any) -> list[Any]:
-        """Call a function and, once that is committed, wake others."""
-        rows, woken = caller.all([(function, arguments), wake])
-        if isinstance(rows, psycopg.Error):
-            raise rows
-        if isinstance(woken, psycopg.Error):
-            _log.warning("%s: nobody could be woken: %s", self._settings.place, woken)
-        return rows
+        """Call a function and, once that is committed, wake others, for which nobody waits."""
+        return caller.then((function, arguments), wake)
 
     def _follow_up(
         self, caller: Caller, commands: Sequence[Command], found: list[Reply], now: int | None
@@ -163,6 +158,7 @@ class PostgresEngine:
             self._until_fold -= not all(command.only_reads for command in commands)
             if self._until_fold <= 0:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
+                self._settle(caller)
                 caller("_fold")
         except psycopg.Error as error:
             _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
@@ -208,9 +204,20 @@ class PostgresEngine:
         """Return a connection that has not been lost as far as one can know without asking."""
         if self._closed:
             raise Closed("this engine was closed")
-        if self._caller is not None and _has_news(self._caller.connection):
-            self._leave()  # an idle server says goodbye at most
+        if self._caller is not None:
+            self._settle(self._caller)
+            if _has_news(self._caller.connection):
+                self._leave()  # an idle server says goodbye at most
         return self._caller or self._reconnect()
+
+    def _settle(self, caller: Caller) -> None:
+        """Hear what became of waking others after the last put."""
+        try:
+            error = caller.settle()
+        except psycopg.Error as lost:
+            error = lost  # the next look at the connection says so, too
+        if error is not None:
+            _log.warning("%s: nobody could be woken: %s", self._settings.place, error)
 
     def _reconnect(self) -> Caller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted."""
