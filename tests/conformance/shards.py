@@ -106,8 +106,8 @@ class ShardedConformance(EngineConformance):
 
     # A shard leases one message in any case, whatever the others lease.
     test_a_claim_leases_what_it_returns = None  # type: ignore[assignment]
-    test_a_claim_with_a_budget_takes_the_weightiest = None  # type: ignore[assignment]
-    test_what_expires_takes_no_room = None  # type: ignore[assignment]
+    test_a_claim_with_a_budget_takes_the_highest_priority = None  # type: ignore[assignment]
+    test_expired_messages_use_no_budget = None  # type: ignore[assignment]
 
     def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, desk: Desk) -> None:
         desk.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)
@@ -115,16 +115,14 @@ class ShardedConformance(EngineConformance):
         assert 1 <= len(claimed.messages) <= 8 + self.SHARDS
         assert desk.counts().sizes.leased == len(claimed.messages)
 
-    def test_one_claim_weighs_so_many_due_ones_and_no_more(self, bare: Desk) -> None:
+    def test_one_claim_ranks_a_limited_number(self, bare: Desk) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE)), at=START - 9)
         bare.put("far", at=START - 8, priority=255)
         assert bare.take(1) == ["far"]
         assert bare.take(1) == ["m0000"]
         assert bare.counts().sizes.ready == PROMOTE - 1
 
-    def test_more_lapses_than_one_claim_collects_are_collected_by_the_next(
-        self, bare: Desk
-    ) -> None:
+    def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Desk) -> None:
         ids = [f"m{number:04}" for number in range(PROMOTE + 10)]
         bare.put(*ids, attempts=1)
         bare.take(len(ids))
@@ -132,7 +130,7 @@ class ShardedConformance(EngineConformance):
         assert bare.claim(5).next is None
         assert bare.counts().sizes.dead == PROMOTE + 10
 
-    def test_a_crowd_is_forgotten_bit_by_bit(self, bare: Desk) -> None:
+    def test_one_command_forgets_a_limited_number(self, bare: Desk) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(self.SHARDS * (FORGET + 100))]
         bare.put(*ids)
@@ -142,7 +140,7 @@ class ShardedConformance(EngineConformance):
             bare.claim(0)
             assert bare.counts().kept < kept
 
-    def test_a_put_that_meets_a_crowd_to_be_forgotten(self, bare: Desk) -> None:
+    def test_a_put_forgets_a_limited_number_before_it_stores(self, bare: Desk) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(FORGET)]
         bare.put(*ids)

@@ -126,14 +126,12 @@ class TestWhatIsLeftOfACluster(OnCluster, ScriptCases, BatchCases, ClaimCases):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, 20
     )
-    test_one_claim_weighs_so_many_due_ones_and_no_more = (
-        ShardedConformance.test_one_claim_weighs_so_many_due_ones_and_no_more
+    test_one_claim_ranks_a_limited_number = ShardedConformance.test_one_claim_ranks_a_limited_number
+    test_one_claim_collects_a_limited_number_of_lapses = (
+        ShardedConformance.test_one_claim_collects_a_limited_number_of_lapses
     )
-    test_more_lapses_than_one_claim_collects_are_collected_by_the_next = (
-        ShardedConformance.test_more_lapses_than_one_claim_collects_are_collected_by_the_next
-    )
-    test_a_put_that_meets_a_crowd_to_be_forgotten = (
-        ShardedConformance.test_a_put_that_meets_a_crowd_to_be_forgotten
+    test_a_put_forgets_a_limited_number_before_it_stores = (
+        ShardedConformance.test_a_put_forgets_a_limited_number_before_it_stores
     )
 
     @pytest.fixture

@@ -44,7 +44,7 @@ def test_an_engine_of_somebody_else_is_held_to_the_promises(tmp_path: Path) -> N
     (tmp_path / "test_mine.py").write_text(ENGINES)
     done = run(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py",
-        "-k", "never_one_tick_early or opened_again", folder=tmp_path,
+        "-k", "never_one_tick_early or as_durable", folder=tmp_path,
     )  # fmt: skip
     assert "TestEarly::test_never_one_tick_early" in done.stdout
     assert "claim led from delayed to leased: not in the lifecycle" in done.stdout

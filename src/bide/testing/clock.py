@@ -52,7 +52,7 @@ class FakeClock:
         return self._wall_ns // 1_000_000
 
     def until(self, moment: int) -> float:
-        """Return the seconds until the wall clock shows a moment."""
+        """Return the seconds until the wall clock shows a time."""
         return (moment - self.now()) / 1000
 
     def datetime(self) -> dt.datetime:

@@ -49,7 +49,7 @@ class PutRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, queue: str, item: Item, moment: int, outcome: Outcome) -> "PutRecord":
-        """Return the record of an item that was put at a moment."""
+        """Return the record of an item that was put."""
         due = moment + item.delay if item.at is None else item.at
         return cls(
             queue, item.id, bodies.decode(item.data, item.json), moment, due, item.priority,

@@ -1,4 +1,4 @@
-"""The conformance suite: what every engine promises, as tests that anybody's engine can run.
+"""The conformance suite: what every engine promises, as tests for any engine.
 
 Subclass `EngineConformance`, provide the fixture `make_engine`, and let pytest run it. See there.
 """
@@ -12,11 +12,11 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches budgets changing claiming content desk looking moving play putting queues scripts "
+    "batches budgets changing claiming content desk moving play putting queues reading scripts "
     "settling states suite watch"
 )
 
-# So that a failing assertion tells what it compared, as in tests of one's own.
+# So that a failing assertion shows what it compared, as in the tests of a project.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from bide.testing.conformance.suite import EngineConformance  # noqa: E402

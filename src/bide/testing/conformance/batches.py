@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Batches, residue, closing and opening again, and the whole of the lifecycle."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Batches, residue, closing and opening again, and every transition of the lifecycle."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ __all__ = ["BatchCases"]
 class BatchCases:
     """What holds for batches, and for a store as a whole."""
 
-    def test_no_commands_no_replies(self, desk: Desk) -> None:
+    def test_an_empty_batch_has_no_replies(self, desk: Desk) -> None:
         assert desk.batch() == []
 
     def test_each_command_sees_what_those_before_it_did(self, desk: Desk) -> None:
@@ -51,7 +51,7 @@ class BatchCases:
         assert desk.take() == ["a", "b", "c"]
         assert desk.counts().flow.put == 3
 
-    def test_an_import_of_dead_and_living_in_a_batch(self, desk: Desk) -> None:
+    def test_an_import_of_dead_letters_and_others_in_a_batch(self, desk: Desk) -> None:
         desk.batch(
             cmd.Put("q", [Item("a", b"1", died=START), Item("b", b"1")]),
             cmd.Put("q", [Item("c", b"1"), Item("d", b"1", died=START)]),
@@ -61,7 +61,7 @@ class BatchCases:
         assert desk.scan("dead") == ["d"]
         assert desk.counts().sizes == Sizes(delayed=1, leased=2, dead=1)
 
-    def test_a_put_that_meets_a_crowd_to_be_forgotten(self, bare: Desk) -> None:
+    def test_a_put_forgets_a_limited_number_before_it_stores(self, bare: Desk) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(2 * FORGET + 50)]
         bare.put(*ids)
@@ -72,11 +72,11 @@ class BatchCases:
             cmd.Put("q", [Item(ids[2 * FORGET - 1], b"1"), Item(ids[2 * FORGET], b"1")]),
         )
         done = [[o.done for o in r.outcomes] for r in replies if isinstance(r, Outcomes)]
-        # How many are forgotten before the first put stores is the engine's own affair.
+        # The engine decides how many are forgotten before the first put stores.
         assert (done[0][0], done[1][1]) == (True, False)
         bare.counts()
 
-    def test_a_command_that_cannot_be_undoes_its_batch(self, desk: Desk) -> None:
+    def test_an_invalid_command_undoes_its_batch(self, desk: Desk) -> None:
         desk.put("a")
         lease = desk.lease("b", priority=1)
         before = desk.counts()
@@ -105,7 +105,7 @@ class BatchCases:
 
     # A store as a whole.
 
-    def test_nothing_is_left_of_what_is_gone(self, desk: Desk) -> None:
+    def test_nothing_is_left_of_messages_that_are_gone(self, desk: Desk) -> None:
         for number, settle in enumerate((desk.ack, desk.bury, desk.retry)):
             settle(desk.lease(f"m{number}", group="g", headers={"a": "b"}))
         desk.put("late", expires=0, at=START - 1)
@@ -120,7 +120,7 @@ class BatchCases:
         assert desk.scan() == desk.scan(group="g") == []
         assert desk.forecast(HOUR, 3).later == 0
 
-    def test_a_store_that_is_opened_again_is_as_durable_as_it_says(
+    def test_a_store_is_as_durable_as_its_capabilities_say(
         self, desk: Desk, reopen: Callable[[Engine], Engine]
     ) -> None:
         desk.configure(keep=HOUR)
@@ -147,14 +147,14 @@ class BatchCases:
         desk.engine.close()
         desk.engine.close()
 
-    def test_without_a_now_the_store_goes_by_its_own_clock(self, desk: Desk) -> None:
+    def test_without_now_the_store_uses_its_own_clock(self, desk: Desk) -> None:
         item = Item("past", b"1", at=START), Item("future", b"1", delay=HOUR)
         claim = cmd.Claim("q", 5, HOUR, "w")
         desk.engine.execute([cmd.Put("q", list(item))])
         (reply,) = desk.engine.execute([claim])
         assert [message.id for message in getattr(reply, "messages", ())] == ["past"]
 
-    def test_a_clock_that_was_set_back_loses_nothing_and_hands_out_nothing_twice(
+    def test_a_clock_that_was_set_back_loses_nothing_and_delivers_nothing_twice(
         self, bare: Desk
     ) -> None:
         bare.put("a", "b")
@@ -170,11 +170,11 @@ class BatchCases:
         assert isinstance(counts, Counts)
         assert counts.strays == 0
 
-    def test_errors_are_of_bides_own_kind(self, desk: Desk) -> None:
+    def test_errors_are_bide_errors(self, desk: Desk) -> None:
         with pytest.raises(BideError):
             desk.batch(cmd.Scan("q", cursor="nonsense"))
 
-    def test_every_way_of_the_lifecycle_can_be_gone(self, desk: Desk) -> None:
+    def test_every_transition_of_the_lifecycle_happens(self, desk: Desk) -> None:
         waiting: list[State] = ["delayed", "ready"]
         for before in [*waiting, "dead"]:
             for fields in ({"delay": HOUR + 1}, {"data": b"2"}, {"died": START + 1}):

@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Replies have a budget of bytes: they end before it, and the rest can be asked for."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Budgets: replies end before so many bytes, and a later command returns the rest."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class BudgetCases:
             found = desk.ask(cmd.Find("q", ["none", *IDS], budget), Found)
             assert [m and m.id for m in found.messages] == [None, *IDS[:count]]
 
-    def test_pages_end_before_the_budget_and_go_on_behind_it(self, desk: Desk) -> None:
+    def test_pages_end_before_the_budget_and_the_next_goes_on(self, desk: Desk) -> None:
         states: list[Any] = [None, "next", "ready", "delayed", "leased", "dead"]
         for state in states:
             one = desk.apart(str(state))
@@ -67,14 +67,14 @@ class BudgetCases:
             assert (sizes.leased, sizes.ready) == (count, 10 - count)
             assert one.take() == IDS[count:]
 
-    def test_a_claim_with_a_budget_takes_the_weightiest(self, desk: Desk) -> None:
+    def test_a_claim_with_a_budget_takes_the_highest_priority(self, desk: Desk) -> None:
         stock(desk)
         desk.put("heavy", data=b"x" * KIB, json=False, priority=9)
         claimed = desk.ask(cmd.Claim("q", 20, 1_000, "w1", 3 * KIB), Claimed)
         assert [message.id for message in claimed.messages] == ["heavy", "m0"]
         assert desk.take(20) == IDS[1:]
 
-    def test_what_expires_takes_no_room(self, desk: Desk) -> None:
+    def test_expired_messages_use_no_budget(self, desk: Desk) -> None:
         desk.put("late", data=b"x" * 9 * KIB, json=False, expires=1, at=START - 5)
         stock(desk)
         claimed = desk.ask(cmd.Claim("q", 10, 1_000, "w1", 3 * KIB), Claimed)

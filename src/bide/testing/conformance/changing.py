@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Cancel, reschedule, revive, purge, configure: what anybody may do to what nobody holds."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Cancel, reschedule, revive, purge, configure: changes of messages that no worker holds."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ __all__ = ["ChangeCases"]
 
 
 class ChangeCases:
-    """What anybody may do to messages that nobody holds."""
+    """What these commands promise."""
 
     # By id.
 
-    def test_cancel_of_what_waits_is_final(self, desk: Desk) -> None:
+    def test_cancel_is_final(self, desk: Desk) -> None:
         desk.put("a", delay=50)
         assert desk.cancel("a") == [Outcome("a", True, due=START + 50)]
         desk.wait(50)
@@ -27,7 +27,7 @@ class ChangeCases:
         assert desk.state("a") is None
         assert desk.counts().flow.cancelled == 1
 
-    def test_cancel_only_what_is_of_a_version(self, desk: Desk) -> None:
+    def test_cancel_only_if_the_version_and_due_time_are_the_same(self, desk: Desk) -> None:
         desk.put("a", at=START + 50)
         seen = desk.get("a").version
         desk.put("a", at=START + 50, data=b"2", on_conflict="replace")
@@ -37,7 +37,7 @@ class ChangeCases:
             assert desk.cancel("a", if_version=version, if_due=START) == [desk.refusal("a")]
         assert desk.cancel("a", if_version=mine, if_due=START + 50)[0]
 
-    def test_reschedule_only_what_is_of_a_version(self, desk: Desk) -> None:
+    def test_reschedule_only_if_the_version_is_the_same(self, desk: Desk) -> None:
         desk.put("a", at=START + 50, headers={"a": "ü", "b": "2"}, group="gé", expires=9)
         seen = desk.get("a").version
         assert desk.reschedule("a", at=START + 60, if_version=seen)[0]
@@ -99,13 +99,13 @@ class ChangeCases:
         assert desk.take() == ["a"]
         assert desk.get("a").due == START + 100
 
-    def test_reschedule_wakes_at_the_new_moment(self, desk: Desk) -> None:
+    def test_reschedule_wakes_at_the_new_due_time(self, desk: Desk) -> None:
         desk.put("a", delay=HOUR)
         reply = desk.ask(cmd.Reschedule("q", ["b", "a"], delay=5), Outcomes)
         assert reply.wake == START + 5
         assert desk.ask(cmd.Reschedule("q", ["b"], delay=5), Outcomes).wake is None
 
-    def test_revive_gives_all_attempts_anew(self, desk: Desk) -> None:
+    def test_revive_gives_all_attempts_again(self, desk: Desk) -> None:
         desk.put("a", attempts=1)
         desk.retry(*leases(desk.claim()), reason="no")
         desk.wait(9)
@@ -122,7 +122,7 @@ class ChangeCases:
 
     # By rule.
 
-    def test_cancel_by_group_takes_all_that_wait(self, desk: Desk) -> None:
+    def test_cancel_by_group_takes_all_waiting_messages(self, desk: Desk) -> None:
         desk.put("held", group="g")
         lease = leases(desk.claim())[0]
         desk.put("a", "b", group="g", delay=5)
@@ -134,7 +134,7 @@ class ChangeCases:
         assert desk.ack(lease)[0]
         assert desk.counts().flow.cancelled == 3
 
-    def test_cancel_by_due_takes_from_after_until_before(self, desk: Desk) -> None:
+    def test_cancel_by_due_includes_after_and_excludes_before(self, desk: Desk) -> None:
         for number in range(6):
             desk.put(f"m{number}", delay=number)
         assert desk.cancel_where(after=START + 1, before=START + 4) == Affected(3)
@@ -142,7 +142,7 @@ class ChangeCases:
         assert desk.cancel_where(after=START + 5) == Affected(1)
         assert desk.scan() == ["m4"]
 
-    def test_cancel_by_due_finds_what_is_weighed_already(self, desk: Desk) -> None:
+    def test_cancel_by_due_finds_ranked_messages(self, desk: Desk) -> None:
         desk.put("a", at=START - 9, priority=3)
         desk.put("b", at=START - 8, priority=200)
         desk.put("c", at=START - 7)
@@ -157,7 +157,7 @@ class ChangeCases:
         assert desk.cancel_where(group="g", after=START + 9) == Affected(1)
         assert sorted(desk.scan()) == ["a", "c"]
 
-    def test_a_rule_leaves_the_dead_and_the_done_alone(self, desk: Desk) -> None:
+    def test_cancel_by_rule_leaves_dead_and_acked_messages(self, desk: Desk) -> None:
         desk.configure(keep=HOUR)
         for id, settle in (("dead", desk.bury), ("acked", desk.ack)):
             settle(desk.lease(id, group="g"))
@@ -180,7 +180,7 @@ class ChangeCases:
         assert desk.counts().kept == 1
 
     @pytest.mark.parametrize("where", [{"group": "g"}, {"after": 0}])
-    def test_a_rule_takes_so_many_at_a_time_and_says_that_there_are_more(
+    def test_cancel_by_rule_takes_a_limited_number_and_says_that_there_are_more(
         self, bare: Desk, where: dict[str, Any]
     ) -> None:
         bare.put(*(f"m{number:04}" for number in range(2 * BULK)), group="g", delay=5)
@@ -191,7 +191,7 @@ class ChangeCases:
         assert bare.cancel_where(**where) == Affected(0)
         assert bare.counts().flow.cancelled == 2 * BULK + 1
 
-    def test_far_off_moments_are_within_reach(self, desk: Desk) -> None:
+    def test_cancel_by_due_finds_far_due_times(self, desk: Desk) -> None:
         far = 4_500_000_000_000  # 2112
         desk.put("a", at=far)
         desk.put("b", at=far + 1)
@@ -217,20 +217,20 @@ class ChangeCases:
         assert len(desk.scan()) == 4
         assert desk.counts().flow.purged - before == (state in ("delayed", "ready", "dead"))
 
-    def test_purge_never_touches_what_is_held(self, desk: Desk) -> None:
+    def test_purge_leaves_leased_messages(self, desk: Desk) -> None:
         lease = desk.lease("a")
         assert desk.purge("leased") == Affected(0)
         assert desk.purge("ready") == desk.purge("delayed") == Affected(0)
         assert desk.ack(lease)[0]
 
-    def test_purge_only_what_came_before(self, desk: Desk) -> None:
+    def test_purge_of_dead_letters_by_time_of_death(self, desk: Desk) -> None:
         desk.bring("a", "dead")
         desk.wait(5)
         desk.bring("b", "dead")
         assert desk.purge("dead", before=START + 5) == Affected(1)
         assert desk.scan("dead") == ["b"]
 
-    def test_purge_by_due_what_waits(self, desk: Desk) -> None:
+    def test_purge_by_due_of_waiting_messages(self, desk: Desk) -> None:
         for number in (-5, -4, 0, 4, 5):
             desk.put(f"m{number}", at=START + number)
         assert desk.purge("ready", before=START - 4) == Affected(1)
@@ -238,14 +238,14 @@ class ChangeCases:
         assert desk.purge("ready") == Affected(2)
         assert desk.scan() == ["m5"]
 
-    def test_purge_finds_what_is_weighed_already(self, desk: Desk) -> None:
+    def test_purge_finds_ranked_messages(self, desk: Desk) -> None:
         desk.put("a", "b", priority=3)
         desk.put("heavy", priority=9)
         assert desk.take(1) == ["heavy"]
         assert desk.purge("ready") == Affected(2)
 
     @pytest.mark.parametrize("state", ["delayed", "dead"])
-    def test_purge_so_many_at_a_time(self, bare: Desk, state: State) -> None:
+    def test_purge_takes_a_limited_number(self, bare: Desk, state: State) -> None:
         ids = [f"m{number:04}" for number in range(BULK + 1)]
         bare.put(*ids, delay=5, died=START if state == "dead" else None)
         assert bare.purge(state) == Affected(BULK, more=True)
@@ -254,7 +254,7 @@ class ChangeCases:
 
     # Settings.
 
-    def test_settings_answer_and_stay(self, desk: Desk) -> None:
+    def test_configure_returns_all_settings(self, desk: Desk) -> None:
         assert desk.configure() == Settings(False, 0)
         assert desk.configure(keep=5) == Settings(False, 5)
         assert desk.configure(paused=True) == Settings(True, 5)
@@ -262,12 +262,12 @@ class ChangeCases:
         counts = desk.counts()
         assert (counts.paused, counts.keep) == (True, 0)
 
-    def test_resuming_wakes_and_only_resuming(self, desk: Desk) -> None:
+    def test_only_resuming_wakes(self, desk: Desk) -> None:
         assert desk.configure(paused=False).wake is None
         assert desk.configure(paused=True).wake is None
         assert desk.configure(keep=1).wake is None
         assert desk.configure(paused=False).wake == START
 
-    def test_setting_makes_the_queue(self, desk: Desk) -> None:
+    def test_configure_makes_the_queue(self, desk: Desk) -> None:
         desk.configure(keep=5)
         assert desk.queues() == ["q"]

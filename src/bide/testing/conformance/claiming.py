@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Claim: who gets what, and when."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Claim: which messages a worker gets, and when."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class ClaimCases:
         assert (message.attempt, message.due, claimed.now) == (1, START + 3, START + 5)
         assert desk.get("a") == message
 
-    def test_a_leased_message_goes_to_nobody_else(self, desk: Desk) -> None:
+    def test_a_leased_message_goes_to_no_other_worker(self, desk: Desk) -> None:
         desk.put("a")
         desk.claim(lease=1_000)
         desk.wait(999)
@@ -63,7 +63,7 @@ class ClaimCases:
 
     # Order.
 
-    def test_due_messages_go_out_by_priority_then_due_time_then_as_they_were_put(
+    def test_due_messages_are_claimed_by_priority_then_due_time_then_order_of_puts(
         self, desk: Desk
     ) -> None:
         for name, puts in ORDERS.items():
@@ -78,14 +78,14 @@ class ClaimCases:
                     taken += got
                 assert taken == [id for id, _ in expected], name
 
-    def test_what_is_not_due_has_no_weight_yet(self, desk: Desk) -> None:
+    def test_priority_counts_only_among_due_messages(self, desk: Desk) -> None:
         desk.put("heavy", delay=1, priority=255)
         desk.put("a", "b", "c")
         assert desk.take(1) == ["a"]
         desk.wait(1)
         assert desk.take(1) == ["heavy"]
 
-    def test_one_claim_weighs_so_many_due_ones_and_no_more(self, bare: Desk) -> None:
+    def test_one_claim_ranks_a_limited_number(self, bare: Desk) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE)), at=START - 9)
         bare.put("far", at=START - 8, priority=255)
         assert bare.take(1) == ["m0000"]
@@ -93,20 +93,20 @@ class ClaimCases:
         assert bare.take(1) == ["m0001"]
         assert bare.counts().sizes.ready == PROMOTE - 2
 
-    def test_the_last_one_that_is_weighed_counts(self, bare: Desk) -> None:
+    def test_the_last_message_that_is_ranked_counts(self, bare: Desk) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE - 1)), at=START - 9)
         bare.put("last", at=START - 8, priority=255)
         bare.put("beyond", at=START - 7)
         assert bare.take(1) == ["last"]
 
-    def test_what_one_claim_takes_it_hands_over_by_weight(self, bare: Desk) -> None:
+    def test_one_claim_returns_its_messages_by_priority(self, bare: Desk) -> None:
         bare.put("late", at=START - 9, expires=0)
         bare.put(*(f"m{number:04}" for number in range(1, PROMOTE)), at=START - 9)
         bare.put("far", at=START - 8, priority=255)
-        # The late one is in the way, so the claim looks twice, and further the second time.
+        # The claim meets the late one first, so it reads twice, and further the second time.
         assert bare.take(2) == ["far", "m0001"]
 
-    def test_a_large_claim_weighs_as_many_as_it_takes(self, bare: Desk) -> None:
+    def test_a_large_claim_ranks_as_many_as_it_takes(self, bare: Desk) -> None:
         bare.put(*(f"m{number:04}" for number in range(PROMOTE + 200)), at=START - 9)
         bare.put("far", at=START - 8, priority=1)
         bare.put("further", at=START - 7)
@@ -150,7 +150,7 @@ class ClaimCases:
         assert not desk.ack(old)[0]
         assert desk.ack(*leases(claimed))[0]
 
-    def test_a_lapse_is_told_among_the_failures(self, desk: Desk) -> None:
+    def test_a_lapse_is_a_failure(self, desk: Desk) -> None:
         desk.lease("a")
         desk.wait(1_700)
         (failure,) = desk.claim().messages[0].failures
@@ -183,7 +183,7 @@ class ClaimCases:
         ]  # fmt: skip
         assert desk.claim().died == []
 
-    def test_a_lapsed_message_keeps_its_due_and_so_its_turn(self, desk: Desk) -> None:
+    def test_a_lapsed_message_keeps_its_due_time(self, desk: Desk) -> None:
         desk.lease("a")
         desk.wait(1_000)
         desk.put("b")
@@ -196,9 +196,7 @@ class ClaimCases:
         assert desk.take(1) == ["b"]
         assert desk.state("a") == "ready"
 
-    def test_more_lapses_than_one_claim_collects_are_collected_by_the_next(
-        self, bare: Desk
-    ) -> None:
+    def test_one_claim_collects_a_limited_number_of_lapses(self, bare: Desk) -> None:
         ids = [f"m{number:04}" for number in range(PROMOTE + 10)]
         bare.put(*ids, attempts=1)
         bare.take(len(ids))
@@ -227,7 +225,7 @@ class ClaimCases:
             one.wait(1)
             assert one.take(1) == []
 
-    def test_what_is_too_late_is_never_delivered_but_counted_and_listed(self, desk: Desk) -> None:
+    def test_an_expired_message_is_not_delivered_but_counted_and_listed(self, desk: Desk) -> None:
         desk.put("a", delay=10, expires=5)
         desk.wait(16)
         assert desk.claim() == Claimed([], 0, desk.now)
@@ -237,13 +235,13 @@ class ClaimCases:
         counts = desk.counts()
         assert (counts.flow.expired, counts.kept, counts.sizes.total) == (1, 1, 0)
 
-    def test_expired_ones_do_not_use_up_a_claim(self, desk: Desk) -> None:
+    def test_expired_messages_do_not_use_up_a_claim(self, desk: Desk) -> None:
         desk.put("late1", "late2", at=START - 9, expires=1)
         desk.put("b", "c")
         assert desk.take(2) == ["b", "c"]
         assert desk.scan("expired") == ["late1", "late2"]
 
-    def test_a_flood_of_expired_ones_does_not_stop_a_claim_for_long(self, bare: Desk) -> None:
+    def test_one_claim_expires_a_limited_number(self, bare: Desk) -> None:
         ids = [f"m{number:04}" for number in range(PROMOTE + 5)]
         bare.put_items(Item(id, b"1", at=START - 9, expires=1) for id in ids)
         bare.put("good")
@@ -259,7 +257,7 @@ class ClaimCases:
 
     # Pause.
 
-    def test_a_paused_queue_hands_out_nothing_until_resumed(self, desk: Desk) -> None:
+    def test_a_paused_queue_delivers_nothing_until_resumed(self, desk: Desk) -> None:
         desk.put("a")
         desk.configure(paused=True)
         assert desk.claim() == Claimed([], 0, START)

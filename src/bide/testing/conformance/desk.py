@@ -1,4 +1,4 @@
-"""A caller of one engine, for the cases of the suite: short verbs, and a clock moved by hand."""
+"""A caller of one engine, for the cases of the suite: a method per command, and a clock."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -37,13 +37,13 @@ def leases(claimed: Claimed) -> list[cmd.Lease]:
 
 
 class Desk:
-    """Gives commands to an engine at `now`, which only `wait` moves.
+    """Executes commands on an engine at `now`, which only `wait` moves.
 
     Args:
-        engine: who carries them out.
-        queue: the queue they are about.
-        watched: hold every command against the lifecycle, and audit the queue after it. Costs a few
-            scans of the queue a command, so cases with thousands of messages do without.
+        engine: that executes them.
+        queue: of the commands.
+        watched: check every command against the lifecycle, and audit the queue after it. That
+            scans the queue several times, so cases with thousands of messages do without.
     """
 
     def __init__(self, engine: Engine, queue: str = "q", *, watched: bool = True) -> None:
@@ -61,15 +61,15 @@ class Desk:
         return Desk(self.engine, queue, watched=self._watch is not None)
 
     def seen(self) -> set[Transition]:
-        """Return the transitions that came to pass at this desk."""
+        """Return the transitions that have happened at this desk."""
         return set(self._watch.seen) if self._watch is not None else set()
 
     def batch(self, *commands: cmd.Command) -> list[Reply]:
-        """Carry out commands as one batch."""
+        """Execute commands as one batch."""
         return self.engine.execute(commands, self.now)
 
     def ask(self, command: cmd.Command, kind: type[R]) -> R:
-        """Carry out one command; its reply must be of a kind."""
+        """Execute one command; its reply must be of a kind."""
         if self._watch is not None and not command.only_reads:
             reply = self._watch.execute(command, self.now)
         else:
@@ -77,12 +77,12 @@ class Desk:
         assert isinstance(reply, kind)
         return reply
 
-    # What changes messages.
+    # Commands that change.
 
     def put(
         self, *ids: str, on_conflict: Any = "keep", if_version: str | None = None, **fields: Any
     ) -> list[Outcome]:
-        """Put messages that differ in nothing but their id."""
+        """Put messages that differ only in their id."""
         items = [Item(**{"id": id, "data": b"1", **fields}) for id in ids]
         return self.ask(cmd.Put(self.queue, items, on_conflict, if_version), Outcomes).outcomes
 
@@ -91,22 +91,22 @@ class Desk:
         return self.ask(cmd.Put(self.queue, list(items), on_conflict), Outcomes)
 
     def claim(self, count: int = 10, lease: int = 1_000, holder: str = "w1") -> Claimed:
-        """Lease messages."""
+        """Claim messages."""
         return self.ask(cmd.Claim(self.queue, count, lease, holder), Claimed)
 
     def take(self, count: int = 10, lease: int = 1_000) -> list[str]:
-        """Lease messages, and return their ids."""
+        """Claim messages, and return their ids."""
         return [message.id for message in self.claim(count, lease).messages]
 
     def lease(self, id: str, **fields: Any) -> cmd.Lease:
-        """Put a message that is due, and lease it."""
+        """Put a message that is due, and claim it."""
         self.put(id, **fields)
         claimed = self.claim(1)
         assert [message.id for message in claimed.messages] == [id]
         return leases(claimed)[0]
 
     def bring(self, id: str, state: State | None) -> cmd.Lease:
-        """Make a message and bring it into a state; return its lease, the last one it had."""
+        """Make a message with a state; return its last lease."""
         token = cmd.Lease(id, 0)
         match state:
             case "delayed":
@@ -130,48 +130,48 @@ class Desk:
         return token
 
     def ack(self, *held: cmd.Lease) -> list[Outcome]:
-        """Say that messages are done."""
+        """Ack messages."""
         return self.ask(cmd.Ack(self.queue, list(held)), Outcomes).outcomes
 
     def retry(self, *held: cmd.Lease, **fields: Any) -> list[Outcome]:
-        """Give messages back."""
+        """Return messages for another attempt."""
         return self.ask(cmd.Retry(self.queue, list(held), **fields), Outcomes).outcomes
 
     def bury(self, *held: cmd.Lease, reason: str = "") -> list[Outcome]:
-        """Set messages aside."""
+        """Make messages dead letters."""
         return self.ask(cmd.Bury(self.queue, list(held), reason), Outcomes).outcomes
 
     def release(self, *ids: str, reason: str = "released") -> list[Outcome]:
-        """End leases, whoever has them."""
+        """End leases of any worker."""
         return self.ask(cmd.Release(self.queue, list(ids), reason), Outcomes).outcomes
 
     def set_aside(self, *ids: str, reason: str = "") -> list[Outcome]:
-        """Set messages aside that nobody holds."""
+        """Make messages dead letters that no worker holds."""
         return self.ask(cmd.Bury(self.queue, reason=reason, ids=list(ids)), Outcomes).outcomes
 
     def extend(self, *held: cmd.Lease, lease: int = 1_000) -> list[Outcome]:
-        """Keep messages for longer."""
+        """Extend leases."""
         return self.ask(cmd.Extend(self.queue, list(held), lease), Outcomes).outcomes
 
     def cancel(self, *ids: str, **fields: Any) -> list[Outcome]:
-        """Take messages back by id."""
+        """Cancel messages by id."""
         return self.ask(cmd.Cancel(self.queue, list(ids), **fields), Outcomes).outcomes
 
     def cancel_where(self, *, dry_run: bool = False, **where: Any) -> Affected:
-        """Take messages back by a rule."""
+        """Cancel messages by a rule."""
         rule = cmd.Where(**where)
         return self.ask(cmd.Cancel(self.queue, where=rule, dry_run=dry_run), Affected)
 
     def reschedule(self, *ids: str, **fields: Any) -> list[Outcome]:
-        """Move messages to another moment."""
+        """Change when messages are due."""
         return self.ask(cmd.Reschedule(self.queue, list(ids), **fields), Outcomes).outcomes
 
     def revive(self, *ids: str, delay: int = 0) -> list[Outcome]:
-        """Make dead letters ready."""
+        """Revive dead letters."""
         return self.ask(cmd.Revive(self.queue, list(ids), delay), Outcomes).outcomes
 
     def configure(self, **fields: Any) -> Settings:
-        """Set what is given."""
+        """Change settings."""
         return self.ask(cmd.Configure(self.queue, **fields), Settings)
 
     def purge(self, state: State, before: int | None = None) -> Affected:
@@ -186,14 +186,14 @@ class Desk:
         """Delete the queue."""
         return self.ask(cmd.Delete(self.queue), Deleted)
 
-    # What looks.
+    # Commands that only read.
 
     def find(self, *ids: str) -> list[Message | None]:
-        """Look at messages by id."""
+        """Find messages by id."""
         return self.ask(cmd.Find(self.queue, list(ids)), Found).messages
 
     def get(self, id: str) -> Message:
-        """Return a message that is there."""
+        """Return a message that exists."""
         (message,) = self.find(id)
         assert message is not None, f"{id} is not there"
         return message
@@ -210,7 +210,7 @@ class Desk:
         return Outcome(id, False, message.state, message.due, until, message.holder)
 
     def page(self, state: Any = None, cursor: str | None = None, **fields: Any) -> Page:
-        """Look at one page."""
+        """Return one page of a scan."""
         return self.ask(cmd.Scan(self.queue, state, cursor=cursor, **fields), Page)
 
     def scan(self, state: Any = None, limit: int = 500, **where: Any) -> list[str]:
@@ -224,11 +224,11 @@ class Desk:
             ids += [message.id for message in page.messages]
             if page.cursor is None:
                 return ids
-            assert page.cursor != cursor, "a scan does not get on"
+            assert page.cursor != cursor, "a scan returns the same cursor again"
             cursor = page.cursor
 
     def counts(self) -> Counts:
-        """Count, and audit on the way."""
+        """Count and audit."""
         return audit(self.engine, self.queue, self.now)
 
     def forecast(self, bucket: int, buckets: int) -> Forecasted:

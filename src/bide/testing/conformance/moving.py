@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Bury and purge by id, and puts that only revive: what a move from store to store is made of."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Bury and purge by id, and puts that only revive: the commands of a move between stores."""
 
 import pytest
 
@@ -12,10 +12,10 @@ __all__ = ["MoveCases"]
 
 
 class MoveCases:
-    """What takes a message out of one store while another gets it."""
+    """What the commands of a move promise."""
 
     @pytest.mark.parametrize("delay", [0, 50])
-    def test_bury_by_id_sets_aside_what_waits(self, desk: Desk, delay: int) -> None:
+    def test_bury_by_id_makes_waiting_messages_dead_letters(self, desk: Desk, delay: int) -> None:
         desk.put("a", delay=delay, priority=3, group="g", expires=9, attempts=4)
         desk.wait(5)
         moment = START + 5
@@ -38,7 +38,7 @@ class MoveCases:
         outcomes = desk.ask(command, Outcomes).outcomes
         assert [(o.id, o.done) for o in outcomes] == [("a", True), ("b", True), ("a", False)]
 
-    def test_bury_by_id_remembers_so_many_failures(self, desk: Desk) -> None:
+    def test_bury_by_id_remembers_the_last_failures(self, desk: Desk) -> None:
         failures = tuple(Failure(n, n, "w", "no") for n in range(KEPT_FAILURES))
         desk.put("a", failures=failures)
         desk.set_aside("a", reason="moved")

@@ -1,4 +1,4 @@
-"""Playing a script on an engine: who held what, and what of a reply two engines must agree on."""
+"""Play a script on an engine: the tokens it gave, and the parts of replies that must be equal."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["Ledger", "clear", "dumped", "plain"]
 
 
 class Ledger:
-    """Remembers the tokens that an engine gave, for scripts that use them well or badly."""
+    """Remembers the tokens that an engine gave, for scripts that use right and wrong ones."""
 
     def __init__(self) -> None:
         self._tokens: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -45,7 +45,7 @@ class Ledger:
                 return max((tokens[-1] for tokens in theirs if tokens), default=1)
 
     def note(self, commands: Sequence[cmd.Command], replies: Sequence[Reply]) -> None:
-        """Write down who got what; tokens must grow."""
+        """Note the tokens of claims; they must grow."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Claimed) and reply.messages:
                 assert reply.token > self._last.get(command.queue, 0), "a token did not grow"
@@ -55,7 +55,7 @@ class Ledger:
 
 
 def plain(command: cmd.Command, reply: Reply) -> Reply:
-    """Return a reply without what is each engine's own: tokens, cursors, the order of all."""
+    """Return a reply without what may differ: tokens, cursors, the order of a scan of all."""
     if isinstance(reply, Claimed):
         died = sorted(reply.died, key=lambda one: one.id)  # shard by shard on Redis
         return msgspec.structs.replace(reply, token=0, died=died)
@@ -68,7 +68,7 @@ def plain(command: cmd.Command, reply: Reply) -> Reply:
 
 
 def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
-    """Return all that can be seen of a queue, page by page."""
+    """Return all that commands can read of a queue."""
     seen: dict[str, Any] = {"all": dump(engine, queue, now)}
     states: list[Any] = [*STATES, "next"]
     for state in states:
@@ -93,12 +93,12 @@ def _walk(engine: Engine, scan: cmd.Scan, now: int) -> list[Message]:
         messages += page.messages
         if page.cursor is None:
             return messages
-        assert page.cursor != cursor, "a scan does not get on"
+        assert page.cursor != cursor, "a scan returns the same cursor again"
         cursor = page.cursor
 
 
 def clear(engine: Engine, queue: str, now: int) -> None:
-    """Take everything out of a queue; nothing may be left."""
+    """Remove everything from a queue; nothing may be left."""
     moment = now + 2 * EXPIRED_KEEP  # no lease of a script is that long
     commands: list[cmd.Command] = [
         cmd.Configure(queue, paused=False, keep=0),

@@ -1,4 +1,4 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
+# ruff: noqa: D102  (the name of each case says what it checks)
 """Put: new messages, known ids, replacing, importing."""
 
 from typing import Any
@@ -33,19 +33,19 @@ class PutCases:
     def test_a_delay_counts_from_the_stores_now(self, desk: Desk) -> None:
         assert desk.put("a", delay=250) == [Outcome("a", True, "delayed", START + 250)]
 
-    def test_a_moment_stays_as_it_was_given(self, desk: Desk) -> None:
+    def test_a_due_time_is_stored_as_given(self, desk: Desk) -> None:
         assert desk.put("a", at=START + 7) == [Outcome("a", True, "delayed", START + 7)]
 
-    def test_a_moment_in_the_past_is_ready_at_once(self, desk: Desk) -> None:
+    def test_a_due_time_in_the_past_is_ready_at_once(self, desk: Desk) -> None:
         assert desk.put("a", at=START - HOUR) == [Outcome("a", True, "ready", START - HOUR)]
         assert desk.take() == ["a"]
 
-    def test_the_first_moment_of_all_can_be_due(self, desk: Desk) -> None:
+    def test_a_due_time_of_0_is_valid(self, desk: Desk) -> None:
         desk.put("a", at=0)
         assert desk.get("a").due == 0
         assert desk.take() == ["a"]
 
-    def test_everything_that_was_given_comes_back(self, desk: Desk) -> None:
+    def test_all_fields_come_back(self, desk: Desk) -> None:
         desk.put("a", data=b"[2]", at=START + 5, priority=9, expires=50, attempts=3, group="g",
                  headers={"trace": "1"})  # fmt: skip
         message = desk.get("a")
@@ -55,7 +55,7 @@ class PutCases:
         assert (message.group, message.headers) == ("g", {"trace": "1"})
         assert (message.holder, message.until, message.ended) == (None, None, None)
 
-    def test_each_thing_that_was_given_alone_comes_back(self, desk: Desk) -> None:
+    def test_each_field_alone_comes_back(self, desk: Desk) -> None:
         # An engine may know a shorter way for simple puts into a queue it has met before.
         for known in (0, 2):
             for field, value in GIVEN.items():
@@ -89,12 +89,12 @@ class PutCases:
         assert desk.get("a").body == 1
         assert desk.counts().flow.put == 1
 
-    def test_wake_is_the_earliest_moment_that_was_stored(self, desk: Desk) -> None:
+    def test_wake_is_the_earliest_due_time_that_was_stored(self, desk: Desk) -> None:
         desk.put("old", delay=1)
         items = [Item("old", b"1"), Item("b", b"1", delay=30), Item("c", b"1", delay=20)]
         assert desk.put_items(items).wake == START + 20
 
-    def test_a_put_that_stored_nothing_wakes_nobody(self, desk: Desk) -> None:
+    def test_a_put_that_stored_nothing_wakes_no_worker(self, desk: Desk) -> None:
         desk.put("a")
         assert desk.put_items([Item("a", b"1")]).wake is None
         assert desk.put_items([]) == Outcomes([])
@@ -137,7 +137,7 @@ class PutCases:
         assert desk.cancel_where(group="new").count == 1
 
     @pytest.mark.parametrize("state", ["delayed", "ready", "dead"])
-    def test_replace_only_what_is_of_a_version(self, desk: Desk, state: State) -> None:
+    def test_replace_only_if_the_version_is_the_same(self, desk: Desk, state: State) -> None:
         desk.bring("a", state)
         seen = desk.get("a").version
         new = {"on_conflict": "replace", "at": desk.get("a").due}
@@ -149,7 +149,7 @@ class PutCases:
         assert desk.put("a", data=b"3", if_version=seen, **new) == [desk.refusal("a")]
         assert desk.put("a", data=b"3", if_version=desk.get("a").version, **new)[0].done
 
-    def test_replace_of_a_version_that_never_was_stores_nothing(self, desk: Desk) -> None:
+    def test_replace_with_a_version_of_an_unknown_id_stores_nothing(self, desk: Desk) -> None:
         for count, other in enumerate(("b", "c", "d")):
             put = desk.put("a", on_conflict="replace", if_version="0" * 16)
             assert put == [Outcome("a", False)]
@@ -158,7 +158,7 @@ class PutCases:
 
     # Importing.
 
-    def test_an_import_goes_on_with_attempts_and_failures(self, desk: Desk) -> None:
+    def test_an_import_keeps_attempts_and_failures(self, desk: Desk) -> None:
         failures = (Failure(1, START - 9, "w9", "no"), Failure(2, START - 5, "w8", "no!"))
         desk.put("a", attempt=2, failures=failures, attempts=3)
         message = desk.claim().messages[0]

@@ -1,4 +1,4 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
+# ruff: noqa: D102  (the name of each case says what it checks)
 """Queues: how long they remember acked and expired messages, and how they are deleted."""
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["QueueCases"]
 class QueueCases:
     """What a queue keeps of messages that are gone, and what is left of a deleted queue."""
 
-    def test_what_is_kept_is_remembered_with_its_id(self, desk: Desk) -> None:
+    def test_a_kept_message_is_remembered_with_its_id(self, desk: Desk) -> None:
         desk.configure(keep=HOUR)
         lease = desk.lease("a")
         desk.wait(10)
@@ -28,7 +28,7 @@ class QueueCases:
         assert (counts.kept, counts.sizes.total, counts.flow.acked) == (1, 0, 1)
         assert not desk.put("a")[0]
 
-    def test_what_was_kept_is_forgotten_in_time(self, desk: Desk) -> None:
+    def test_a_kept_message_is_forgotten_in_time(self, desk: Desk) -> None:
         desk.configure(keep=HOUR)
         desk.ack(desk.lease("a"))
         desk.wait(HOUR - 1)
@@ -39,7 +39,7 @@ class QueueCases:
         assert desk.state("a") == "ready"
 
     @pytest.mark.parametrize("keep", [0, 2 * EXPIRED_KEEP])
-    def test_expired_ones_are_remembered_a_day_or_as_long_as_the_queue_keeps(
+    def test_expired_messages_are_remembered_a_day_or_as_long_as_the_queue_keeps(
         self, desk: Desk, keep: int
     ) -> None:
         desk.configure(keep=keep)
@@ -74,7 +74,7 @@ class QueueCases:
         desk.claim()
         assert desk.counts().kept == 0
 
-    def test_a_crowd_is_forgotten_bit_by_bit(self, bare: Desk) -> None:
+    def test_one_command_forgets_a_limited_number(self, bare: Desk) -> None:
         bare.configure(keep=5)
         ids = [f"m{number:04}" for number in range(FORGET + 50)]
         bare.put(*ids)

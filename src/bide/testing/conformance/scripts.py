@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Random scripts: in whatever order things are asked, the memory engine knows the answer."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Random scripts: any order of commands gets the replies of the memory engine."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Extend, ack, retry, bury: what the holder of a lease may say, and what nobody else may."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Ack, extend, retry, bury, release: the commands that end or extend a lease."""
 
 import pytest
 
@@ -15,7 +15,7 @@ EVERY_STATE: tuple[State, ...] = ("delayed", "ready", "dead", "acked", "expired"
 
 
 class SettleCases:
-    """What the four commands of a lease's holder promise."""
+    """What these commands promise."""
 
     # Ack.
 
@@ -26,7 +26,7 @@ class SettleCases:
         assert (counts.flow.acked, counts.sizes.total, counts.kept) == (1, 0, 0)
 
     @pytest.mark.parametrize("keep", [0, HOUR])
-    def test_ack_twice_says_so(self, desk: Desk, keep: int) -> None:
+    def test_ack_twice_is_refused(self, desk: Desk, keep: int) -> None:
         desk.configure(keep=keep)
         lease = desk.lease("a")
         assert desk.ack(lease)[0]
@@ -59,7 +59,7 @@ class SettleCases:
         desk.wait(10)
         assert desk.take() == ["a"]
 
-    def test_an_extended_lease_lapses_at_its_new_moment(self, desk: Desk) -> None:
+    def test_an_extended_lease_lapses_at_its_new_end(self, desk: Desk) -> None:
         lease = desk.lease("a")
         desk.extend(lease, lease=3_000)
         assert desk.claim().next == 3_000
@@ -73,7 +73,7 @@ class SettleCases:
 
     # Retry.
 
-    def test_retry_delays_and_tells_the_reason(self, desk: Desk) -> None:
+    def test_retry_delays_and_stores_the_reason(self, desk: Desk) -> None:
         lease = desk.lease("a")
         desk.wait(5)
         assert desk.retry(lease, delay=300, reason="no luck") == [
@@ -88,7 +88,7 @@ class SettleCases:
         assert desk.claim().messages[0].attempt == 2
         assert desk.counts().flow.retried == 1
 
-    def test_retry_with_used_up_attempts_makes_a_dead_letter(self, desk: Desk) -> None:
+    def test_retry_of_the_last_attempt_makes_a_dead_letter(self, desk: Desk) -> None:
         desk.put("a", attempts=2)
         desk.retry(*leases(desk.claim()))
         desk.wait(7)
@@ -116,12 +116,12 @@ class SettleCases:
         desk.retry(desk.lease("a"), reason="x" * 9_000)
         assert len(desk.get("a").failures[0].reason) == 8_192
 
-    def test_retry_wakes_at_the_moment_of_the_next_attempt(self, desk: Desk) -> None:
+    def test_retry_wakes_at_the_next_attempt(self, desk: Desk) -> None:
         lease = desk.lease("a")
         reply = desk.ask(cmd.Retry("q", [lease], delay=40), Outcomes)
         assert reply.wake == START + 40
 
-    def test_release_counts_no_attempt_and_keeps_the_turn(self, desk: Desk) -> None:
+    def test_release_counts_no_attempt_and_keeps_the_due_time(self, desk: Desk) -> None:
         desk.put("a", attempts=1)
         lease = leases(desk.claim())[0]
         desk.wait(5)
@@ -153,7 +153,7 @@ class SettleCases:
 
     # Bury.
 
-    def test_bury_sets_aside_whatever_attempts_are_left(self, desk: Desk) -> None:
+    def test_bury_makes_a_dead_letter_whatever_attempts_are_left(self, desk: Desk) -> None:
         lease = desk.lease("a")
         desk.wait(3)
         assert desk.bury(lease, reason="bad") == [Outcome("a", True, "dead", START, START + 3)]
@@ -165,7 +165,7 @@ class SettleCases:
         desk.wait(HOUR)
         assert desk.take() == []
 
-    def test_who_settles_finally_wakes_nobody(self, desk: Desk) -> None:
+    def test_settling_for_good_wakes_no_worker(self, desk: Desk) -> None:
         for verb in (cmd.Ack, cmd.Bury, cmd.Extend):
             lease = desk.lease(verb.__name__)
             assert desk.ask(verb("q", [lease]), Outcomes).wake is None

@@ -1,4 +1,4 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
+# ruff: noqa: D102  (the name of each case says what it checks)
 """Every command that names messages, against a message in every state."""
 
 from collections.abc import Callable, Sequence

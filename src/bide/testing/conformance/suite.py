@@ -1,4 +1,4 @@
-"""The suite itself: all cases, and the fixtures that they stand on."""
+"""The suite: all cases, and their fixtures."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,10 +11,10 @@ from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
 from bide.testing.conformance.desk import Desk
-from bide.testing.conformance.looking import LookCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
+from bide.testing.conformance.reading import ReadCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.settling import SettleCases
 from bide.testing.conformance.states import StateCases
@@ -26,7 +26,7 @@ class EngineConformance(
     ScriptCases,  # pytest goes from the last to the first: the random scripts come at the end
     BatchCases,
     ContentCases,
-    LookCases,
+    ReadCases,
     BudgetCases,
     MoveCases,
     ChangeCases,
@@ -72,14 +72,14 @@ class EngineConformance(
 
     @pytest.fixture
     def desk(self, make_engine: Callable[[], Engine]) -> Iterator[Desk]:
-        """Provide a caller of a new store whose every command is held against the lifecycle."""
+        """Provide a caller of a new store; every command is checked against the lifecycle."""
         engine = make_engine()
         yield Desk(engine)
         engine.close()
 
     @pytest.fixture
     def bare(self, make_engine: Callable[[], Engine]) -> Iterator[Desk]:
-        """Provide a caller of a new store who is not watched, for thousands of messages."""
+        """Provide a caller without these checks, for cases with thousands of messages."""
         engine = make_engine()
         yield Desk(engine, watched=False)
         engine.close()

@@ -1,4 +1,4 @@
-"""The words of random scripts: few ids, few tokens, short times, so that they meet each other."""
+"""The commands of random scripts: few ids, few tokens, short times, so that they interact."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ WEIGHTS = [0, 0, 0, 1, 9, 10, 255]
 
 
 class Ref(NamedTuple):
-    """A lease by how somebody came to it."""
+    """A lease, by which token it has."""
 
     id: str
     which: str

@@ -1,4 +1,4 @@
-"""Watches an engine at work: each change of each message must be one that the lifecycle knows."""
+"""Checks that each change of each message is a transition of the lifecycle."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ def dump(engine: Engine, queue: str, now: int) -> dict[str, Message]:
     """Return all messages of a queue by id."""
     (page,) = engine.execute([msgspec.structs.replace(ALL, queue=queue)], now)
     assert isinstance(page, Page)
-    assert page.cursor is None, "a page of 100,000 had no room for all messages of a test"
+    assert page.cursor is None, "a test has more than 100,000 messages"
     messages = {message.id: message for message in page.messages}
-    assert len(messages) == len(page.messages), "a scan told of one message twice"
+    assert len(messages) == len(page.messages), "a scan returned a message twice"
     return messages
 
 
@@ -34,30 +34,30 @@ def audit(engine: Engine, queue: str, now: int) -> Counts:
     (counts,) = engine.execute([Count(queue, recount=True)], now)
     assert isinstance(counts, Counts)
     assert counts.recount == counts.sizes, "the counters are not what a recount finds"
-    assert counts.strays == 0, "a message stands nowhere or in two places"
+    assert counts.strays == 0, "a message is in no state, or in two"
     assert counts.flow.put == counts.flow.gone + counts.sizes.total, "conservation"
     return counts
 
 
 class Watch:
-    """Executes commands one at a time, and holds what each does against the lifecycle.
+    """Executes commands one at a time, and checks each against the lifecycle.
 
     Args:
-        engine: whom to watch.
+        engine: that executes them.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.seen: set[Transition] = set()
-        """Every transition that came to pass."""
+        """Every transition that has happened."""
         self._last: dict[str, dict[str, Message]] = {}
 
     def execute(self, command: Command, now: int) -> Reply:
-        """Carry out a command.
+        """Execute a command.
 
         Raises:
-            AssertionError: when a message went a way that is not in the table, when the counters
-                moved otherwise than the table says, or do not account for every message.
+            AssertionError: a transition is not in the lifecycle, or the counters changed otherwise
+                than it says, or do not account for every message.
         """
         queue = command.queue
         before = dump(self.engine, queue, now)
@@ -93,10 +93,10 @@ _Step = tuple[str, State | None, State | None]
 def _steps(
     command: Command, old: Message | None, new: Message | None, keep: int, now: int
 ) -> Iterator[_Step]:
-    """Tell by which steps a command led from the one to the other."""
+    """Return the steps by which a command changed a message."""
     if old == new:
         if isinstance(command, Put) and old is not None and old.state == "dead":
-            # Nothing shows whether a dead letter was replaced by its twin, but the counters do.
+            # Only the counters show whether a dead letter was replaced by an equal one.
             twins = (item.id == old.id and item.died is not None for item in command.items)
             if command.on_conflict != "keep" and any(twins):
                 yield "replace", "dead", "dead"
@@ -116,7 +116,7 @@ def _steps(
 
 
 def _taken_back(message: Message, moment: int, holder: str, now: int) -> Message:
-    """Return what a message is once its lease has lapsed."""
+    """Return a message as it is once its lease has lapsed."""
     dead = message.attempt >= message.attempts
     return msgspec.structs.replace(
         message,
@@ -139,7 +139,7 @@ def _cause(command: Command, state: State | None) -> str:
 
 
 def _distinct(command: Command) -> bool:
-    """Whether it names no message twice: only then each change can be told from the next."""
+    """Whether it names no message twice: only then its changes can be told apart."""
     named = [item.id for item in getattr(command, "items", ())]
     named += getattr(command, "ids", None) or ()
     named += [lease.id for lease in getattr(command, "leases", ())]

@@ -1,5 +1,5 @@
-# ruff: noqa: D102  (what is promised stands in the name of each case)
-"""Find, scan, count, forecast, queues: what looks and changes nothing."""
+# ruff: noqa: D102  (the name of each case says what it checks)
+"""Find, scan, count, forecast, queues: the commands that only read."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from bide.model.message import STATES, State
 from bide.model.replies import Counts, Flow, Forecasted, Page, Sizes
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
-__all__ = ["LookCases"]
+__all__ = ["ReadCases"]
 
 
 def furnish(desk: Desk) -> None:
@@ -30,8 +30,8 @@ def furnish(desk: Desk) -> None:
     desk.put("delayed1", "delayed2", "delayed3", delay=HOUR, group="g")
 
 
-class LookCases:
-    """What looking promises."""
+class ReadCases:
+    """What these commands promise."""
 
     # Find.
 
@@ -41,7 +41,7 @@ class LookCases:
         assert [m and m.id for m in found] == ["b", None, "a", "b"]
         assert desk.find() == []
 
-    def test_time_alone_makes_ready(self, desk: Desk) -> None:
+    def test_a_message_is_ready_at_its_due_time_without_a_command(self, desk: Desk) -> None:
         desk.put("a", delay=5)
         desk.wait(4)
         assert desk.state("a") == "delayed"
@@ -115,7 +115,7 @@ class LookCases:
         assert desk.scan("ready", after=START - 2) == ["m2", "m1"]
         assert desk.scan("ready", before=START - 2) == ["m3"]
 
-    def test_each_message_comes_once_while_others_come_and_go(self, desk: Desk) -> None:
+    def test_a_scan_yields_each_message_once_while_others_come_and_go(self, desk: Desk) -> None:
         desk.put(*(f"m{number}" for number in range(9)), delay=5)
         first = desk.page(limit=4)
         names = {message.id for message in first.messages}
@@ -127,7 +127,7 @@ class LookCases:
         assert sorted(message.id for message in second.messages) == rest
         assert second.cursor is None
 
-    def test_a_cursor_holds_though_its_message_is_gone(self, desk: Desk) -> None:
+    def test_a_cursor_stays_valid_though_its_message_is_gone(self, desk: Desk) -> None:
         desk.put("a", "b", "c", "d", delay=5)
         page = desk.page("delayed", limit=2)
         desk.cancel("b", "c")
@@ -141,7 +141,7 @@ class LookCases:
         if page.cursor is not None:
             assert desk.page("delayed", page.cursor, limit=2) == Page([], None)
 
-    def test_a_cursor_of_no_scan_is_refused(self, desk: Desk) -> None:
+    def test_an_invalid_cursor_is_refused(self, desk: Desk) -> None:
         desk.put("a")
         for state in (None, "ready", "next", "dead"):
             for cursor in ("", "nonsense", "1.2", "0.-1.3", "0.1.2.3"):
@@ -185,7 +185,7 @@ class LookCases:
     def test_stored_bytes_of_a_queue_that_is_not_there(self, desk: Desk) -> None:
         assert desk.ask(cmd.Count("q", stored=True), Counts) == Counts(Sizes(), Flow(), stored=0)
 
-    def test_oldest_is_the_due_moment_of_who_waits_longest(self, desk: Desk) -> None:
+    def test_oldest_is_the_earliest_due_time_of_ready_messages(self, desk: Desk) -> None:
         assert desk.counts().oldest is None
         desk.put("later", delay=5)
         assert desk.counts().oldest is None
@@ -200,7 +200,7 @@ class LookCases:
         desk.put("c", at=START - 7)
         assert desk.counts().oldest == START - 7
 
-    def test_a_lapsed_lease_counts_as_leased_until_it_is_met(self, desk: Desk) -> None:
+    def test_a_lapsed_lease_counts_as_leased_until_a_command_meets_it(self, desk: Desk) -> None:
         desk.lease("a")
         desk.wait(1_000)
         assert desk.counts().sizes.leased == 1
@@ -221,7 +221,7 @@ class LookCases:
         desk.put("c", at=START - 1)
         assert desk.forecast(10, 2) == Forecasted(START, 3, [0, 0], 0)
 
-    def test_a_forecast_leaves_out_what_does_not_wait(self, desk: Desk) -> None:
+    def test_a_forecast_counts_only_waiting_messages(self, desk: Desk) -> None:
         furnish(desk)
         assert desk.forecast(HOUR // 2, 2) == Forecasted(START, 3, [0, 3], 0)
 
