@@ -166,8 +166,10 @@ class Raw(spec.Basic.Properties):
         return self.raw
 
 
-def table(name: bytes, value: bytes) -> bytes:
-    inner = bytes([len(name)]) + name + value
+def table(*fields: bytes) -> bytes:
+    """Return a table of names and values in turn."""
+    named = zip(fields[::2], fields[1::2], strict=True)
+    inner = b"".join(bytes([len(name)]) + name + value for name, value in named)
     return struct.pack(">I", len(inner)) + inner
 
 
@@ -182,6 +184,7 @@ def text(value: bytes) -> bytes:
     return b"S" + struct.pack(">I", len(value)) + value
 
 
+HUGE = b"d" + struct.pack(">d", 1e300)
 HEADERS, MESSAGE_ID, TIMESTAMP = 0x2000, 0x80, 0x40
 
 
@@ -192,6 +195,7 @@ HEADERS, MESSAGE_ID, TIMESTAMP = 0x2000, 0x80, 0x40
         pytest.param(Raw(HEADERS, table(b"\xff", b"t\1")), id="name of a header is not UTF-8"),
         pytest.param(Raw(HEADERS, table(b"x-delay", text(b"\xff"))), id="x-delay is not UTF-8"),
         pytest.param(Raw(HEADERS, table(b"x-delay", text(b"1" * 130_900))), id="x-delay is huge"),
+        pytest.param(Raw(HEADERS, table(b"x-delay", b"t\1", b"a", HUGE)), id="a number is huge"),
         pytest.param(Raw(HEADERS, nested(300)), id="headers are deep"),
         pytest.param(Raw(HEADERS, nested(5_000)), id="headers are very deep"),
         pytest.param(Raw(TIMESTAMP, struct.pack(">Q", 2**63)), id="timestamp is impossible"),

@@ -72,8 +72,11 @@ def test_a_quorum_queue_ignores_priorities_and_lets_messages_expire(stage: Stage
 def test_what_amqp_cannot_hold_spoils_nothing(stage: Stage) -> None:
     async def story() -> None:
         async with stage.publisher() as to:
-            found = await asyncio.gather(publish(to, headers={"a": 2**70}), publish(to, id="m2"))
-            assert [one.outcome for one in found] == ["unfit", "confirmed"]
+            found = await asyncio.gather(
+                *[publish(to, headers={"a": value}) for value in (2**70, 1e300, b"1")],
+                publish(to, id="m2"),
+            )
+            assert [one.outcome for one in found] == ["unfit"] * 3 + ["confirmed"]
             assert "Unsupported numeric value" in found[0].reason
 
     stage.play(story)

@@ -13,7 +13,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
 from bide.model.message import Item, Message
 from bide.model.times import LATEST, milliseconds, unix
-from bide.targets.rabbitmq.fields import DELAYS, KEY, LARGEST, Publication, headers_of
+from bide.targets.rabbitmq.fields import DELAYS, KEY, LARGEST, UNFIT, Publication, headers_of
 
 __all__ = ["GIVEN_ID", "dead_letter_of", "due_of", "is_same", "item_of", "renamed"]
 
@@ -69,7 +69,7 @@ def dead_letter_of(message: AbstractIncomingMessage, reason: str) -> Publication
     properties.expiration = properties.user_id = None
     try:
         fits = len(properties.marshal()) <= LARGEST
-    except (TypeError, ValueError, RecursionError):  # as for bytes that are not UTF-8
+    except UNFIT:  # as for bytes that are not UTF-8
         fits = False
     return Publication(message.body, properties, message.routing_key or "") if fits else None
 

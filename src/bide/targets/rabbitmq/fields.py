@@ -4,6 +4,7 @@ Headers of bide are text. Properties travel as headers whose names begin with `a
 AMQP that are no text travel together as JSON in `amqp-headers`.
 """
 
+import struct
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,7 +19,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.targets.amqp import LONGEST, Address
 
-__all__ = ["DELAYS", "KEY", "Publication", "headers_of", "to_amqp"]
+__all__ = ["DELAYS", "KEY", "LARGEST", "UNFIT", "Publication", "headers_of", "to_amqp"]
 
 TEXTS = {
     "content-type": "content_type",
@@ -40,6 +41,9 @@ OWN = ("bide-queue", "bide-due", "bide-attempt")
 
 LARGEST = 100_000
 """How many bytes of headers fit into the one frame that AMQP has for them."""
+
+UNFIT = (ArithmeticError, RecursionError, TypeError, ValueError, struct.error)
+"""What the client library raises for properties that it cannot send."""
 
 DEEPEST = 100
 """How many levels deep headers may be nested: the client library cannot send many more."""
@@ -125,7 +129,7 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
     for name, value in message.headers.items():
         if name in DELAYS or name in OWN or name.startswith(_BROKERS):
             continue
-        if isinstance(value, str) and not name.startswith("amqp-") and name not in found:
+        if isinstance(value, str) and not name.startswith("amqp-") and name not in TEXTS:
             found[name] = value
         else:
             typed[name] = value
@@ -143,7 +147,7 @@ def _number(text: str, name: str, most: int) -> int:
 def _typed(text: str) -> dict[str, Any]:
     try:
         found = _untagged(msgspec.json.decode(text))
-    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+    except UNFIT as error:
         raise InvalidArgument(f"{TYPED} is not what bide writes there: {error}") from None
     if not isinstance(found, dict):
         raise InvalidArgument(f"{TYPED} must be a JSON object")

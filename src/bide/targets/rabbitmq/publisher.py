@@ -16,7 +16,7 @@ from bide.targets.rabbitmq.broker import (
     reason_of,
     stray_cancel_is_loss,
 )
-from bide.targets.rabbitmq.fields import Publication
+from bide.targets.rabbitmq.fields import UNFIT, Publication
 
 __all__ = ["Outcome", "Publisher", "Result"]
 
@@ -88,7 +88,7 @@ class Publisher:
                         return Result("unroutable", reason_of(error))
                     except DeliveryError as error:
                         return Result("nacked", reason_of(error))
-                    except (TypeError, ValueError, RecursionError) as error:
+                    except UNFIT as error:
                         return Result("unfit", f"not a valid message of AMQP: {error}")
                     except (Refused, ChannelClosed) as error:
                         return Result("refused", reason_of(error))
