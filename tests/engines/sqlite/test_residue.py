@@ -6,8 +6,7 @@ from hypothesis import given, settings
 
 from bide.engines.sqlite import SqliteEngine
 from bide.testing.conformance.desk import START
-from bide.testing.conformance.play import clear
-from bide.testing.conformance.scripts import Player, searching
+from bide.testing.conformance.scripts import Player, clear, searching
 from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 
 

@@ -12,7 +12,7 @@ except ImportError as error:
     ) from error
 
 _PARTS = (
-    "batches budgets changing claiming content desk moving play putting queues reading scripts "
+    "batches budgets changing claiming content desk moving putting queues reading scripts "
     "settling states suite watch"
 )
 
