@@ -28,6 +28,11 @@ OPTIONS = {
     "log_json": ("", "Log one JSON object per line."),
     "log_level": ("", "info and debug log each request."),
     "push": ("", "Whether to send due messages to subscriptions; on by default."),
+    "dashboard": ("", "Show the dashboard at /dashboard; its visitors log in with a token."),
+    "dashboard_hide": (
+        "NAME", "A part of bodies, or a header, whose value the dashboard does not show; can be "
+        "repeated.",
+    ),
     "trusted_proxies": (
         "CIDR", "A proxy whose X-Forwarded-For or Forwarded names the client, such as 10.1.0.0/16, "
         "or unix for the one at the Unix socket; can be repeated.",
@@ -109,6 +114,8 @@ def serve(
         if value not in (None, ())
     }
     settings = Settings(**({} if config is None else read_file(config)) | said)
+    if settings.dashboard:
+        require_packages("--dashboard", "jinja2", extra="dashboard")
     if check:
         _check(settings, Output(as_json))
         return

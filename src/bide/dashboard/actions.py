@@ -23,6 +23,7 @@ from bide.model.commands import (
 )
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
+from bide.model.message import Item
 from bide.model.replies import Counts, Found, Outcome, Outcomes, Settings
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, in_parts
@@ -145,8 +146,9 @@ async def _reschedule(view: View, ids: list[str]) -> Result:
     delay, at = _when(view)
     if delay is None and at is None:
         raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
-    builder = CommandBuilder(view.queue())
-    command = builder.reschedule(ids[:1], delay, at, None)
+    full = view.queue()
+    command = CommandBuilder(full).reschedule(ids[:1], delay, at, None)
+    await view.admit(full, Item("-", b"", at=command.at, delay=command.delay), moved=True)
     return await _each(view, ids, lambda part: msgspec.structs.replace(command, ids=part))
 
 
@@ -165,6 +167,7 @@ async def _copy(view: View, ids: list[str]) -> Result:
         found.as_item((), None), id=check_name(new) if new else new_id(), at=moved.at,
         delay=moved.delay, attempt=0,
     )  # fmt: skip
+    await view.admit(full, item)
     outcomes = (await view.store.ask(Outcomes, Put(full, [item]))).outcomes
     return Result(sum(map(bool, outcomes)), [one for one in outcomes if not one])
 
@@ -206,7 +209,9 @@ async def _subscription(view: View, _: list[str]) -> Result:
 
 async def _audit(view: View, _: list[str]) -> Result:
     full = view.queue()
-    counts = await view.store.ask(Counts, Count(full, recount=True))
+    counts = await view.store.recent.get(
+        ("audit", full), 0, lambda: view.store.ask(Counts, Count(full, recount=True))
+    )
     page = Page("audit.html", {
         "found": [Audit.of(view.own(full), counts)], "gone": GONE, "following": None,
         "recounted": True,

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -16,8 +16,8 @@ from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import StoreReader
 from bide.dashboard.rendering import LANGUAGES, language_of, render
 from bide.dashboard.request import Request
-from bide.dashboard.view import Page, Redirect, Refused, View
-from bide.lane.shared import close_lane
+from bide.dashboard.session import Sessions
+from bide.dashboard.view import Admit, Page, Redirect, Refused, View
 from bide.model.errors import AccessDenied, BideError, InvalidArgument, StoreError
 from bide.server.action_log import Act, ActionLog
 from bide.server.client_text import ClientText
@@ -25,6 +25,7 @@ from bide.server.cross_site import refuse_foreign_forms
 from bide.server.operation import Send
 from bide.server.problem import Problem
 from bide.server.receiving import Gone, Receive
+from bide.server.slow_reads import SlowReads
 
 __all__ = ["Dashboard", "asgi"]
 
@@ -69,6 +70,10 @@ class Dashboard:
         hide: names of the parts of bodies, and of the headers, that nobody is shown.
         action_log: a file for a JSON line per action.
         clock: the clock of the store.
+        sessions: tells instead of `access` who visits: whoever has logged in.
+        admit: refuses what is beyond a quota.
+        address: returns the address of the client, for the log of actions.
+        slow_reads: carries out forecasts and audits; by default its own.
     """
 
     def __init__(
@@ -78,8 +83,16 @@ class Dashboard:
         hide: Collection[str] = (),
         action_log: ActionLog | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        sessions: Sessions | None = None,
+        admit: Admit | None = None,
+        address: Callable[[Any], str] | None = None,
+        slow_reads: SlowReads | None = None,
     ) -> None:
-        self.store = StoreReader(store, clock)
+        self._sessions = sessions
+        self._admit = admit
+        self._address = address
+        self.store = StoreReader(store, clock, slow_reads)
         self._access = access
         self._hide = frozenset(name.lower() for name in hide)
         self.action_log = action_log or ActionLog(None)
@@ -87,7 +100,7 @@ class Dashboard:
 
     async def close(self) -> None:
         """Let go of the store."""
-        await asyncio.to_thread(close_lane, self.store.lane)
+        await asyncio.to_thread(self.store.close)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; ASGI calls this."""
@@ -111,50 +124,76 @@ class Dashboard:
     async def _answer(self, request: Request, send: Send) -> None:
         """Answer a request for a page or an action."""
         view: View | None = None
+        answer: Page | Redirect
         try:
             async with asyncio.timeout(None if request.path == "/do" else LONGEST):
                 if request.method not in ("GET", "HEAD", "POST"):
                     raise Refused(405, "not-found")
-                if (access := await self._visitor(request)) is None:
-                    raise Refused(403, "no-access")
-                view = View(request, access, self.store, self._hide)
-                answer = await self._made(view)
-            if isinstance(answer, Redirect):
-                await _redirect(send, answer)
-                return
+                if request.method == "POST":
+                    _refuse_other_sites(request)
+                if (told := await self._at_the_door(request)) is not None:
+                    answer = told
+                else:
+                    access, session = await self._visitor(request)
+                    view = View(request, access, self.store, self._hide, self._admit, session)
+                    answer = await self._made(view)
             page = self._rendered(request, view, answer)
         except Gone:
             return
         except (Refused, Problem, BideError, TimeoutError) as error:
-            answer = self._refusal(error)
+            answer = self._refusal(request, error)
             page = self._rendered(request, view, answer)
         except Exception:  # noqa: BLE001  (it is logged, and other requests go on)
             _log.exception("%s %s failed", request.method, request.path)
             answer = _error(500, "internal")
             page = self._rendered(request, view, answer)
-        await _send(send, answer.status, page, "text/html; charset=utf-8", _NO_STORE)
+        if isinstance(answer, Redirect):
+            await _redirect(send, answer)
+            return
+        more = list(_NO_STORE)
+        if answer.status == 401 and request.header("sec-fetch-site") == "cross-site":
+            # A link of another site comes without the cookie of the session; asked for by the
+            # page itself, it comes with it.
+            more.append((b"refresh", b"0"))
+        await _send(send, answer.status, page, "text/html; charset=utf-8", more)
 
-    def _rendered(self, request: Request, view: View | None, page: Page) -> bytes:
+    def _rendered(self, request: Request, view: View | None, page: Page | Redirect) -> bytes:
         """Return a page as HTML; without a view it is for a stranger, and tells nothing."""
+        if isinstance(page, Redirect):
+            return b""
         language = language_of(request.cookie(LANGUAGE), request.header("accept-language"))
         shown = view or View(request, Access(), self.store, self._hide)
         context = {**page.context, "view": shown, "now": shown.now, "known": view is not None}
         return render(page.template, language, context)
 
-    async def _visitor(self, request: Request) -> Access | None:
+    async def _at_the_door(self, request: Request) -> Redirect | None:
+        """Answer what every visitor may do: choose a language, log in and out."""
+        if request.method != "POST" or request.path not in ("/language", "/login", "/logout"):
+            return None
+        await request.read_form()
+        if request.path == "/language":
+            return _chosen(request)
+        if self._sessions is None:
+            raise Refused(404, "not-found")
+        if request.path == "/logout":
+            return self._sessions.log_out(request)
+        return await self._sessions.log_in(request)
+
+    async def _visitor(self, request: Request) -> tuple[Access, bool]:
+        """Return what a visitor may, and whether they have logged in."""
+        if self._sessions is not None:
+            return await self._sessions.visitor(request)
         found = self._access(request.scope)
-        return await found if inspect.isawaitable(found) else found
+        access = await found if inspect.isawaitable(found) else found
+        if access is None:
+            raise Refused(403, "no-access")
+        return access, False
 
     async def _made(self, view: View) -> Page | Redirect:
         """Return the page of a request, or what its action comes to."""
         request = view.request
         if request.method == "POST":
-            refuse_foreign_forms(
-                request.header("host"), request.header("origin"), request.header("sec-fetch-site")
-            )
             await request.read_form()
-            if request.path == "/language":
-                return _chosen(request)
             if request.path != "/do":
                 raise Refused(405, "not-found")
             try:
@@ -165,9 +204,12 @@ class Dashboard:
             raise Refused(404, "not-found")
         return await page(view)
 
-    def _refusal(self, error: Exception) -> Page:
+    def _refusal(self, request: Request, error: Exception) -> Page:
         """Return the page that says why a request was refused or failed."""
         match error:
+            case Refused(title="login"):
+                back = request.here if request.method == "GET" else request.get("back")
+                return Page("login.html", {"detail": error.detail, "back": back}, error.status)
             case Refused():
                 return _error(error.status, error.title, error.detail)
             case Problem():
@@ -182,7 +224,8 @@ class Dashboard:
 
     def _note(self, view: View, done: Act) -> None:
         """Log an action with its author."""
-        access, client = view.access, view.request.client
+        access, request = view.access, view.request
+        client = request.client if self._address is None else self._address(request.scope)
         self.action_log.write(
             [done], who=access.name, token="", client=client, namespace=access.namespace
         )
@@ -226,6 +269,13 @@ async def _live(dashboard: Dashboard, receive: Receive, send: Send) -> None:
     await receive()
     await dashboard.close()
     await send({"type": "lifespan.shutdown.complete"})
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Refuse forms of pages of other sites."""
+    refuse_foreign_forms(
+        request.header("host"), request.header("origin"), request.header("sec-fetch-site")
+    )
 
 
 def _error(status: int, title: str, detail: str = "") -> Page:

@@ -76,8 +76,10 @@ class Histogram(NamedTuple):
     """When the last bar ends."""
 
 
-def histogram(found: Forecasted, span: Span) -> Histogram:
-    """Return a forecast as bars."""
+def histogram(found: Forecasted | None, span: Span) -> Histogram | None:
+    """Return a forecast as bars; `None` for one that is still being counted."""
+    if found is None:
+        return None
     most = max(found.buckets, default=0)
     place = WIDTH / len(found.buckets)
     bars = []

@@ -11,7 +11,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access
 from bide.dashboard.recent import Recent
 from bide.lane.lane import Lane
-from bide.lane.shared import open_lane
+from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Command, Forecast, Queues, Scan
 from bide.model.identity import is_listed
 from bide.model.message import Message
@@ -19,6 +19,7 @@ from bide.model.replies import Forecasted, Names, Page, Reply
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.sample import Looking, RecentWorkers, Sample, Worker, take_sample
+from bide.server.slow_reads import SlowReads, is_slow
 
 __all__ = ["Found", "Glance", "StoreReader"]
 
@@ -33,6 +34,9 @@ SAMPLE_EVERY = 2.0
 
 FORECAST_EVERY = 5.0
 """Seconds between two forecasts."""
+
+PATIENCE = 2.0
+"""Seconds that a page waits for its forecast."""
 
 HISTORY = 60
 """How many samples are kept for the charts of rates."""
@@ -97,12 +101,17 @@ class StoreReader:
     Args:
         store: its URL.
         clock: the store's clock.
+        slow_reads: carries out forecasts and audits; by default its own.
     """
 
-    def __init__(self, store: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, store: str, clock: Clock = SYSTEM_CLOCK, slow_reads: SlowReads | None = None
+    ) -> None:
         self.url = store
         self.clock = clock
         self.lane: Lane = open_lane(store, clock)
+        self._owns_slow_reads = slow_reads is None
+        self._slow_reads = slow_reads or SlowReads(self.lane)
         self.recent = Recent(clock)
         self._histories: OrderedDict[object, _History] = OrderedDict()
 
@@ -113,9 +122,17 @@ class StoreReader:
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command, and return its reply."""
-        reply = await self.lane.acall(command, self)
+        slow = is_slow(command) and not isinstance(command, Scan)  # a page of a scan is small
+        execute = self._slow_reads.read if slow else self.lane.acall
+        reply = await execute(command, self)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._owns_slow_reads:
+            self._slow_reads.close()
+        close_lane(self.lane)
 
     async def run(self, steps: Looking[T]) -> T:
         """Execute each command of some steps; return their result."""
@@ -180,13 +197,14 @@ class StoreReader:
 
         return await self.recent.get(("glance", *key), SAMPLE_EVERY, read)
 
-    async def forecast(self, queues: Sequence[str], bucket: int, buckets: int) -> Forecasted:
-        """Return how many messages of some queues fall due when, together."""
+    async def forecast(self, queues: Sequence[str], bucket: int, buckets: int) -> Forecasted | None:
+        """Return how many messages of some queues fall due when, together.
+
+        Returns `None` while that is still being counted: a later call gets it.
+        """
 
         async def read() -> Forecasted:
-            found = await asyncio.gather(
-                *[self.ask(Forecasted, Forecast(queue, bucket, buckets)) for queue in queues]
-            )
+            found = [await self.ask(Forecasted, Forecast(one, bucket, buckets)) for one in queues]
             start = found[0].start if found else self.clock.now()
             columns = zip(*[one.buckets for one in found], strict=True)
             return Forecasted(
@@ -196,7 +214,11 @@ class StoreReader:
             )  # fmt: skip
 
         key = "forecast", bucket, buckets, tuple(queues)
-        return await self.recent.get(key, FORECAST_EVERY, read)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self.recent.get(key, FORECAST_EVERY, read)
+        except TimeoutError:
+            return None
 
     async def search(
         self, scan: Scan, matches: Callable[[Message], bool] | None, want: int

@@ -1,6 +1,6 @@
 """What a page is made with: the request, its visitor, and the store."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bide.dashboard import redaction
@@ -9,7 +9,7 @@ from bide.dashboard.reading import StoreReader
 from bide.dashboard.request import Request
 from bide.engines.registry import mask
 from bide.model.identity import check_queue
-from bide.model.message import Message
+from bide.model.message import Item, Message
 
 __all__ = ["Page", "Redirect", "Refused", "View"]
 
@@ -46,6 +46,11 @@ class Redirect(NamedTuple):
     """The value of the header `Set-Cookie`."""
 
 
+Admit = Callable[[Access, str, Sequence[Item], bool], Awaitable[None]]
+"""Refuses messages beyond a quota: takes the visitor's access, the queue, the messages, and whether
+they are there already and are only moved to another time."""
+
+
 class View:
     """One request of one visitor.
 
@@ -54,16 +59,26 @@ class View:
         access: what its visitor may see and do.
         store: the store.
         hide: names in lower case of the parts of bodies, and of the headers, that are not shown.
+        admit: refuses what is beyond a quota.
+        session: whether the visitor has logged in.
     """
 
     def __init__(
-        self, request: Request, access: Access, store: StoreReader, hide: Collection[str]
+        self,
+        request: Request,
+        access: Access,
+        store: StoreReader,
+        hide: Collection[str],
+        admit: Admit | None = None,
+        session: bool = False,
     ) -> None:
         self.request = request
         self.access = access
         self.store = store
         self.now = store.clock.now()
+        self.session = session
         self._hide = hide
+        self._admit = admit
 
     # For templates.
 
@@ -109,3 +124,12 @@ class View:
         if not (name := self.request.get("queue")):
             raise Refused(404, "not-found")
         return check_queue(self.access.caller.full(name))
+
+    async def admit(self, queue: str, item: Item, *, moved: bool = False) -> None:
+        """Refuse a message that is beyond a quota of the visitor's namespace.
+
+        Raises:
+            Problem: it is.
+        """
+        if self._admit is not None:
+            await self._admit(self.access, queue, [item], moved)

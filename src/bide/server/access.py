@@ -7,7 +7,7 @@ on. The store keeps hashes: a token is shown once, when it is created or rotated
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED, check_namespace
 from bide.model.limits import MAX_TOKEN_NAME
-from bide.model.message import Item
+from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page
 from bide.model.times import LATEST
 from bide.server.rights import ALL_QUEUES, SCOPES, Caller, Right, check_patterns, check_rights
@@ -80,6 +80,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for one in self.former:
             good |= hmac.compare_digest(digest, one.hash) and now < one.until
         return good
+
+    def valid_hashes(self, now: int) -> list[str]:
+        """Return the digests of the tokens that are valid now."""
+        mine = [self.hash] if self.expires is None or now < self.expires else []
+        return mine + [one.hash for one in self.former if now < one.until]
 
 
 class Tokens:
@@ -209,19 +214,33 @@ class Tokens:
 
     async def caller(self, text: str) -> Caller | None:
         """Return who a token belongs to, `None` when it is not (or no longer) valid."""
-        id = _id_of(text)
-        message = None
-        if id is not None:
-            reply = await self._lane.acall(Find(QUEUE, [id]))
-            assert isinstance(reply, Found)
-            (message,) = reply.messages
+        return await self.admitted(_id_of(text), lambda token, now: token.accepts(_hash(text), now))
+
+    async def known(self, id: str) -> Token | None:
+        """Return what is known of a token, by its id."""
+        message = await self._find(id)
+        return None if message is None else _decode(message.data)
+
+    async def admitted(self, id: str | None, proves: Callable[[Token, int], bool]) -> Caller | None:
+        """Return who a token belongs to, if its bearer can prove to have it.
+
+        Args:
+            id: of the token; `None`: what the bearer sent is no token.
+            proves: takes the token and Unix milliseconds, and tells whether that is so.
+        """
+        message = None if id is None else await self._find(id)
         token = _NOBODY if message is None else _decode(message.data)
         now = self._clock.now()
-        if not token.accepts(_hash(text), now) or message is None:
+        if not proves(token, now) or message is None:
             return None
         if token.used is None or now - token.used >= USE_EVERY:
             self._used[token.id] = msgspec.structs.replace(token, used=now), message.version
         return Caller(token.namespace, frozenset(token.rights), token.queues, token.id, token.name)
+
+    async def _find(self, id: str) -> Message | None:
+        reply = await self._lane.acall(Find(QUEUE, [id]))
+        assert isinstance(reply, Found)
+        return reply.messages[0]
 
     async def write_uses(self) -> None:
         """Write when tokens were last used. A token that was changed or revoked stays as it is."""

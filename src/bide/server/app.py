@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from bide.model.errors import BideError
@@ -133,6 +134,20 @@ async def _refuse(call: Call, problem: Problem) -> tuple[int, str]:
     return status, problem.kind.name
 
 
+class Pages(Protocol):
+    """The dashboard."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; `root_path` is where the pages are."""
+
+    async def close(self) -> None:
+        """Let go of the store."""
+
+
+DASHBOARD = "/dashboard"
+"""Where the pages are."""
+
+
 class App:
     """The ASGI application, and the service behind it.
 
@@ -141,6 +156,7 @@ class App:
         test_clock: replaces the clock of the store; see `bide.testing.FakeClock`.
         ready: called once requests can be answered.
         shared: what the processes of the server know together.
+        pages: makes what answers below /dashboard.
     """
 
     def __init__(
@@ -149,8 +165,10 @@ class App:
         test_clock: SettableClock | None = None,
         ready: Callable[[], None] = lambda: None,
         shared: SharedState | None = None,
+        pages: "Callable[[Service], Pages] | None" = None,
     ) -> None:
         self.service = Service(settings, test_clock, shared)
+        self._pages = None if pages is None else pages(self.service)
         self._ready = ready
         by_path: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
@@ -181,6 +199,8 @@ class App:
             await asyncio.gather(*keeping, return_exceptions=True)
             if attendance is not None:
                 await attendance.leave()
+            if self._pages is not None:
+                await self._pages.close()
             await self.service.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,8 +216,26 @@ class App:
         if (found := self._paths.get(_shape(path))) is not None:
             await found.answer(scope, path, receive, send)
             return
+        if self._pages is not None and f"{path}/".startswith(f"{DASHBOARD}/"):
+            await self._show(self._pages, scope, path, receive, send)
+            return
         problem = Problem("not-found", "there is nothing at this path; /docs tells what there is")
         await refuse_unrouted(self.service, scope, path, send, problem)
+
+    async def _show(
+        self, pages: "Pages", scope: Scope, path: str, receive: Receive, send: Send
+    ) -> None:
+        """Have the dashboard answer a request, and log it."""
+        began, status = time.perf_counter(), 0
+
+        async def note(message: dict[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        await pages({**scope, "root_path": DASHBOARD}, receive, note)
+        took, address = time.perf_counter() - began, self.service.addresses.of(scope)
+        log_request(scope["method"], path, status, took, "dashboard", address, None, None)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Open and close the store for an ASGI server that is not bide's own."""

@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
 import msgspec
 
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
-from bide.server.app import App
+from bide.server.app import App, Pages
 from bide.server.http_server import HttpServer
 from bide.server.service import Service
 from bide.server.settings import Settings
@@ -20,7 +21,7 @@ from bide.server.shared_state import SharedState
 from bide.worker.process.child import BEAT, FAILED, WRONG_USAGE, loop_factory
 from bide.worker.process.pipe import Pipe, Report
 
-__all__ = ["SETTINGS", "main"]
+__all__ = ["SESSION_KEY", "SETTINGS", "main"]
 
 SETTINGS = "BIDE_SERVE_SETTINGS"
 """The environment's variable in which a process finds what it is told: other users of the machine
@@ -32,24 +33,37 @@ ALLOCATIONS = 10_000
 _log = logging.getLogger("bide.server")
 
 
-def main(arguments: list[str]) -> int:
-    """Serve on an inherited socket; return the exit code."""
+SESSION_KEY = "BIDE_SERVE_SESSION_KEY"
+"""The environment's variable with the secret, in hexadecimal digits, that makes the codes of
+sessions of the dashboard: the same in all processes of a server."""
+
+
+def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) -> int:
+    """Serve on an inherited socket; return the exit code.
+
+    Args:
+        arguments: the descriptors that the supervisor hands over.
+        pages: makes what answers below /dashboard.
+    """
     line_fd, socket_fd, *shared = map(int, arguments)
     settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=Settings)
     configure(as_json=settings.log_json, level=settings.log_level, gather=True)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
-            loop.run(_serve(settings, line_fd, socket_fd, SharedState(shared)))
+            loop.run(_serve(settings, line_fd, socket_fd, SharedState(shared), pages))
     except BideError as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
     return 0
 
 
-async def _serve(settings: Settings, line_fd: int, socket_fd: int, shared: SharedState) -> None:
+async def _serve(
+    settings: Settings, line_fd: int, socket_fd: int, shared: SharedState,
+    pages: Callable[[Service], Pages] | None,
+) -> None:  # fmt: skip
     loop = asyncio.get_running_loop()
     report = Report()
-    app = App(settings, ready=lambda: _ready(line, report), shared=shared)
+    app = App(settings, ready=lambda: _ready(line, report), shared=shared, pages=pages)
     line = Pipe(line_fd, lambda: _orphaned(server))
     await app.service.begin()
     server = HttpServer(app)

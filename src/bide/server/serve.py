@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import InvalidArgument
 from bide.server.access import Tokens
 from bide.server.admission import Admission, how_open
-from bide.server.child import SETTINGS
+from bide.server.child import SESSION_KEY, SETTINGS
 from bide.server.settings import Settings
 from bide.server.shared_state import make_files
 from bide.server.tls import context_of
@@ -41,6 +42,9 @@ async def serve(settings: Settings) -> int:
     asks = await _asks_for_tokens(settings)
     listening, files = bind(settings), make_files()
     os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
+    os.environ[SESSION_KEY] = secrets.token_hex(32)
+    # Named, not imported: the dashboard is above the server.
+    child = "bide.dashboard.child" if settings.dashboard else "bide.server.child"
     try:
         where, store = address(listening, settings), settings.shown()["store"]
         _log.info("listening on %s, store %s; %s", where, store, how_open(settings, asks=asks))
@@ -52,14 +56,14 @@ async def serve(settings: Settings) -> int:
             )
         shared = listening.fileno(), *files
         return await Supervisor(
-            lambda line: [sys.executable, *_flags(), "-m", "bide.server.child",
+            lambda line: [sys.executable, *_flags(), "-m", child,
                           *map(str, (line, *shared))],
             settings.workers, grace=settings.grace, pass_fds=shared,
         ).run()  # fmt: skip
     finally:
         for file in files:
             os.close(file)
-        del os.environ[SETTINGS]
+        del os.environ[SETTINGS], os.environ[SESSION_KEY]
         listening.close()
         _tidy(settings)
 

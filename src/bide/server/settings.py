@@ -147,6 +147,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By namespace; "*" is for all that are not named."""
     push: bool = True
     """Whether this server sends what is due to the URLs of subscriptions."""
+    dashboard: bool = False
+    """Whether to show the dashboard at /dashboard."""
+    dashboard_hide: list[str] = []
+    """Names of the parts of bodies, and of the headers, that the dashboard does not show."""
     trusted_proxies: list[str] = []
     """Networks of proxies whose X-Forwarded-For or Forwarded names the client, such as
     "10.1.0.0/16"; "unix": the proxy at the Unix socket."""

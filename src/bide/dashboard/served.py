@@ -1,0 +1,34 @@
+"""The dashboard as pages of `bide serve`, with its tokens, quotas and action log."""
+
+from collections.abc import Sequence
+
+from bide.dashboard.access import Access
+from bide.dashboard.app import Dashboard
+from bide.dashboard.session import Sessions
+from bide.model.message import Item
+from bide.server.service import Service
+
+__all__ = ["dashboard_of"]
+
+
+def dashboard_of(service: Service, key: bytes) -> Dashboard:
+    """Return the dashboard of a server.
+
+    Args:
+        service: of the server.
+        key: the secret of the server's processes that makes the codes of sessions.
+    """
+
+    async def admit(access: Access, queue: str, items: Sequence[Item], moved: bool) -> None:
+        """Keep a visitor within the quotas of their namespace."""
+        quotas, now = service.quotas, service.clock.now()
+        if quotas.any and moved:
+            quotas.bound(access.caller, items, now)
+        elif quotas.any:
+            await quotas.admit(access.caller, [queue], items, now)
+
+    return Dashboard(
+        service.settings.store, lambda scope: None, service.settings.dashboard_hide,
+        service.action_log, service.clock, sessions=Sessions(service, key), admit=admit,
+        address=service.addresses.of, slow_reads=service.slow_reads,
+    )  # fmt: skip
