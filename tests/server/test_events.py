@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
+from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.tally import Histogram
@@ -208,6 +210,15 @@ def test_workers_are_not_told_without_counts(client: Client) -> None:
     reply = client.get("/v1/events?counts=0&workers=true")
     assert (reply.status, reply.problem["field"]) == (400, "counts")
     until(lambda: len(client.app.service.events) == 0)
+
+
+def test_all_streams_learn_at_once_that_the_store_is_away(client: Client) -> None:
+    service = client.app.service
+    service.failed_look = time.monotonic() + 60, StoreUnavailable("it does not answer")
+    with listening(client, "counts=0.01") as stream:
+        assert "does not answer" in stream.until("problem")["detail"]
+        service.failed_look = None
+        stream.until("tick")
 
 
 def test_streams_are_capped_by_namespace_and_by_address(serve: Serve, make_token: Any) -> None:

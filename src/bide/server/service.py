@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Claim, Command, Count, Lease, Queues
-from bide.model.errors import BideError, StoreBusy
+from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Names, Reply
 from bide.observing.heartbeat import Heartbeat
@@ -109,7 +109,10 @@ class Service:
         self.waits = LongCalls("waiting claims", "max_waiting", settings.max_waiting)
         self.slow_calls = LongCalls("slow reads", "max_slow_reads", settings.max_slow_reads)
         self.looks = Turns()
-        """Of those who look at all queues: event streams and metrics."""
+        """Of event streams that look at all their queues."""
+        self.failed_look: tuple[float, StoreError] | None = None
+        """When the last of these failed, by the monotonic clock, and why."""
+        self.scrapes = Turns()
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0

@@ -1,6 +1,7 @@
 """Live events: what has become claimable, how many messages are where, and who is at work."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -27,6 +28,10 @@ KIND = "text/event-stream"
 
 ALIVE = 15.0
 """After so many seconds without an event a comment is sent, so that nobody cuts the line."""
+
+
+FAILED = 2.0
+"""Seconds for which no other stream asks a store that has failed to answer one."""
 
 
 class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -178,11 +183,22 @@ class _Stream:
     async def _look_or_tell(self) -> None:
         try:
             async with self._call.service.looks.one():
-                await self._look()
+                await self._look_unless_failed()
         except Closed:
             return  # the server stops, and with it this stream
         except StoreError as error:
             await self._tell(of_bide(error, self._call.service.client_text.of(error)))
+
+    async def _look_unless_failed(self) -> None:
+        """Look; of a store that is away all streams learn at the same time."""
+        service, failed = self._call.service, self._call.service.failed_look
+        if failed is not None and time.monotonic() - failed[0] < FAILED:
+            raise failed[1]
+        try:
+            await self._look()
+        except StoreError as error:
+            service.failed_look = time.monotonic(), error
+            raise
 
     async def _tell(self, problem: Problem) -> None:
         await self._send(f"event: problem\ndata: {as_json(problem)[1].decode()}\n\n")

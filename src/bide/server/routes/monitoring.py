@@ -34,7 +34,7 @@ async def readyz(call: Call) -> Answer:
 async def metrics(call: Call) -> Answer:
     """Tell what Prometheus wants to know."""
     with call.counted(call.service.slow_calls):
-        async with call.service.looks.one():
+        async with call.service.scrapes.one():
             return Answer(200, await exposition(call.service, call.caller), kind=KIND)
 
 
