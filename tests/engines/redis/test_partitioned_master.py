@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.redis import RedisEngine, sentinel, watch
-from bide.engines.redis.watch import Watch
+from bide.engines.redis import RedisEngine, sentinel
+from bide.engines.redis.sentinel import Watch
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim, Put
@@ -166,7 +166,7 @@ def test_sentinels_that_are_all_gone_are_missed(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "CHECK", 0.01)
+    monkeypatch.setattr(sentinel, "CHECK", 0.01)
     monkeypatch.setattr(sentinel, "SILENT", 2)
     engine = open_engine(url(group))
     for number in range(3):
@@ -181,7 +181,7 @@ def test_sentinels_that_are_all_gone_are_missed(
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_nobody_asks_for_those_who_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "CHECK", 0.001)
+    monkeypatch.setattr(sentinel, "CHECK", 0.001)
     heard = threading.Event()
     watching = Watch(lambda kept: frozenset({("here", 1)}))
 
