@@ -90,9 +90,12 @@ class Broker:
         """Whether there is a connection."""
         return self._connection is not None and self._connection.connected.is_set()
 
-    def is_unreadable(self, message: AbstractIncomingMessage) -> bool:
-        """Tell whether a message cannot be decoded, or is huge: its content is left out."""
-        return message.delivery_tag in self._transport.reader.unreadable
+    def was_left_out(self, message: AbstractIncomingMessage) -> bool:
+        """Tell, once, whether the content of a message was left out; see `FrameReader`."""
+        tags, tag = self._transport.reader.left_out, message.delivery_tag
+        known = tag in tags
+        tags.discard(tag or 0)
+        return known
 
     async def channel(self, *, confirms: bool = True) -> AbstractChannel:
         """Return a new channel. Connects first if there is no connection.

@@ -212,11 +212,12 @@ class Intake:
         arrived: list[Arrived] = []
         again: list[Arrived] = []
         for message in batch:
+            if self._broker.was_left_out(message):
+                await self._refuse(message, "it cannot be decoded, or is huge", as_it_is=True)
+                continue
             try:
                 if self._missing:
                     raise InvalidArgument(f"the exchange {self.address.exchange!r} does not exist")
-                if self._broker.is_unreadable(message):
-                    raise InvalidArgument("it cannot be decoded, or is huge")
                 item = arrivals.item_of(message, self._limit)
                 one = Arrived(message, item, digest_of(message, item))
                 is_again = message.redelivered and one.digest in recorded
@@ -330,13 +331,15 @@ class Intake:
                 self.taken.waiting = 0
                 return reply
 
-    async def _refuse(self, message: AbstractIncomingMessage, reason: str) -> None:
+    async def _refuse(
+        self, message: AbstractIncomingMessage, reason: str, *, as_it_is: bool = False
+    ) -> None:
         """Publish a message to the dead-letter exchange, with the reason in a header.
 
-        If that cannot be done, the broker does it, without the reason.
+        With `as_it_is`, or if that cannot be done, the broker does it, without the reason.
         """
-        letter = arrivals.dead_letter_of(message, reason)
-        if letter is None or self._broker.is_unreadable(message):
+        letter = None if as_it_is else arrivals.dead_letter_of(message, reason)
+        if letter is None:
             await message.reject(requeue=False)
         else:
             result = await self._dead.publish(letter, DEAD_LETTER)

@@ -32,21 +32,21 @@ class FrameReader(asyncio.StreamReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unreadable: set[int] = set()
+        self.left_out: set[int] = set()
         """The delivery tags of messages that cannot be decoded, or are huge."""
         self._step = 0
         self._kind = 0
         self._tag = 0
-        self._left_out = 0
-        """How many bytes of a body are still to come that nobody reads."""
+        self._skip = 0
+        """How many bytes of such a body are still to come."""
 
     async def readexactly(self, n: int) -> bytes:
         """Return so many bytes, which can be decoded if they are a frame's payload."""
         data = await super().readexactly(n)
-        while self._step == 0 and self._left_out and data[0] == FRAME_BODY:
+        while self._step == 0 and self._skip and data[0] == FRAME_BODY:
             size = int.from_bytes((await super().readexactly(6))[2:])
             await super().readexactly(size + 1)
-            self._left_out -= size
+            self._skip -= size
             data = await super().readexactly(n)
         if self._step == 0:
             self._kind = data[0]
@@ -64,7 +64,7 @@ class FrameReader(asyncio.StreamReader):
         try:
             data[key:-1].decode()
         except UnicodeDecodeError:
-            self.unreadable.add(self._tag)
+            self.left_out.add(self._tag)
             return data[:key] + b"?" * (len(data) - key - 1) + data[-1:]
         return data
 
@@ -72,8 +72,8 @@ class FrameReader(asyncio.StreamReader):
         size = int.from_bytes(data[FIXED - 8 : FIXED])
         if size <= LARGEST and _decodes(data[:-1]):
             return data
-        self.unreadable.add(self._tag)
-        self._left_out = size
+        self.left_out.add(self._tag)
+        self._skip = size
         return data[: FIXED - 8].ljust(len(data) - 1, b"\0") + data[-1:]
 
 
