@@ -63,6 +63,7 @@ def test_the_leases_of_a_large_claim_are_a_table(
     """Redis keeps a small hash as a list, and searches it field by field."""
     put(engine, 100)
     claimed = claim(engine, 50)
+    assert server.object("encoding", key("leased")) == b"skiplist"
     assert server.object("encoding", key("leases")) == b"hashtable"
     assert all(settle(engine, Ack("q", of(claimed))))
     claim(engine, 50)

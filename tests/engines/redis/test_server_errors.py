@@ -48,11 +48,11 @@ def ask(engine: RedisEngine, *commands: Any) -> Any:
     return engine.execute(commands)[0]
 
 
-def test_scripts_that_were_forgotten_are_loaded_again(open_engine: Open, start: Start) -> None:
+def test_functions_that_were_forgotten_are_loaded_again(open_engine: Open, start: Start) -> None:
     server = start()
     engine = open_engine(server.url)
     ask(engine, put("a"))
-    server.client().script_flush()
+    server.client().function_flush()
     replies = engine.execute([put("b"), Claim("q", 5, HOUR, "w"), Cancel("q", ["b"])])
     assert [message.id for message in replies[1].messages] == ["a", "b"]  # type: ignore[union-attr]
 
@@ -71,6 +71,22 @@ def test_a_full_server_refuses_puts_and_lets_the_queues_drain(
     assert ask(engine, Cancel("q", ["b"])).outcomes[0]
     counts = ask(engine, Count("q", recount=True))
     assert (counts.sizes.total, counts.strays) == (0, 0)
+
+
+def test_a_worker_that_starts_when_the_server_is_full_drains_it(
+    open_engine: Open, start: Start
+) -> None:
+    server = start()
+    ask(open_engine(server.url), put("a", size=100))
+    server.client().config_set("maxmemory", "1mb")
+    worker = open_engine(server.url)  # the library is there, though the server takes none now
+    claimed = ask(worker, Claim("q", 1, HOUR, "w"))
+    assert ask(worker, Ack("q", [Lease("a", claimed.token)])).outcomes[0]
+    server.client().function_flush()
+    with pytest.raises(StoreFull, match="at its maxmemory"):
+        ask(worker, Claim("q", 1, HOUR, "w"))
+    server.client().config_set("maxmemory", "0")
+    assert not ask(worker, Claim("q", 1, HOUR, "w")).messages
 
 
 def test_of_a_batch_only_the_guilty_hears_of_it(open_engine: Open, start: Start) -> None:
