@@ -43,7 +43,7 @@ def test_a_locked_store_is_told_without_its_path(
 
 
 def test_a_broken_store_is_told_without_its_path(serve: Serve, tmp_path: Path) -> None:
-    client = serve(push=False)
+    client = serve(push=False, auth="off")  # it looks for no tokens
     client.put(f"{Q}/messages/m", {"body": 1})
     for part in ("-wal", "-shm"):
         (tmp_path / f"bide.db{part}").unlink()
