@@ -105,7 +105,7 @@ def test_dead_letters_of_one_error_are_revived(ann: Visitor, orders: bide.Queue)
     bury(orders, *[(f"a-{n}", f"TimeoutError: after {n} s") for n in range(30)], ("b", "KeyError"))
     kind = {"by": "error", "kind": "TimeoutError: after # s"}
     question = ann.do("revive", queue="orders", **kind)
-    assert "about 30 messages" in question.text
+    assert "Messages of orders: 30" in question.text
     assert said(confirm(ann, question)) == "/?said=revive&count=30"
     sizes = orders.counts().sizes
     assert (sizes.ready, sizes.dead) == (30, 1)

@@ -164,7 +164,7 @@ def test_a_message_is_found_moved_copied_and_cancelled(tab: Tab, redis: RedisSer
 def test_dead_letters_are_revived_and_purged(tab: Tab, redis: RedisServer) -> None:
     tab.open("dead?queue=mail")
     tab.press("Revive", "tr[contains(., 'ValueError')]")
-    tab.until("This is about")
+    tab.until("Messages of mail: ")
     tab.press("Revive")
     tab.until("Revived: ")
     tab.open("queue?queue=mail&state=dead")

@@ -11,6 +11,8 @@ from urllib.parse import urlencode
 import pytest
 
 import bide
+from bide.dashboard.access import ACTIONS, Access
+from bide.dashboard.app import Dashboard
 from bide.dashboard.served import dashboard_of
 from bide.dashboard.session import LASTS
 from bide.lane.shared import close_lane, open_lane
@@ -18,6 +20,7 @@ from bide.server.access import Tokens
 from bide.server.app import App
 from bide.server.settings import Quota, Settings
 from bide.testing import FakeClock
+from tests.dashboard.conftest import Visitor
 from tests.server.client import Client, Reply
 from tests.server.conftest import running
 from tests.server.process import ServerProcess
@@ -271,6 +274,23 @@ def test_the_api_is_beside_the_dashboard(stage: Stage) -> None:
     assert guest.client.send("GET", "/healthz").status == 200
     assert guest.client.send("GET", "/dashboardx").status == 404
     assert guest.client.send("GET", "/dashboard").headers["location"] == "/dashboard/"
+
+
+def test_the_store_may_be_behind_a_server(stage: Stage) -> None:
+    orders = stage.queue("orders")
+    orders.put(1, id="order-42", delay=60)
+    port = stage.server().client.port
+    access = Access(name="ann", actions=ACTIONS)
+    app = Dashboard(f"http://127.0.0.1:{port}", lambda scope: access)
+    stage.open.callback(app.store.close)
+    visitor = Visitor(app)
+    stage.open.callback(visitor.close)
+    for page in ("/", "/queue?queue=orders", "/message?queue=orders&id=order-42", "/dead",
+                 "/workers", "/periodic", "/audit", "/search?q=order-42"):  # fmt: skip
+        assert visitor.get(page).status == 200
+    assert "Subscriptions" not in visitor.get("/").text  # the server shows them
+    assert visitor.do("cancel", queue="orders", id="order-42", confirmed="1").status == 303
+    assert orders.get("order-42") is None
 
 
 @pytest.mark.process

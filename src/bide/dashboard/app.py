@@ -3,15 +3,14 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
-from importlib.resources import files
+from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import quote
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.dashboard.access import Access, AccessFunction
 from bide.dashboard.actions import act
+from bide.dashboard.answering import NO_STORE, redirect, send_static, send_whole
 from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import StoreReader
 from bide.dashboard.rendering import LANGUAGES, language_of, render
@@ -37,26 +36,6 @@ YEAR = 31_536_000
 LONGEST = 8.0
 """Seconds that a page may wait for the store, less than htmx waits for the page; an action may take
 longer."""
-
-CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-
-HEADERS = (
-    (b"content-security-policy", CSP.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-
-STATIC = {
-    "style.css": "text/css; charset=utf-8",
-    "live.js": "text/javascript; charset=utf-8",
-    "htmx.min.js": "text/javascript; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
 
 _log = logging.getLogger("bide.dashboard")
 
@@ -112,12 +91,12 @@ class Dashboard:
         try:
             request = Request(scope, receive)
         except InvalidArgument as error:
-            await _send(send, 400, str(error).encode(), "text/plain; charset=utf-8")
+            await send_whole(send, 400, str(error).encode(), "text/plain; charset=utf-8")
             return
         if request.path.startswith("/static/"):
-            await _send_static(request, send)
+            await send_static(request, send)
         elif request.path == "":
-            await _redirect(send, Redirect(f"{request.base}/"), 308)
+            await redirect(send, Redirect(f"{request.base}/"), 308)
         else:
             await self._answer(request, send)
 
@@ -148,14 +127,14 @@ class Dashboard:
             answer = _error(500, "internal")
             page = self._rendered(request, view, answer)
         if isinstance(answer, Redirect):
-            await _redirect(send, answer)
+            await redirect(send, answer)
             return
-        more = list(_NO_STORE)
+        more = list(NO_STORE)
         if answer.status == 401 and request.header("sec-fetch-site") == "cross-site":
             # A link of another site comes without the cookie of the session; asked for by the
             # page itself, it comes with it.
             more.append((b"refresh", b"0"))
-        await _send(send, answer.status, page, "text/html; charset=utf-8", more)
+        await send_whole(send, answer.status, page, "text/html; charset=utf-8", more)
 
     def _rendered(self, request: Request, view: View | None, page: Page | Redirect) -> bytes:
         """Return a page as HTML; without a view it is for a stranger, and tells nothing."""
@@ -290,36 +269,3 @@ def _chosen(request: Request) -> Redirect:
     path = quote(request.base) or "/"
     cookie = f"{LANGUAGE}={language}; Path={path}; Max-Age={YEAR}; SameSite=Lax; HttpOnly"
     return Redirect(request.inside(request.get("back")), cookie)
-
-
-_NO_STORE = ((b"cache-control", b"no-store"),)
-
-
-async def _redirect(send: Send, to: Redirect, status: int = 303) -> None:
-    more = [(b"location", to.url.encode())]
-    if to.cookie is not None:
-        more.append((b"set-cookie", to.cookie.encode()))
-    await _send(send, status, b"", "text/plain", (*_NO_STORE, *more))
-
-
-@lru_cache(maxsize=len(STATIC))
-def _static(name: str) -> bytes:
-    return files("bide.dashboard").joinpath("static", name).read_bytes()
-
-
-async def _send_static(request: Request, send: Send) -> None:
-    name = request.path.removeprefix("/static/")
-    if (kind := STATIC.get(name)) is None:
-        await _send(send, 404, b"there is no such file", "text/plain")
-        return
-    await _send(send, 200, _static(name), kind, ((b"cache-control", b"max-age=3600"),))
-
-
-async def _send(
-    send: Send, status: int, data: bytes, kind: str, more: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    headers = [
-        (b"content-type", kind.encode()), (b"content-length", b"%d" % len(data)), *HEADERS, *more,
-    ]  # fmt: skip
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": data})
