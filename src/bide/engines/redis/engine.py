@@ -151,12 +151,14 @@ class RedisEngine:
         for run in runs:
             step, alone = self._step(run)
             if alone or len(runs) == 1:
-                outcomes += self._advance(together, now)
+                if together:
+                    outcomes += self._advance(together, now)
+                    together = []
                 outcomes += self._finish(step, None, now)
-                together = []
             else:
                 together.append(step)
-        outcomes += self._advance(together, now)
+        if together:
+            outcomes += self._advance(together, now)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, ShardMismatch):  # nothing was done; now the number is known
                 send = partial(self._sender.send, now=now)
@@ -219,7 +221,7 @@ class RedisEngine:
         """Execute steps, the first round of all of them in one pipeline."""
         rounds = [next(step) for step in steps]
         calls = [call for each in rounds for call in each]
-        answers = iter(self._sender.send(calls, now) if calls else ())
+        answers = iter(self._sender.send(calls, now))
         outcomes: list[Outcome] = []
         for step, each in zip(steps, rounds, strict=True):
             outcomes += self._finish(step, list(islice(answers, len(each))), now)
