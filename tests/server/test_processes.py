@@ -246,6 +246,7 @@ def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
     [
         (["--host", "0.0.0.0"], "bide token create"),
         (["--host", "0.0.0.0", "--auth", "off"], "auth is off"),
+        (["--workers", "0"], "--workers 0 must be between 1 and 256"),
         (["--store", "memory://", "--workers", "2"], "memory:// lives in one process"),
         (["--store", "nonsense://"], "begins with none of"),
         (["--host", "192.0.2.1", "--auth", "required"], "nothing can listen"),
