@@ -10,6 +10,7 @@ from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 
 @contextmanager
@@ -38,7 +39,15 @@ def look_like(browser: webdriver.Chrome, *, scheme: str = "light", width: int = 
 
 def picture(browser: webdriver.Chrome, path: Path, longest: int = 1_000) -> None:
     """Write the whole page as a PNG, down to `longest` pixels."""
-    size = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+
+    def laid_out(browser: webdriver.Chrome) -> dict[str, int] | None:
+        size: dict[str, int] = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})[
+            "cssContentSize"
+        ]
+        return size if size["width"] else None
+
+    size = WebDriverWait(browser, 60, 0.05).until(laid_out)
+    assert size is not None
     clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], longest),
             "scale": 1}  # fmt: skip
     taken = browser.execute_cdp_cmd(
