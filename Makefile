@@ -68,7 +68,7 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks push
 	$(BIN)/python -m benchmarks rabbitmq
 
-soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (15 min)
+soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (17 min)
 	$(BIN)/python -m tests.worker.kills --seconds 60
 	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
