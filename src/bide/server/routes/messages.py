@@ -251,8 +251,7 @@ async def _to_item(call: Call, given: wire.Given, place: str = "") -> Item:
 
 
 def _headers(given: wire.Given, place: str) -> dict[str, str] | None:
-    text = bytes(given.headers)
-    if text in (b"", b"null"):
+    if (text := bytes(given.headers)) in (b"", b"null"):
         return None
     try:
         return msgspec.json.decode(text, type=dict[str, str])
@@ -260,6 +259,8 @@ def _headers(given: wire.Given, place: str) -> dict[str, str] | None:
         what, _, within = str(error).partition(" - at `$")
         at = f"{what} - at `$.{place}{'.' if place else ''}headers{within or '`'}"
         raise of_validation(msgspec.ValidationError(at), wire.Given) from None
+    except UnicodeDecodeError as error:
+        raise Problem("malformed", f"The headers are no UTF-8: {error}") from None
 
 
 async def _body(call: Call, text: bytes) -> Any:
