@@ -20,15 +20,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.lane": {"bide.model", "bide.engines", "bide.clock"},
     "bide.observing": {"bide.model", "bide.engines", "bide.clock", "bide.lane"},
     "bide.within": {"bide.model", "bide.engines"},
+    "bide.outbox": {"bide.model", "bide.engines", "bide.lane"},
     "bide.queue": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.observing", "bide.within",
+        "bide.outbox",
     },
     "bide.consuming": {
         "bide.model", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
     },
     "bide.worker": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
-        "bide.consuming", "bide.targets",
+        "bide.consuming", "bide.targets", "bide.outbox",
     },
     "bide.targets": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
@@ -41,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bide.cli": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
         "bide.observing", "bide.consuming", "bide.worker", "bide.targets", "bide.server",
-        "bide.dashboard",
+        "bide.dashboard", "bide.outbox",
     },
     "bide.dashboard": {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",

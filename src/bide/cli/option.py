@@ -257,6 +257,12 @@ def networks(dest: str = "networks", **more: Any) -> Decorator:
     )  # fmt: skip
 
 
+outbox = text(
+    "--outbox", "URL",
+    "The database of your program: forward what is committed to its outbox (see bide forward).",
+    envvar="BIDE_OUTBOX", show_envvar=True,
+)  # fmt: skip
+
 rabbitmq = many(
     "--rabbitmq", "rabbitmq", "URL",
     "Delay the messages of an exchange, amqp://user@host/vhost?exchange=NAME, and publish them "

@@ -25,7 +25,7 @@ SECTIONS = {
     },
     "Service": {
         "init": "init", "doctor": "doctor", "serve": "serve", "token": "token",
-        "push": "push rabbitmq", "subscription": "subscription",
+        "push": "push rabbitmq", "forward": "forward", "subscription": "subscription",
     },
     "Try it": {"demo": "demo"},
 }  # fmt: skip

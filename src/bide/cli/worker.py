@@ -39,13 +39,15 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @option.metrics
 @option.rabbitmq
+@option.outbox
 @option.logs("handled")
 @option.debug
 @click.pass_context
 def worker(
     ctx: click.Context, target: str, processes: int, url: str | None, queues: str, grace: float,
     reload: bool, health_file: Path | None, health_port: tuple[str, int] | None,
-    metrics: tuple[str, int] | None, rabbitmq: tuple[str, ...], log_json: bool, log_level: str,
+    metrics: tuple[str, int] | None, rabbitmq: tuple[str, ...], outbox: str | None,
+    log_json: bool, log_level: str,
 ) -> None:  # fmt: skip
     """Run the handlers of an app.
 
@@ -68,6 +70,7 @@ def worker(
 
     from bide.engines.registry import opener
     from bide.observing.logs import configure
+    from bide.outbox.forwarder import table_of
     from bide.targets.amqp import intakes
     from bide.worker.process.child import Orders
     from bide.worker.process.supervisor import Supervisor, command_of
@@ -78,6 +81,9 @@ def worker(
         os.environ["BIDE_URL"] = url
     intakes(rabbitmq)  # raises if a URL is not valid
     os.environ["BIDE_RABBITMQ"] = " ".join(rabbitmq)
+    if outbox is not None:
+        table_of(outbox).close()  # raises if it cannot be opened
+        os.environ["BIDE_OUTBOX"] = outbox
     names = [name.strip() for name in queues.split(",") if name.strip()]
     configure(as_json=log_json, level=log_level)
 

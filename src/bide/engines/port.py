@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from bide.model.commands import Command
-from bide.model.errors import StoreError, WrongConnection
+from bide.model.errors import AccessDenied, StoreError, WrongConnection
 from bide.model.replies import Reply
 
 __all__ = ["Capabilities", "DbApi", "Engine", "Guest", "Notifier", "PartlyDone", "RemoteGuest"]
@@ -161,3 +161,6 @@ class RemoteGuest(Guest, Protocol):
 
     def wrong_database(self) -> WrongConnection:
         """Return the error for a connection to a database that has no store."""
+
+    def no_access(self, why: str) -> AccessDenied:
+        """Return the error for a user of the database who may not run the statement."""

@@ -17,6 +17,7 @@ __all__ = [
     "ENTRY_POINTS",
     "absolute",
     "guest",
+    "lives_alone",
     "mask",
     "module_of",
     "opener",
@@ -108,6 +109,11 @@ def guest(url: str) -> Guest | None:
         return None
     made: Guest = _load(target, parts.scheme)(parts)
     return made
+
+
+def lives_alone(url: str) -> bool:
+    """Tell whether a store exists in one process only."""
+    return urlsplit(url).scheme == "memory"
 
 
 def module_of(scheme: str) -> str:

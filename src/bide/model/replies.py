@@ -1,6 +1,7 @@
 """Replies: the answers of a store, one for each command."""
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -27,8 +28,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     done: bool
     """Whether the message was changed as asked."""
-    state: State | None = None
-    """Its state now; `None`: there is no such message."""
+    state: State | Literal["pending"] | None = None
+    """Its state now; `None`: there is no such message; "pending": the command waits in an outbox
+    (`within=`)."""
     due: int | None = None
     """When it is due, in Unix milliseconds."""
     until: int | None = None
@@ -51,7 +53,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 return f"{self.id} is {'no longer' if self.done else 'not'} in the queue"
             case "leased":
                 return f"{self.id} is held by {self.holder} until {when}"
-            case "delayed" | "ready" if self.due is not None:
+            case "delayed" | "ready" | "pending" if self.due is not None:
                 return (
                     f"{self.id} is {self.state}, due {to_datetime(self.due):%Y-%m-%d %H:%M:%S} UTC"
                 )

@@ -13,7 +13,7 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
-from bide.engines.registry import DEFAULT_URL, absolute, mask
+from bide.engines.registry import DEFAULT_URL, absolute, lives_alone, mask
 from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -25,10 +25,11 @@ from bide.model.message import Message
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration, milliseconds
 from bide.observing.spans import API, sending, tracer
+from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder, check_joins
 from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.results import held
-from bide.within import acarry_out, carry_out
+from bide.within import acarry_out, carry_out, dialect_of
 
 __all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all"]
 
@@ -111,7 +112,7 @@ class BaseQueue:
         """Return the command for `keep`; it is sent once, before the first change."""
         return Configure(self.name, keep=keep)
 
-    def _guest(self, command: Command) -> Guest | None:
+    def _guest(self, command: Command, within: object) -> Guest | None:
         """Return who carries out a command on the user's connection.
 
         Nobody where `detour` leads: a store of tests knows no connections, and does it at once.
@@ -122,12 +123,11 @@ class BaseQueue:
         if any(self._lane is lane for lane, _ in _detours):
             return None
         guest = guest_of(absolute(self._url))
-        if guest is None:
+        if guest is None and lives_alone(self._url):
             raise Unsupported(
-                "within= needs a store in the database of the connection, in PostgreSQL or SQLite, "
-                f"and {self.url} is none"
+                f"within= needs a store that other processes reach; {self.url} is none"
             )
-        return guest
+        return guest or outbox(dialect_of(within))
 
     @contextmanager
     def _joining(self, command: Command) -> Iterator[list[Command]]:
@@ -180,7 +180,7 @@ class BlockingBase(BaseQueue):
         self, kind: type[R], command: Command, wait: float | None = None, within: object = None
     ) -> R:
         """Execute a command and return its reply."""
-        if within is not None and (guest := self._guest(command)) is not None:
+        if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
                 return cast("R", carry_out(within, guest, commands, self._now())[-1])
         # Each single put passes through here, so calls are avoided.
@@ -262,7 +262,7 @@ class AsyncBase(BaseQueue):
         self, kind: type[R], command: Command, wait: float | None = None, within: object = None
     ) -> R:
         """Execute a command and return its reply."""
-        if within is not None and (guest := self._guest(command)) is not None:
+        if within is not None and (guest := self._guest(command, within)) is not None:
             with self._joining(command) as commands:
                 return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
         if not self._users:

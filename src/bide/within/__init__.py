@@ -6,5 +6,6 @@ that the user does not have.
 
 from bide.within.asynchronous import acarry_out
 from bide.within.blocking import carry_out
+from bide.within.kinds import dialect_of
 
-__all__ = ["acarry_out", "carry_out"]
+__all__ = ["acarry_out", "carry_out", "dialect_of"]

@@ -14,7 +14,7 @@ from bide.within.blocking import (
     clear_errors,
     remote_guest,
 )
-from bide.within.kinds import NO_TRANSACTION, closed, kind_of
+from bide.within.kinds import NO_TRANSACTION, check_dialect, closed, kind_of
 
 __all__ = ["acarry_out"]
 
@@ -29,6 +29,7 @@ async def acarry_out(
             f"a {type(connection).__name__} blocks the event loop: use bide.Queue with it, or an "
             "asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
         )
+    check_dialect(guest, connection)
     if not guest.is_open:
         await asyncio.to_thread(guest.open)
     if kind == "sqlalchemy-async":

@@ -9,7 +9,15 @@ from bide.engines.port import Guest, RemoteGuest
 from bide.model.commands import Command
 from bide.model.errors import BideError, WrongConnection
 from bide.model.replies import Reply
-from bide.within.kinds import NO_TRANSACTION, Kind, aborted, clear_error, closed, kind_of
+from bide.within.kinds import (
+    NO_TRANSACTION,
+    Kind,
+    aborted,
+    check_dialect,
+    clear_error,
+    closed,
+    kind_of,
+)
 
 __all__ = [
     "carry_out", "carry_out_in_sqlalchemy", "check_psycopg", "clear_errors", "remote_guest",
@@ -38,29 +46,14 @@ def carry_out(
             f"a {type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
             "are the same, with await"
         )
+    check_dialect(guest, connection)
     guest.open()
     return _ADAPTERS[kind](connection, guest, commands, now)
 
 
-def check_dialect(guest: Guest, dialect: str) -> None:
-    """See that a connection is to the same kind of database as the store.
-
-    Raises:
-        WrongConnection: it is not.
-    """
-    if dialect != guest.dialect:
-        raise WrongConnection(
-            f"the connection given as within= is to {dialect}, and the store is in {guest.dialect}"
-        )
-
-
 def remote_guest(guest: Guest) -> RemoteGuest:
-    """Return the guest of a store in PostgreSQL.
-
-    Raises:
-        WrongConnection: the store is elsewhere.
-    """
-    check_dialect(guest, "postgresql")
+    """Return the guest of a store in PostgreSQL, as one that needs a single statement."""
+    assert guest.dialect == "postgresql"
     return cast("RemoteGuest", guest)
 
 
@@ -90,7 +83,7 @@ def clear_errors(guest: RemoteGuest) -> Iterator[None]:
     except BideError:
         raise
     except Exception as error:
-        found = clear_error(error, guest.wrong_database())
+        found = clear_error(error, guest)
         if found is None:
             raise
         raise found from error
@@ -129,7 +122,6 @@ def check_psycopg(connection: Any) -> None:
 def _sqlite3(
     connection: sqlite3.Connection, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    check_dialect(guest, "sqlite")
     try:
         begins = _begins(connection, 'execute("BEGIN")')
     except sqlite3.ProgrammingError as error:
@@ -166,7 +158,6 @@ def _begins(driver: Any, fix: str) -> bool:
 def _django(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
-    check_dialect(guest, connection.vendor)
     if connection.needs_rollback:
         raise aborted()
     if not connection.in_atomic_block and connection.get_autocommit():
@@ -192,7 +183,6 @@ def carry_out_in_sqlalchemy(
         connection = given if isinstance(given, Connection) else given.connection()
         if connection.closed:
             raise closed()
-        check_dialect(guest, connection.dialect.name)
         if not connection.in_transaction():
             connection.exec_driver_sql("SELECT 1")  # begins it, by the rules of the engine
         driver = connection.connection.dbapi_connection

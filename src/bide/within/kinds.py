@@ -3,9 +3,19 @@
 import sys
 from typing import Any, Literal
 
-from bide.model.errors import AccessDenied, BideError, WrongConnection
+from bide.engines.port import Guest, RemoteGuest
+from bide.model.errors import BideError, WrongConnection
 
-__all__ = ["NO_TRANSACTION", "Kind", "aborted", "clear_error", "closed", "kind_of"]
+__all__ = [
+    "NO_TRANSACTION",
+    "Kind",
+    "aborted",
+    "check_dialect",
+    "clear_error",
+    "closed",
+    "dialect_of",
+    "kind_of",
+]
 
 Kind = Literal[
     "sqlite3", "psycopg", "django", "sqlalchemy", "psycopg-async", "asyncpg", "sqlalchemy-async"
@@ -50,6 +60,37 @@ def kind_of(connection: object) -> Kind:
     )
 
 
+def dialect_of(connection: Any) -> str:
+    """Return the kind of database that a connection is to, as SQLAlchemy calls it.
+
+    Raises:
+        WrongConnection: it is no connection.
+    """
+    kind = kind_of(connection)
+    match kind:
+        case "sqlite3":
+            return "sqlite"
+        case "django":
+            return str(connection.vendor)
+        case "sqlalchemy" | "sqlalchemy-async":
+            bound = connection if hasattr(connection, "dialect") else connection.get_bind()
+            return str(bound.dialect.name)
+    return "postgresql"
+
+
+def check_dialect(guest: Guest, connection: object) -> None:
+    """See that a connection is to the same kind of database as the store.
+
+    Raises:
+        WrongConnection: it is not.
+    """
+    dialect = dialect_of(connection)
+    if dialect != guest.dialect:
+        raise WrongConnection(
+            f"the connection given as within= is to {dialect}, and the store is in {guest.dialect}"
+        )
+
+
 def closed() -> WrongConnection:
     """Return the error for a connection that is closed."""
     return WrongConnection("the connection given as within= is closed")
@@ -63,12 +104,12 @@ def aborted(cause: object = "") -> WrongConnection:
     )
 
 
-def clear_error(error: Exception, wrong_database: WrongConnection) -> BideError | None:
+def clear_error(error: Exception, guest: RemoteGuest) -> BideError | None:
     """Return what a driver's error means; `None`: the caller's own handling knows it best.
 
     Args:
         error: as the driver, SQLAlchemy or Django raised it.
-        wrong_database: for a database that has no store.
+        guest: whose statement it was.
     """
     inner: Any = error
     for cause in (getattr(error, "orig", None), error.__cause__):  # SQLAlchemy's, Django's
@@ -76,11 +117,8 @@ def clear_error(error: Exception, wrong_database: WrongConnection) -> BideError 
     match getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None):
         case "25P02":
             return aborted()
-        case "42883" | "3F000":  # no such function or schema
-            return wrong_database
+        case "42883" | "3F000" | "42P01":  # no such function, schema or table
+            return guest.wrong_database()
         case "42501":
-            return AccessDenied(
-                f"the user of the connection given as within= may not use the queue ({inner}): "
-                "SELECT bide.allow(role) lets them; your transaction has failed"
-            )
+            return guest.no_access(str(inner).splitlines()[0])
     return None

@@ -118,15 +118,23 @@ class PostgresGuest:
             "that database, or put without within="
         )
 
+    def no_access(self, why: str) -> AccessDenied:
+        """Return the error for a user of the database who may not call the function."""
+        return AccessDenied(
+            f"the user of the connection given as within= may not use the queue ({why}): "
+            f"{self._allow()}; your transaction has failed"
+        )
+
+    def _allow(self) -> str:
+        return f"SELECT {self._settings.schema}.allow(role, queues) lets them"
+
     def _error(self, told: _Refused) -> Exception:
         match told.refused:
             case "database":  # or the store has moved to another server: look again next time
                 self._database = None
                 return self.wrong_database()
             case "access":
-                return AccessDenied(
-                    f"{told.why}: SELECT {self._settings.schema}.allow(role, queues) lets them"
-                )
+                return AccessDenied(f"{told.why}: {self._allow()}")
         return StoreBusy(
             "another open transaction is changing the same message, or made the queue; nothing "
             "was changed. Your transaction goes on: try again, or roll it back"

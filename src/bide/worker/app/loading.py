@@ -7,12 +7,11 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
-from urllib.parse import urlsplit
 
 from bide.model.errors import InvalidArgument
 from bide.worker.app.app import App
 
-__all__ = ["check_app", "lives_alone", "load"]
+__all__ = ["check_app", "load"]
 
 EXTRAS = {
     "h11": "server", "cronsim": "schedules", "httptools": "server", "opentelemetry": "otel",
@@ -23,11 +22,6 @@ that of `yaml` is PyYAML."""
 
 HERE = str(Path(__file__).parent)
 PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
-
-
-def lives_alone(url: str) -> bool:
-    """Tell whether a store exists in one process only."""
-    return urlsplit(url).scheme == "memory"
 
 
 def load(target: str, url: str | None = None) -> App:

@@ -14,12 +14,13 @@ from importlib.util import find_spec
 import msgspec
 
 from bide.clock import sleep
+from bide.engines.registry import lives_alone
 from bide.lane.shared import close_lane, open_lane
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
 from bide.targets.amqp import intakes
 from bide.worker.app.app import App
-from bide.worker.app.loading import lives_alone, load
+from bide.worker.app.loading import load
 from bide.worker.process.pipe import Pipe, Report
 from bide.worker.process.runner import Runner
 
@@ -138,12 +139,14 @@ async def _work(orders: Orders, report: Report) -> None:
     await pipe.open()
     beats = asyncio.create_task(_beat(pipe, report, runner, orders.metrics))
     delays = asyncio.create_task(_delays(app, orders.grace))
+    forwards = asyncio.create_task(_forwards(app))
     try:
         await runner.run()
     finally:
         beats.cancel()
         delays.cancel()
-        await asyncio.gather(delays, return_exceptions=True)
+        forwards.cancel()
+        await asyncio.gather(delays, forwards, return_exceptions=True)
         if orders.metrics:
             report.tallies = runner.tallies()
         await pipe.close(report)
@@ -164,6 +167,26 @@ async def _delays(app: App, grace: float) -> None:
             except Exception:  # noqa: BLE001  (it is logged, and handlers go on)
                 _log.exception("the delays of RabbitMQ have failed, and begin again")
             await sleep(app.clock, AGAIN)
+    finally:
+        await asyncio.to_thread(close_lane, lane)
+
+
+async def _forwards(app: App) -> None:
+    """Forward from the outbox of a database, if that was asked for; one process at a time does."""
+    database = os.environ.get("BIDE_OUTBOX")
+    if not database:
+        return
+    from bide.outbox.forwarder import Forwarder, table_of
+
+    lane = open_lane(app._url, app.clock)
+    forwarder = Forwarder(lambda: table_of(database), lane)
+    running = asyncio.create_task(asyncio.to_thread(forwarder.run))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        forwarder.stop()
+        await running
+        raise
     finally:
         await asyncio.to_thread(close_lane, lane)
 

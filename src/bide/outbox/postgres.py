@@ -1,0 +1,91 @@
+"""The outbox of a PostgreSQL database, as the forwarder uses it."""
+
+import os
+import select
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
+
+__all__ = ["PostgresTable"]
+
+
+class PostgresTable:
+    """One connection, which also listens.
+
+    Args:
+        url: of the database, as libpq takes it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(
+            url, autocommit=True, prepare_threshold=None, fallback_application_name="bide forward"
+        )
+        self._woken, self._waker = os.pipe()
+        self._notes: list[psycopg.Notify] = []
+        self._connection.add_notify_handler(self._notes.append)
+        self._run = self._connection.execute
+        with self._connection.transaction():
+            self._run("SELECT pg_advisory_xact_lock(hashtext('bide outbox'))")
+            self._run("SET LOCAL client_min_messages = warning")
+            if self._run("SELECT to_regclass('bide_outbox_dead')").fetchone() == (None,):
+                self._run(POSTGRES_TABLES)
+        self._run(f"LISTEN {CHANNEL}".encode())
+
+    @contextmanager
+    def lead(self) -> Iterator[bool]:
+        """Hold a lock of the session: the server frees it when this process dies."""
+        row = self._run("SELECT pg_try_advisory_lock(hashtext('bide forward'))").fetchone()
+        leads = row == (True,)
+        try:
+            yield leads
+        finally:
+            if leads and not self._connection.closed:
+                self._run("SELECT pg_advisory_unlock(hashtext('bide forward'))")
+
+    def read(self, limit: int) -> list[Row]:
+        """Return the oldest committed rows."""
+        rows = self._run(
+            "SELECT number, queue, id, command, tried FROM bide_outbox ORDER BY number LIMIT %s",
+            (limit,),
+        )
+        return [Row(*row) for row in rows]
+
+    def mark(self, numbers: Sequence[int]) -> None:
+        """Note that the store has these rows, or may have them."""
+        self._run("UPDATE bide_outbox SET tried = true WHERE number = ANY (%s)", (list(numbers),))
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete rows that are done. If that is lost with the power, it is done again."""
+        self._run(
+            "WITH quickly AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))"
+            " DELETE FROM bide_outbox USING quickly WHERE number = ANY (%s)",
+            (list(numbers),),
+        )
+
+    def bury(self, number: int, reason: str) -> None:
+        """Move a row to the dead ones."""
+        self._run(
+            "WITH row AS (DELETE FROM bide_outbox WHERE number = %s RETURNING *)"
+            " INSERT INTO bide_outbox_dead (number, queue, id, command, reason)"
+            " SELECT number, queue, id, command, %s FROM row",
+            (number, reason),
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a notification."""
+        if not self._notes:
+            select.select([self._connection.fileno(), self._woken], [], [], seconds)
+        self._notes.clear()  # what select has seen is read with the next rows
+
+    def wake(self) -> None:
+        """End a wait, from another thread."""
+        os.write(self._waker, b"x")
+
+    def close(self) -> None:
+        """Leave the database."""
+        self._connection.close()
+        os.close(self._woken)
+        os.close(self._waker)

@@ -1,0 +1,125 @@
+"""The rows of an outbox: what they say, and the tables that they are in."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from bide.model import commands as cmd
+
+__all__ = ["CHANNEL", "POSTGRES_TABLES", "SQLITE_TABLES", "Row", "Table", "held_until", "split"]
+
+CHANNEL = "bide_outbox"
+"""On which PostgreSQL notifies the forwarder of a commit."""
+
+POSTGRES_TABLES = """
+CREATE TABLE IF NOT EXISTS bide_outbox (
+  number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  queue   text NOT NULL,
+  id      text NOT NULL,
+  command text NOT NULL,                  -- JSON
+  tried   boolean NOT NULL DEFAULT false  -- the store has it, or may have it
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE TABLE IF NOT EXISTS bide_outbox_dead (
+  number  bigint PRIMARY KEY,
+  queue   text NOT NULL,
+  id      text NOT NULL,
+  command text NOT NULL,
+  reason  text NOT NULL,
+  died    timestamptz NOT NULL DEFAULT now()
+);
+"""
+
+SQLITE_TABLES = (
+    """CREATE TABLE IF NOT EXISTS bide_outbox (
+      number  INTEGER PRIMARY KEY AUTOINCREMENT,
+      queue   TEXT NOT NULL,
+      id      TEXT NOT NULL,
+      command TEXT NOT NULL,             -- JSON
+      tried   INTEGER NOT NULL DEFAULT 0 -- the store has it, or may have it
+    )""",
+    """CREATE TABLE IF NOT EXISTS bide_outbox_dead (
+      number  INTEGER PRIMARY KEY,
+      queue   TEXT NOT NULL,
+      id      TEXT NOT NULL,
+      command TEXT NOT NULL,
+      reason  TEXT NOT NULL,
+      died    TEXT NOT NULL DEFAULT (datetime('now'))
+    )""",
+)
+
+_HELD = 4_000_000_000_000
+_NUMBERS = 100_000_000_000
+
+_decode: Callable[[str], cmd.Command] = msgspec.json.Decoder(cmd.Command).decode
+
+
+def held_until(number: int) -> int:
+    """Return the due time, after the year 2095, of a message that the store holds back.
+
+    It tells of which row the message is.
+    """
+    return _HELD + number % _NUMBERS
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A command on one message."""
+
+    number: int
+    """In the order of the commits, among the rows of one id."""
+    queue: str
+    id: str
+    text: str
+    tried: bool
+
+    @property
+    def command(self) -> cmd.Command:
+        """What to do."""
+        return _decode(self.text)
+
+
+def split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:
+    """Yield commands as rows: queue, id and text, one for each message."""
+    for command in commands:
+        parts: list[tuple[str, cmd.Command]]
+        match command:
+            case cmd.Put():
+                parts = [
+                    (item.id, cmd.Put(command.queue, [item], command.on_conflict))
+                    for item in command.items
+                ]
+            case cmd.Cancel() | cmd.Reschedule():
+                parts = [(id, msgspec.structs.replace(command, ids=[id])) for id in command.ids]
+            case _:
+                parts = [("", command)]
+        for id, part in parts:
+            yield command.queue, id, msgspec.json.encode(part).decode()
+
+
+class Table(Protocol):
+    """The outbox of one database, as the forwarder uses it."""
+
+    def lead(self) -> AbstractContextManager[bool]:
+        """Try to be the only forwarder, for the length of a block; tell whether it is so."""
+
+    def read(self, limit: int) -> list[Row]:
+        """Return the oldest committed rows."""
+
+    def mark(self, numbers: Sequence[int]) -> None:
+        """Note that the store has these rows, or may have them."""
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete rows that are done."""
+
+    def bury(self, number: int, reason: str) -> None:
+        """Move a row to `bide_outbox_dead`."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something may have been committed; at most so long."""
+
+    def wake(self) -> None:
+        """End a wait, from another thread."""
+
+    def close(self) -> None:
+        """Leave the database."""

@@ -1,0 +1,32 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import bide
+from tests.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """Provide a PostgreSQL database in which there was no outbox."""
+    drop = "DROP TABLE IF EXISTS bide_outbox, bide_outbox_dead"
+    with psycopg.connect(postgres.url, autocommit=True) as client:
+        client.execute(drop)
+        yield postgres.url
+        client.execute(drop)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """Provide the URL of the SQLite file of an application."""
+    return f"sqlite:///{tmp_path}/shop.db"
+
+
+@pytest.fixture
+def orders(redis_url: Callable[[], str]) -> Iterator[bide.Queue]:
+    """Provide a queue on a Redis server."""
+    with bide.Queue("orders", redis_url()) as orders:
+        yield orders
+        assert orders.audit()
