@@ -1,6 +1,7 @@
 """The named statements of `statements.sql`, each as one string."""
 
 import re
+from functools import cache
 from importlib import resources
 
 from bide.engines.sqlite.rows import columns
@@ -28,6 +29,7 @@ def _text(*path: str) -> str:
     return resources.files("bide.engines.sqlite").joinpath(*path).read_text("utf-8")
 
 
+@cache
 def migrations() -> list[str]:
     """Return the scripts that lead from version 0 to 1, from 1 to 2, and so on."""
     folder = resources.files("bide.engines.sqlite").joinpath("migrations")
