@@ -221,6 +221,8 @@ class Forwarder:
         Raises:
             BideError: the store takes nothing now.
         """
+        if not commands:
+            return []
         if len(commands) == 1:
             try:
                 return [self._lane.call(commands[0])]

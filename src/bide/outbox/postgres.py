@@ -3,7 +3,7 @@
 import os
 import select
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -82,7 +82,8 @@ class PostgresTable:
 
     def wake(self) -> None:
         """End a wait, from another thread."""
-        os.write(self._waker, b"x")
+        with suppress(OSError):  # it was closed meanwhile, and nothing waits
+            os.write(self._waker, b"x")
 
     def close(self) -> None:
         """Leave the database."""

@@ -180,13 +180,18 @@ async def _forwards(app: App) -> None:
 
     lane = open_lane(app._url, app.clock)
     forwarder = Forwarder(lambda: table_of(database), lane)
-    running = asyncio.create_task(asyncio.to_thread(forwarder.run))
     try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        forwarder.stop()
-        await running
-        raise
+        while True:
+            running = asyncio.create_task(asyncio.to_thread(forwarder.run))
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                forwarder.stop()
+                await running
+                raise
+            except Exception:  # noqa: BLE001  (it is logged, and handlers go on)
+                _log.exception("the forwarder of the outbox has failed, and begins again")
+            await sleep(app.clock, AGAIN)
     finally:
         await asyncio.to_thread(close_lane, lane)
 
