@@ -73,6 +73,7 @@ soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (17 min)
 	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
 	$(BIN)/python -m tests.soak.under_attack
+	$(BIN)/python -m tests.soak.postgres_bloat --seconds 120
 
 fuzz: $(VENV)/.dev ## Try random inputs, and keep those that find something (3 min)
 	$(BIN)/python -m tests.fuzz --seconds 180

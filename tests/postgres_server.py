@@ -155,7 +155,15 @@ def empty_stores(server: PostgresServer) -> Iterator[Callable[[], str]]:
                 client.execute(
                     "".join(
                         f"DELETE FROM {schema}.{table};"
-                        for table in ("message", "content", "queue", "tally", "total", "sleeper")
+                        for table in (
+                            "message",
+                            "content",
+                            "queue",
+                            "tally",
+                            "total",
+                            "sleeper",
+                            "lowered",
+                        )
                     ).encode()
                 )
             made.add(schema)

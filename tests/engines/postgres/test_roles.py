@@ -118,3 +118,19 @@ def test_a_user_who_may_not_make_the_schema_is_told(postgres: PostgresServer) ->
                 from_url(urlsplit(url))()
         finally:
             client.execute("DROP ROLE guest")
+
+
+def test_a_role_that_was_dropped_is_in_nobodys_way(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    allow(postgres, owner, "{%}")
+    with postgres.client() as client:
+        client.execute("CREATE ROLE gone")
+        client.execute(f"SELECT {owner.schema}.allow('gone')".encode())
+        client.execute("DROP OWNED BY gone; DROP ROLE gone")
+    engine = as_shop(postgres, owner)
+    (reply,) = engine.execute([cmd.Put("shop.orders", [Item("a", b"1")])])
+    assert isinstance(reply, Outcomes)
+    assert reply.outcomes[0].done
+    assert engine.execute([cmd.Queues("")]) == [Names(["shop.orders"])]
+    engine.close()

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from bide.engines.port import Capabilities, Notifier
+from bide.engines.postgres.arrays import Array, integers
 from bide.engines.postgres.caller import Call, Caller
 from bide.engines.postgres.calls import earliest, is_one_call, only_puts, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
@@ -34,6 +35,10 @@ TRIES = 5
 
 FOLD_EVERY = 256
 """After so many batches that changed something the counters are added up."""
+
+FLOORS_LAST = 60.0
+"""Seconds after which a claim looks everywhere again, whatever the last one said: the server's
+clock may have been set back."""
 
 AGAIN = 0.05
 """Seconds between attempts to connect again."""
@@ -65,6 +70,8 @@ class PostgresEngine:
         self._closed = False
         self._until_fold = FOLD_EVERY
         self._polls = False
+        self._floors: dict[str, list[int]] = {}
+        self._forget_floors = 0.0
         self._witness = Witness(settings.place)
         self._pauses: dict[str, float] = {}
         self._connect()
@@ -134,7 +141,13 @@ class PostgresEngine:
             transaction = caller.connection.transaction()
         places: dict[str, int] = {}
 
+        floors: dict[str, list[int]] = {}
+
         def noted(function: str, *arguments: Any) -> list[Any]:
+            if function == "_claim":
+                rows = run(function, *arguments, self._floor(arguments[0]))
+                floors[arguments[0]] = rows[-1].floor
+                return rows
             rows = run(function, *arguments)
             if function in ("_put", "_replace"):
                 places[arguments[0]] = rows[-1].until
@@ -143,7 +156,18 @@ class PostgresEngine:
         with transaction:
             found = replies(noted, commands, now, hopeful=hopeful)
         self._witness.confirmed(places)
+        if now is None:
+            self._floors.update(floors)
         return found
+
+    def _floor(self, queue: str) -> Array | None:
+        """Return where the last claim said that the next one is to begin."""
+        now = time.monotonic()
+        if now >= self._forget_floors:
+            self._forget_floors = now + FLOORS_LAST
+            self._floors.clear()
+        floor = self._floors.get(queue)
+        return None if floor is None else integers(floor)
 
     def _run_both(self, caller: Caller, wake: Call, function: str, *arguments: Any) -> list[Any]:
         """Call a function and, once that is committed, wake others, for which nobody waits."""
@@ -181,7 +205,8 @@ class PostgresEngine:
             waits = self._notifier is not None and now is None
             if waits and isinstance(reply, Claimed) and not reply.messages:
                 until = _NEVER if reply.next is None else reply.now + int(reply.next) + 1
-                ((sooner,),) = caller("_sleep", self._process, command.queue, until)
+                floor = self._floor(command.queue)
+                ((sooner,),) = caller("_sleep", self._process, command.queue, until, floor)
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
                     found[number] = Claimed([], 0, reply.now, wait, reply.died)
@@ -254,6 +279,7 @@ class PostgresEngine:
 
     def _leave(self) -> None:
         caller, self._caller = self._caller, None
+        self._floors.clear()  # another server may not have what was claimed
         if caller is not None:
             caller.connection.close()
 

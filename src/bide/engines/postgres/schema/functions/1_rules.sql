@@ -79,7 +79,8 @@ $$;
 CREATE FUNCTION bide._check_access(p_queue text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
   IF session_user <> current_user AND NOT EXISTS (
-    SELECT FROM access WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, role, 'MEMBER')
+    SELECT FROM access JOIN pg_roles AS r ON r.rolname = role  -- one may have been dropped
+    WHERE p_queue LIKE ANY (queues) AND pg_has_role(session_user, r.oid, 'MEMBER')
   ) THEN
     RAISE EXCEPTION 'user % may not use the queue %', session_user, p_queue
       USING ERRCODE = 'insufficient_privilege', HINT = 'SELECT bide.allow(role, queues) lets them';
@@ -140,6 +141,13 @@ CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE s
     DELETE FROM content USING old WHERE content.seq = old.seq
   )
   INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
+$$;
+
+-- Say that delayed messages were put for a time that is past, for claims that do not look there.
+CREATE FUNCTION bide._lower(p_queue integer, p_moment bigint, p_dues bigint[]) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+  INSERT INTO lowered SELECT p_queue, min(due) * 256 FROM unnest(p_dues) AS due
+  HAVING min(due) < p_moment
 $$;
 
 -- Count a failed attempt of a message, which must be locked, and free it: ready again, or dead.

@@ -33,6 +33,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+  began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment, true);
   first CONSTANT bigint := nextval('seq') << 20;
@@ -69,6 +70,7 @@ BEGIN
   FROM unnest(p_ids, p_at, p_delay, p_died) WITH ORDINALITY AS i(id, at, delay, died, n)
   WHERE stored IS NULL OR n = ANY (stored) GROUP BY 2, 3
   UNION ALL SELECT q.id, 'put', -1, coalesce(cardinality(stored), cardinality(p_ids)) WHERE stored IS DISTINCT FROM '{}';
+  PERFORM _lower(q.id, moment, p_at) WHERE p_at IS NOT NULL;
   IF p_died IS NOT NULL THEN
     INSERT INTO tally SELECT q.id, 'died', -1, count(*)
     FROM unnest(p_died) WITH ORDINALITY AS i(died, n)
@@ -110,6 +112,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+  began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment, true);
   first CONSTANT bigint := nextval('seq') << 20;
@@ -162,6 +165,7 @@ BEGIN
   IF cardinality(moves) > 0 THEN
     PERFORM _count_moves(moves);
   END IF;
+  PERFORM _lower(q.id, moment, p_at) WHERE p_at IS NOT NULL;
   number := 0; state := NULL; due := moment; until := pg_current_wal_insert_lsn() - '0/0'; holder := NULL;
   RETURN NEXT;
 END $$;

@@ -3,23 +3,33 @@
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
 -- its `token` the number of the claim, and `exactly` the server's clock.
+--
+-- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
+-- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
+-- again and again. It has four numbers: the lowest rank of delayed messages; that of leased ones; a
+-- moment; a transaction. Once all transactions have ended that began before that one, nothing can
+-- appear before that moment, and the ranks move up to it. Every put begins its transaction, in this
+-- sense, before it reads the clock; what is put for a time that is past says so in `lowered`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease bigint,
-                            p_holder text, p_max_bytes bigint)
+                            p_holder text, p_max_bytes bigint, p_floor bigint[])
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
                failures text, planned bigint, holder text, token bigint,
-               exactly double precision)
+               exactly double precision, floor bigint[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
+  first_in_transaction CONSTANT boolean := pg_current_xact_id_if_assigned() IS NULL;
   clock CONSTANT double precision := _exactly(p_now);
   moment CONSTANT bigint := floor(clock);
   q CONSTANT queue := _open(p_queue, moment);
   reach CONSTANT integer := greatest(1024, p_count);
   source smallint;
+  first_rank bigint;
   last_rank bigint;
+  floors bigint[] := coalesce(p_floor, '{0,0,NULL,NULL}');
   claim bigint;
   taken integer := 0;
   examined integer := 0;
@@ -33,17 +43,23 @@ BEGIN
     RETURN NEXT;
     RETURN;
   END IF;
-  FOR id, attempt, holder IN SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach) AS c
+  IF p_now IS NOT NULL OR moment < floors[3] THEN
+    floors := '{0,0,NULL,NULL}';
+  END IF;
+  FOR id, attempt, holder IN
+    SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, floors[2]) AS c
   LOOP
     RETURN NEXT;
   END LOOP;
   id := NULL; attempt := NULL; holder := NULL;
   WHILE taken < p_count AND examined < reach LOOP
     source := 0;
+    first_rank := _first_rank(q.id, floors[1]);
     last_rank := moment * 256 + 255;
     IF q.weighted OR EXISTS (SELECT FROM message WHERE queue = q.id AND state = 1) THEN
-      PERFORM _promote(q.id, last_rank, reach);
+      PERFORM _promote(q.id, first_rank, last_rank, reach);
       source := 1;
+      first_rank := 0;
       last_rank := 9007199254740992;
     END IF;
     SELECT array_agg(p.ctid) AS places, array_agg(p.due) AS dues, array_agg(p.bytes) AS sizes,
@@ -52,7 +68,8 @@ BEGIN
     INTO picked FROM (
       SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
              coalesce(moment > m.due + m.expires, false) AS too_late
-      FROM message m WHERE m.queue = q.id AND m.state = source AND m.rank <= last_rank
+      FROM message m
+      WHERE m.queue = q.id AND m.state = source AND m.rank BETWEEN first_rank AND last_rank
       ORDER BY m.rank, m.seq LIMIT p_count - taken FOR UPDATE SKIP LOCKED
     ) AS p;
     EXIT WHEN picked.n = 0;
@@ -84,7 +101,8 @@ BEGIN
         UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder
         FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
-                  m.expires, m."group", c.headers, m.failures, m.planned, p_holder, claim, clock;
+                  m.expires, m."group", c.headers, m.failures, m.planned, p_holder, claim, clock,
+                  NULL::bigint[];
       INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
     END IF;
     INSERT INTO tally
@@ -94,19 +112,53 @@ BEGIN
     EXIT WHEN cardinality(late) = 0;  -- no more is due, or no more fits
   END LOOP;
   IF taken = 0 THEN
-    due := _next(q.id, moment);
+    due := _next(q.id, floors);
     IF due <= moment AND p_count > 0 AND examined = 0 AND NOT EXISTS (
-      SELECT FROM message WHERE queue = q.id AND state = 2 AND rank <= moment
+      SELECT FROM message WHERE queue = q.id AND state = 2 AND rank BETWEEN floors[2] AND moment
     ) THEN
       due := moment + 10;  -- somebody else has locked what is due: look again, but do not spin
     END IF;
   END IF;
   token := claim;
+  floor := _raised(q.id, floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
   RETURN NEXT;
 END $$;
 
+-- The lowest rank at which a delayed message can be.
+CREATE FUNCTION bide._first_rank(p_queue integer, p_floor bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+  SELECT least(p_floor, min(rank)) FROM lowered WHERE queue = p_queue
+$$;
+
+-- What the next claim begins with: see `_claim`. With a moment it may become the next one to wait for.
+CREATE FUNCTION bide._raised(p_queue integer, p_floor bigint[], p_moment bigint) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  bound CONSTANT bigint := p_floor[3];
+BEGIN
+  IF bound IS NOT NULL THEN
+    IF pg_snapshot_xmin(pg_current_snapshot())::text::bigint < p_floor[4] THEN
+      RETURN p_floor;  -- somebody is at work who may still put something before the moment
+    END IF;
+    p_floor[1] := least(bound * 256, (  -- by a later snapshot, which sees all that these have done
+      SELECT rank FROM message WHERE queue = p_queue AND state = 0
+        AND rank >= p_floor[1] AND rank < bound * 256
+      ORDER BY rank LIMIT 1));
+    p_floor[2] := least(bound, (
+      SELECT rank FROM message WHERE queue = p_queue AND state = 2
+        AND rank >= p_floor[2] AND rank < bound
+      ORDER BY rank LIMIT 1));
+  END IF;
+  p_floor[3] := NULL;
+  p_floor[4] := pg_current_xact_id_if_assigned()::text::bigint;
+  IF p_floor[4] IS NOT NULL THEN
+    p_floor[3] := p_moment;
+  END IF;
+  RETURN p_floor;
+END $$;
+
 -- Take back up to `p_limit` messages whose lease is over; answer those that are dead now.
-CREATE FUNCTION bide._collect(p_queue integer, p_now bigint, p_limit integer)
+CREATE FUNCTION bide._collect(p_queue integer, p_now bigint, p_limit integer, p_floor bigint)
 RETURNS SETOF bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   was message;
@@ -114,7 +166,8 @@ DECLARE
   moves tally[] := '{}';
 BEGIN
   FOR was IN
-    SELECT * FROM message WHERE queue = p_queue AND state = 2 AND rank <= p_now
+    SELECT * FROM message
+    WHERE queue = p_queue AND state = 2 AND rank BETWEEN p_floor AND p_now
     ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
   LOOP
     new := _lapse(was, p_now);
@@ -130,22 +183,27 @@ BEGIN
 END $$;
 
 -- Make up to `p_limit` delayed messages ready that are due, so that the weightiest go first.
-CREATE FUNCTION bide._promote(p_queue integer, p_rank bigint, p_limit integer)
+CREATE FUNCTION bide._promote(p_queue integer, p_first bigint, p_last bigint, p_limit integer)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   places tid[];
 BEGIN
   SELECT array_agg(d.ctid) INTO places FROM (
-    SELECT ctid FROM message WHERE queue = p_queue AND state = 0 AND rank <= p_rank
+    SELECT ctid FROM message
+    WHERE queue = p_queue AND state = 0 AND rank BETWEEN p_first AND p_last
     ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
   ) AS d;
   UPDATE message SET state = 1, rank = _rank(1, due, priority) WHERE ctid = ANY (places);
 END $$;
 
 -- When there is something to claim or to collect; the moment itself or earlier if that is now.
-CREATE FUNCTION bide._next(p_queue integer, p_now bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+CREATE FUNCTION bide._next(p_queue integer, p_floor bigint[]) RETURNS bigint
+LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN EXISTS (SELECT FROM message WHERE queue = p_queue AND state = 1) THEN 0
     ELSE least(
-      (SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = 0 ORDER BY rank LIMIT 1),
-      (SELECT rank FROM message WHERE queue = p_queue AND state = 2 ORDER BY rank LIMIT 1)) END
+      (SELECT rank >> 8 FROM message
+       WHERE queue = p_queue AND state = 0 AND rank >= _first_rank(p_queue, p_floor[1])
+       ORDER BY rank LIMIT 1),
+      (SELECT rank FROM message WHERE queue = p_queue AND state = 2 AND rank >= p_floor[2]
+       ORDER BY rank LIMIT 1)) END
 $$;

@@ -18,6 +18,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeo
 SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+  began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment);
   new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
@@ -127,6 +128,7 @@ BEGIN
     RETURN NEXT;
   END LOOP;
   PERFORM _count_moves(moves);
+  PERFORM _lower(q.id, moment, ARRAY[p_at]) WHERE p_at < moment AND q.id IS NOT NULL;
 END $$;
 
 -- Ack messages, as `_change` does and with the same answer. The common case, good leases in a queue
@@ -277,5 +279,6 @@ BEGIN
   DELETE FROM queue WHERE id = q.id;
   DELETE FROM tally WHERE queue = q.id;
   DELETE FROM total WHERE queue = q.id;
+  DELETE FROM lowered WHERE queue = q.id;
   RETURN true;
 END $$;

@@ -12,19 +12,22 @@ BEGIN
   SELECT queue, what, hour, sum(by) FROM changes GROUP BY queue, what, hour
   ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
   DELETE FROM total WHERE hour >= 0 AND count = 0;
+  DELETE FROM lowered AS l WHERE NOT EXISTS (
+    SELECT FROM message AS m WHERE m.queue = l.queue AND m.state = 0 AND m.rank <= l.rank);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
 END $$;
 
 -- Say that a process sleeps until a moment unless it is woken (null: it is awake), and answer when
 -- there is something to claim: what was put since it looked woke nobody.
-CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
+SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
   PERFORM _check_access(p_queue);
   PERFORM set_config('synchronous_commit', 'off', true);
   INSERT INTO sleeper VALUES (p_process, p_queue, p_until, _moment(NULL))
   ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
-  RETURN _next((SELECT id FROM queue WHERE name = p_queue), 0);
+  RETURN _next((SELECT id FROM queue WHERE name = p_queue), coalesce(p_floor, '{0,0}'));
 END $$;
 
 -- Wake the processes that would sleep past a moment at which something can be claimed: `p_moment`, or

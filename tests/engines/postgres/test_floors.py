@@ -1,0 +1,186 @@
+"""Claims begin where something can still be: not at deleted rows, and never behind a message."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts
+from tests.effort import effort
+from tests.postgres_server import PostgresServer
+
+BOUND = 60.0
+
+
+@pytest.fixture
+def open_engine(
+    postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], PostgresEngine]]:
+    """Provide engines on one store, which never look everywhere again by themselves."""
+    monkeypatch.setattr("bide.engines.postgres.engine.FLOORS_LAST", 1e9)
+    url = postgres_url()
+    opened: list[PostgresEngine] = []
+
+    def make() -> PostgresEngine:
+        opened.append(from_url(urlsplit(url))())
+        return opened[-1]
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
+def drain(engine: PostgresEngine, count: int = 100) -> list[str]:
+    """Claim and ack once."""
+    (claimed,) = engine.execute([cmd.Claim("q", count, 60_000, "w")])
+    assert isinstance(claimed, Claimed)
+    leases = [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+    if leases:
+        engine.execute([cmd.Ack("q", leases)])
+    return [lease.id for lease in leases]
+
+
+def put(engine: PostgresEngine, *ids: str, at: int | None = None) -> None:
+    engine.execute([cmd.Put("q", [Item(id, b"1", at=at) for id in ids])])
+
+
+def read(engine: PostgresEngine, postgres: PostgresServer) -> int:
+    """Return how many entries were read so far of the index by rank, deleted ones too."""
+    caller = engine._caller
+    assert caller is not None
+    caller.settle()
+    caller.connection.execute("SELECT pg_stat_force_next_flush()")
+    with postgres.client() as client:
+        query = (
+            "SELECT idx_tup_read FROM pg_stat_user_indexes"
+            " WHERE schemaname = %s AND indexrelname = 'message_rank'"
+        )
+        ((count,),) = client.execute(query, (engine.schema,)).fetchall()
+    return int(count)
+
+
+def test_deleted_rows_that_an_old_snapshot_keeps_are_not_read_again(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine = open_engine()
+    put(engine, "first")
+    drain(engine)
+    with postgres.client() as old, old.transaction():
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT count(*) FROM pg_class")
+        for batch in range(40):
+            put(engine, *(f"{batch}.{n}" for n in range(100)))
+            assert len(drain(engine)) == 100
+        put(engine, *(f"last{n}" for n in range(100)))
+        before = read(engine, postgres)
+        assert len(drain(engine)) == 100
+        after = read(engine, postgres)
+    assert after - before < 1_000  # and not all the 4,000 that went in and out, several times
+
+
+def test_what_an_open_transaction_puts_is_claimed_when_it_commits(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine = open_engine()
+    put(engine, "first")
+    with psycopg.connect(postgres.url) as user:
+        user.execute(f"SELECT {engine.schema}.put('q', '1', id => 'held')".encode())
+        for number in range(50):
+            put(engine, f"m{number}")
+            drain(engine)
+        user.commit()
+    assert drain(engine) == ["held"]
+
+
+@pytest.mark.parametrize("change", ["put", "replace", "reschedule", "retry"])
+def test_what_comes_to_a_time_that_is_past_is_claimed(
+    open_engine: Callable[[], PostgresEngine], change: str
+) -> None:
+    engine = open_engine()
+    engine.execute([cmd.Put("q", [Item("later", b"1", delay=3_600_000)])])
+    for number in range(20):
+        put(engine, f"m{number}")
+        drain(engine)
+    other = open_engine()
+    match change:
+        case "put":
+            put(other, "later2", at=1_000)
+            assert drain(engine) == ["later2"]
+        case "replace":
+            other.execute([cmd.Put("q", [Item("later", b"2", at=1_000)], "replace")])
+            assert drain(engine) == ["later"]
+        case "reschedule":
+            other.execute([cmd.Reschedule("q", ["later"], at=1_000)])
+            assert drain(engine) == ["later"]
+        case "retry":
+            put(engine, "again")
+            (claimed,) = other.execute([cmd.Claim("q", 1, 60_000, "w")])
+            assert isinstance(claimed, Claimed)
+            other.execute([cmd.Retry("q", [cmd.Lease("again", claimed.token)])])
+            assert drain(engine) == ["again"]
+
+
+def test_no_message_is_passed_over_whatever_transactions_do(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    workers = [open_engine() for _ in range(2)]
+    schema = workers[0].schema
+    until = time.monotonic() + effort(3, 20)
+    put(workers[0], "first")
+    wanted: set[str] = {"first"}
+    got: list[str] = []
+    lock = threading.Lock()
+    ended = threading.Event()
+
+    def user(name: int) -> None:
+        chance = random.Random(name)
+        with psycopg.connect(postgres.url) as connection:
+            for number in range(10_000):
+                if time.monotonic() > until:
+                    return
+                ids = [f"{name}.{number}.{n}" for n in range(chance.randrange(1, 4))]
+                for id in ids:
+                    when = chance.choice(("delay => '0'", "delay => '50 ms'", "at => '2020-01-01'"))
+                    connection.execute(
+                        f"SELECT {schema}.put('q', '1', {when}, id => '{id}')".encode()
+                    )
+                    if chance.random() < 0.2:
+                        connection.execute(
+                            f"SELECT {schema}.reschedule('q', '{id}', delay => '20 ms')".encode()
+                        )
+                time.sleep(chance.choice((0, 0, 0.01, 0.2)))
+                if chance.random() < 0.2:
+                    connection.rollback()
+                    continue
+                connection.commit()
+                with lock:
+                    wanted.update(ids)
+
+    def work(engine: PostgresEngine) -> None:
+        while not (ended.is_set() and len(got) >= len(wanted)):
+            mine = drain(engine, 7)
+            with lock:
+                got.extend(mine)
+            if ended.is_set() and time.monotonic() > until + BOUND:
+                return
+
+    users = [threading.Thread(target=user, args=(name,)) for name in range(6)]
+    claimers = [threading.Thread(target=work, args=(engine,)) for engine in workers]
+    for thread in (*users, *claimers):
+        thread.start()
+    for thread in users:
+        thread.join()
+    ended.set()
+    for thread in claimers:
+        thread.join()
+    assert sorted(got) == sorted(wanted)
+    (counts,) = workers[0].execute([cmd.Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    assert (counts.recount, counts.strays) == (counts.sizes, 0)

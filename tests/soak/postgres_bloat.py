@@ -1,0 +1,112 @@
+"""An old snapshot stays open while messages go in and out: claims must keep their speed.
+
+`python -m tests.soak.postgres_bloat --seconds 120`. Deleted rows stay in the tables all the while.
+Beside the load a transaction puts a message that is due at once, and commits at the end: it must be
+claimed then. Prints what a claim costs the server, and ends with 1 if that grew too much.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.replies import Claimed, Counts
+from tests.postgres_server import PostgresServer, new_folder
+
+RATE, BATCH = 2_000, 100
+KEPT = 0.8
+"""The share of their speed that claims must keep."""
+
+_BODY = b'"' + b"x" * 254 + b'"'
+
+
+def _spent(process: int) -> float:
+    """Return the processor time of a backend, in seconds."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+
+
+class Load:
+    """Puts, claims and acks at an even pace, and notes what each claim costs the server."""
+
+    def __init__(self, url: str) -> None:
+        self.engine: PostgresEngine = from_url(urlsplit(url))()
+        caller = self.engine._caller
+        assert caller is not None
+        self._backend = caller.connection.info.backend_pid
+        self._number = 0
+
+    def run(self, seconds: float) -> list[float]:
+        """Work for so long; return the costs of claims in microseconds a message."""
+        costs: list[float] = []
+        begin = time.monotonic()
+        rounds = 0
+        while (passed := time.monotonic() - begin) < seconds:
+            time.sleep(max(0.0, rounds * BATCH / RATE - passed))
+            rounds += 1
+            self.put(*(f"m{self._number + n}" for n in range(BATCH)))
+            self._number += BATCH
+            self.engine.execute([cmd.Count("other")])  # hears of the wake-up of others
+            spent = _spent(self._backend)
+            ids = self.claim()
+            costs.append((_spent(self._backend) - spent) * 1e6 / max(1, len(ids)))
+        return costs
+
+    def put(self, *ids: str) -> None:
+        self.engine.execute([cmd.Put("q", [Item(id, _BODY) for id in ids])])
+
+    def claim(self) -> list[str]:
+        """Claim and ack a batch."""
+        (claimed,) = self.engine.execute([cmd.Claim("q", BATCH, 30_000, "w")])
+        assert isinstance(claimed, Claimed)
+        leases = [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+        if leases:
+            self.engine.execute([cmd.Ack("q", leases)])
+        return [lease.id for lease in leases]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=120)
+    seconds = parser.parse_args().seconds
+    with new_folder() as folder:
+        server = PostgresServer(folder)
+        try:
+            return _soak(server, seconds)
+        finally:
+            server.stop()
+
+
+def _soak(server: PostgresServer, seconds: float) -> int:
+    load = Load(server.url)
+    load.run(seconds / 12)  # plans are made, pages are read
+    before = statistics.median(load.run(seconds / 6))
+    with server.client() as old, psycopg.connect(server.url) as user, old.transaction():
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT count(*) FROM bide.queue")
+        costs = load.run(seconds / 2)
+        user.execute("SELECT bide.put('q', '1', id => 'held')")
+        load.run(seconds / 4)
+        user.commit()
+        user.close()
+        held = any("held" in load.claim() for _ in range(3))
+    after = statistics.median(costs[-len(costs) // 6 :])
+    (counts,) = load.engine.execute([cmd.Count("q", recount=True)])
+    assert isinstance(counts, Counts)
+    load.engine.close()
+    balances = counts.recount == counts.sizes and not counts.strays
+    sys.stdout.write(
+        f"claim and ack: {before:.1f} us a message before, {after:.1f} with an old snapshot\n"
+        f"the open transaction's message was claimed: {held}; the audit balances: {balances}\n"
+    )
+    return int(not (held and balances and before / after >= KEPT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
