@@ -18,6 +18,8 @@ threads; more would only compete for the interpreter's lock."""
 Ended = Callable[[Handling, BaseException | None], None]
 """Called on the loop with a delivery whose handler has ended, and what that raised."""
 
+Result = tuple[Handling, BaseException | None, Ended]
+
 
 class Threads:
     """Calls handlers in threads, and reports to the event loop once for all that have ended.
@@ -35,8 +37,7 @@ class Threads:
         self._executor = ThreadPoolExecutor(limit, "bide-handler")
         self._jobs = 0
         self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
-        self._results: deque[tuple[Handling, BaseException | None, Ended]] = deque()
-        self._ended: deque[None] = deque()  # one for each job that has ended
+        self._results: deque[Result | None] = deque()
         self._called = 0
         self._growing = self._told = self._closed = False
 
@@ -84,13 +85,13 @@ class Threads:
                 context.run(_call, one)
             except BaseException as raised:  # noqa: BLE001  (it is judged on the loop)
                 error = raised
-            self._results.append((one, error, ended))
-            self._report()
+            self._report((one, error, ended))
             del one, context, ended, error
-        self._ended.append(None)
-        self._report()
+        self._report(None)
 
-    def _report(self) -> None:
+    def _report(self, result: Result | None) -> None:
+        """Report the end of a call, or with `None` that of a job."""
+        self._results.append(result)
         if not self._told:
             self._told = True
             try:
@@ -101,11 +102,11 @@ class Threads:
     def _collect(self) -> None:
         self._told = False  # first: calls that end from now on report again
         while self._results:
-            one, error, ended = self._results.popleft()
-            ended(one, error)
-        while self._ended:
-            self._ended.pop()
-            self._jobs -= 1
+            if (result := self._results.popleft()) is None:
+                self._jobs -= 1
+            else:
+                one, error, ended = result
+                ended(one, error)
         if self._waiting and not self._jobs and not self._closed:
             self._use(1)  # calls came after the last look of the job that ended
 
