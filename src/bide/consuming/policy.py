@@ -13,7 +13,7 @@ from bide.consuming.decoding import Unfit
 from bide.consuming.handler import Handler, Unwanted
 from bide.consuming.handling import Handling
 from bide.model.backoff import Backoff
-from bide.model.commands import Ack, Bury, Command, Lease, Retry
+from bide.model.commands import Ack, Bury, Command, Retry
 from bide.model.message import REASON_LENGTH, Message
 from bide.model.replies import Outcome
 from bide.model.times import format_duration
@@ -37,16 +37,20 @@ Result = Literal["acked", "discarded", "retried", "dead", "released", "lost"]
 class Verdict(NamedTuple):
     """How to settle a message."""
 
-    verb: Literal["ack", "retry", "bury", "release"]
+    verb: Literal["ack", "discard", "retry", "bury", "release"]
+    """"discard": an ack without the work, which was no longer wanted."""
     delay: int = 0
     """For a retry or a release, in milliseconds."""
     reason: str = ""
-    discarded: bool = False
-    """For an ack: the work was not done, because it was no longer wanted."""
 
 
 ACK = Verdict("ack")
 RELEASE = Verdict("release")
+
+RESULTS: dict[str, Result] = {
+    "ack": "acked", "discard": "discarded", "retry": "retried", "bury": "dead",
+    "release": "released",
+}  # fmt: skip
 
 
 def room(concurrency: int, running: int, waiting: int = 0, prefetch: int = 0) -> int:
@@ -90,9 +94,7 @@ def judge(message: Message, error: BaseException, retry: Backoff, chance: float)
     last = message.attempt >= min(retry.attempts, message.attempts)
     match error:
         case signals.Discard() | Unwanted():
-            return Verdict(
-                "ack", reason=signals.text_of(error) or "no longer wanted", discarded=True
-            )
+            return Verdict("discard", reason=signals.text_of(error) or "no longer wanted")
         case signals.Bury():
             return Verdict("bury", reason=signals.text_of(error.reason or "buried by its handler"))
         case signals.Retry():
@@ -163,17 +165,7 @@ def result(verdict: Verdict, outcome: Outcome) -> Result:
     """Return how a delivery ended, in one word of `tally.OUTCOMES`."""
     if not outcome.done:
         return "lost"
-    if outcome.state == "dead":
-        return "dead"
-    match verdict.verb:
-        case "ack":
-            return "discarded" if verdict.discarded else "acked"
-        case "retry":
-            return "retried"
-        case "bury":
-            return "dead"
-        case _:
-            return "released"
+    return "dead" if outcome.state == "dead" else RESULTS[verdict.verb]
 
 
 def results(verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Result]:
@@ -189,26 +181,22 @@ def commands(
 ) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
     """Return the fewest commands that settle these messages, each with its messages."""
     if all(verdict is ACK for _, verdict in settled):  # as it mostly is
-        leases = [one.lease for one, _ in settled]
-        return [(Ack(queue, leases), list(settled))]
-    alike: dict[tuple[str, int, str], list[tuple[Handling, Verdict]]] = {}
-    for pair in settled:
-        verb, delay, reason = pair[1][:3]
-        alike.setdefault((verb, delay, "" if verb == "ack" else reason), []).append(pair)
-    return [
-        (_command(queue, verb, delay, reason, [one.lease for one, _ in pairs]), pairs)
-        for (verb, delay, reason), pairs in alike.items()
-    ]
+        return [(Ack(queue, [one.lease for one, _ in settled]), list(settled))]
+    alike: dict[Verdict, list[tuple[Handling, Verdict]]] = {}
+    for one, verdict in settled:
+        alike.setdefault(ACK if verdict.verb == "discard" else verdict, []).append((one, verdict))
+    return [(_command(queue, verdict, pairs), pairs) for verdict, pairs in alike.items()]
 
 
-def _command(queue: str, verb: str, delay: int, reason: str, leases: list[Lease]) -> Command:
-    plain = reason.encode(errors="backslashreplace").decode()  # may have half a character
-    match verb:
-        case "ack":
-            return Ack(queue, leases)
+def _command(queue: str, verdict: Verdict, pairs: list[tuple[Handling, Verdict]]) -> Command:
+    leases = [one.lease for one, _ in pairs]
+    reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
+    match verdict.verb:
         case "retry":
-            return Retry(queue, leases, delay, plain)
+            return Retry(queue, leases, verdict.delay, reason)
         case "bury":
-            return Bury(queue, leases, plain)
+            return Bury(queue, leases, reason)
+        case "release":
+            return Retry(queue, leases, verdict.delay, release=True)
         case _:
-            return Retry(queue, leases, delay, release=True)
+            return Ack(queue, leases)
