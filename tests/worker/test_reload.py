@@ -24,9 +24,11 @@ from tests.worker.processes import (
 def test_sighup_takes_the_new_code(tmp_path: Path) -> None:
     with worker(tmp_path, APP) as process:
         wait_for(said(tmp_path, "at work on q"), tmp_path)
+        old = set(children(process))
         (tmp_path / "jobs.py").write_text(APP.replace("VERSION", "NEW"))
         process.send_signal(signal.SIGHUP)
         wait_for(said(tmp_path, "at work on q", 2), tmp_path)
+        wait_for(lambda: not old & set(children(process)), tmp_path)  # else it may take the message
         put(tmp_path)
         wait_for(said(tmp_path, "NEW ended"), tmp_path)
     assert "has died" not in log(tmp_path)
@@ -34,14 +36,16 @@ def test_sighup_takes_the_new_code(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_reload_looks_at_the_files_and_survives_a_broken_one(tmp_path: Path) -> None:
-    with worker(tmp_path, APP, "--reload"):
+    with worker(tmp_path, APP, "--reload") as process:
         wait_for(said(tmp_path, "at work on q"), tmp_path)
+        old = set(children(process))
         (tmp_path / "jobs.py").write_text("app = 3 +")
         wait_for(said(tmp_path, "has ended (exit code 2) before it was ready"), tmp_path)
         put(tmp_path)
         wait_for(said(tmp_path, "VERSION ended"), tmp_path)
         (tmp_path / "jobs.py").write_text(APP.replace("VERSION", "MENDED"))
         wait_for(said(tmp_path, "at work on q", 2), tmp_path)
+        wait_for(lambda: not old & set(children(process)), tmp_path)  # else it may take the message
         put(tmp_path)
         wait_for(said(tmp_path, "MENDED ended"), tmp_path)
     assert "jobs.py changed" in log(tmp_path)
