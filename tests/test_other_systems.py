@@ -68,7 +68,7 @@ def test_commands_that_only_use_the_store_need_no_posix(tmp_path: Path) -> None:
     assert on_windows(tmp_path, COMMANDS, "get", "orders", "a").stdout.startswith("a\tready\t")
 
 
-@pytest.mark.parametrize("name", ["worker", "serve", "push", "rabbitmq", "demo"])
+@pytest.mark.parametrize("name", ["worker", "serve", "push", "rabbitmq", "forward", "demo"])
 def test_commands_that_need_posix_say_so(name: str, tmp_path: Path) -> None:
     pretend = "import os, pathlib\nfrom bide.cli import main\nos.name = 'nt'\nmain()"
     result = on_windows(tmp_path, pretend, name)

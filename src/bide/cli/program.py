@@ -1,5 +1,6 @@
 """The `bide` command line: its commands, their errors and exit codes."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -38,6 +39,9 @@ FILES = {
     for name in names.split()
 }
 """The file of each command, in the order of the help."""
+
+POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
+"""The commands that need signals and locks that Windows does not have."""
 
 OTHER_WORDS = {
     "add": "put", "consume": "claim", "enqueue": "put", "list": "queues",
@@ -99,6 +103,10 @@ class Program(Group):
         name = args[0]
         if name not in FILES and not name.startswith("-"):
             raise click.UsageError(f"there is no command {name!r}{_meant(name)}", ctx)
+        if name in POSIX and os.name != "posix":
+            raise click.UsageError(
+                f"bide {name} needs Linux or macOS; on Windows run it in WSL", ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
