@@ -21,10 +21,10 @@ from bide.server.settings import Settings
 from tests.server.conftest import running
 
 BOUND = 60.0
-KILLS = 5
+KILLS = 3
 
 
-@pytest.fixture(params=["database", "file"])
+@pytest.fixture(params=["database", pytest.param("file", marks=pytest.mark.full)])
 def url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(request.param)
     table_of(url).close()

@@ -15,7 +15,7 @@ import pytest
 import bide
 from tests.within.libraries import file_of, libpq
 
-KILLS = 6
+KILLS = 4
 
 PSYCOPG = """
 import os, signal, sys
