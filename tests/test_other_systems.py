@@ -70,7 +70,12 @@ def test_commands_that_only_use_the_store_need_no_posix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["worker", "serve", "push", "rabbitmq", "forward", "demo"])
 def test_commands_that_need_posix_say_so(name: str, tmp_path: Path) -> None:
-    pretend = "import os, pathlib\nfrom bide.cli import main\nos.name = 'nt'\nmain()"
-    result = on_windows(tmp_path, pretend, name)
+    result = on_windows(tmp_path, COMMANDS, name)
     assert result.returncode == 2
     assert f"bide {name} needs Linux or macOS" in result.stderr
+
+
+def test_the_help_lists_all_commands(tmp_path: Path) -> None:
+    result = on_windows(tmp_path, COMMANDS, "--help")
+    assert result.returncode == 0, result.stderr
+    assert "serve" in result.stdout

@@ -103,7 +103,7 @@ class Program(Group):
         name = args[0]
         if name not in FILES and not name.startswith("-"):
             raise click.UsageError(f"there is no command {name!r}{_meant(name)}", ctx)
-        if name in POSIX and os.name != "posix":
+        if name in POSIX and not hasattr(os, "fork"):
             raise click.UsageError(
                 f"bide {name} needs Linux or macOS; on Windows run it in WSL", ctx
             )
