@@ -35,8 +35,8 @@ async def declare(channel: AbstractChannel, exchange: str, queue_type: str) -> A
     delayed, dead = names(exchange)
     kind: FieldTable = {"x-queue-type": queue_type}
     letters = await channel.declare_exchange(dead, ExchangeType.FANOUT, durable=True)
-    grave = await channel.declare_queue(dead, durable=True, arguments=kind)
-    await grave.bind(letters)
+    letters_queue = await channel.declare_queue(dead, durable=True, arguments=kind)
+    await letters_queue.bind(letters)
     intake = await channel.declare_exchange(delayed, ExchangeType.FANOUT, durable=True)
     kind = {"x-queue-type": queue_type, "x-dead-letter-exchange": dead}
     queue = await channel.declare_queue(delayed, durable=True, arguments=kind)
