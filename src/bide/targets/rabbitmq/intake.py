@@ -28,7 +28,7 @@ from bide.targets.rabbitmq.redelivery import Unacknowledged, digest_of
 
 __all__ = ["Intake"]
 
-PREFETCH = 250
+PREFETCH = 500
 """How many messages the broker hands over that are not acknowledged yet."""
 
 BATCH = 4 * 1024 * 1024
