@@ -38,33 +38,21 @@ DECLARE
   count integer := 0;
 BEGIN
   FOR row IN
-    SELECT * FROM _message v
-    WHERE p_state IS NOT NULL AND v.queue = q.id AND v.state = p_state
-      AND (v.rank, v.seq) > (p_rank, p_seq) AND v.rank <= p_last
-      AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
-    ORDER BY v.rank, v.seq LIMIT p_limit
-  LOOP
-    RETURN NEXT row;
-    total := total + row.size;
-    count := count + 1;
-    EXIT WHEN total > p_max_bytes AND count > 1;
-  END LOOP;
-  FOR row IN
-    SELECT * FROM _message v
-    WHERE p_state IS NULL AND p_group IS NOT NULL AND v.queue = q.id AND v."group" = p_group
-      AND v.seq > p_seq AND v.due >= p_after AND v.due < p_before
-    ORDER BY v.seq LIMIT p_limit
-  LOOP
-    RETURN NEXT row;
-    total := total + row.size;
-    count := count + 1;
-    EXIT WHEN total > p_max_bytes AND count > 1;
-  END LOOP;
-  FOR row IN
-    SELECT * FROM _message v
-    WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id AND v.id > p_id
-      AND v.due >= p_after AND v.due < p_before
-    ORDER BY v.id LIMIT p_limit
+    (SELECT * FROM _message v
+     WHERE p_state IS NOT NULL AND v.queue = q.id AND v.state = p_state
+       AND (v.rank, v.seq) > (p_rank, p_seq) AND v.rank <= p_last
+       AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
+     ORDER BY v.rank, v.seq LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM _message v
+     WHERE p_state IS NULL AND p_group IS NOT NULL AND v.queue = q.id AND v."group" = p_group
+       AND v.seq > p_seq AND v.due >= p_after AND v.due < p_before
+     ORDER BY v.seq LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM _message v
+     WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id AND v.id > p_id
+       AND v.due >= p_after AND v.due < p_before
+     ORDER BY v.id LIMIT p_limit)
   LOOP
     RETURN NEXT row;
     total := total + row.size;
