@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bide.model.commands import Count
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
 from bide.observing.metrics import Family, claim_metrics, registry_of
@@ -54,7 +55,8 @@ async def exposition(service: Service, caller: Caller) -> bytes:
     used: Usage | None = None
     try:
         names = await service.names(caller)
-        counts = {name: await service.counts(caller.full(name)) for name in names}
+        # Of this moment: a sum of another process may be younger than any that is kept here.
+        counts = {name: await service.ask(Counts, Count(caller.full(name))) for name in names}
         used = await service.quotas.usage(caller)
     except StoreError as error:
         counts = error

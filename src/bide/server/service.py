@@ -48,7 +48,7 @@ commands of one batch stay in their order."""
 
 
 COUNTS_AGE = 0.1
-"""Seconds for which event streams and metrics share the counts of a queue."""
+"""Seconds for which event streams share the counts of a queue."""
 
 WRITE_USES = 10.0
 """Seconds between two writes of when tokens were last used."""
@@ -278,12 +278,20 @@ class Service:
             self.stop()
             await self.pushing.end()
             self.shared.stats.leave(self.stats)
-            await asyncio.to_thread(self.close)
+            await asyncio.to_thread(self._close_store)
+            # Not in the thread: requests that were broken off still look at these.
+            self._close_files()
 
     def close(self) -> None:
         """Close the store, and the files of this process."""
+        self._close_store()
+        self._close_files()
+
+    def _close_store(self) -> None:
         self.slow_reads.close()
         close_lane(self.lane)
+
+    def _close_files(self) -> None:
         self.action_log.close()
         self.shared.close()
 
