@@ -24,6 +24,7 @@ class Bell:
     def __init__(self) -> None:
         self.hints: queue.Queue[list[tuple[str, int]]] = queue.Queue()
         self.declined: list[tuple[str, int]] = []
+        self.declining: Callable[[], object] = lambda: None
 
     def ring(self, name: str = "q", wake: int = START) -> None:
         self.hints.put([(name, wake)])
@@ -32,6 +33,7 @@ class Bell:
         return self.hints.get()
 
     def decline(self, name: str, wake: int) -> None:
+        self.declining()
         self.declined.append((name, wake))
 
     def close(self) -> None:
@@ -107,6 +109,23 @@ def test_a_hint_for_another_queue_costs_nothing(
     eventually(lambda: store.bell.declined)
     assert store.bell.declined == [("other", START)]
     assert claims(engine) == before
+
+
+def test_a_claim_that_begins_to_wait_while_a_hint_is_passed_on_asks_again(
+    lane: Lane, store: Shared, engine: FlakyEngine
+) -> None:
+    spawn(lane.call, claim(queue="other"), wait=60)  # the lane listens
+    waiting(lane)
+    begun, decline = threading.Event(), threading.Event()
+    store.bell.declining = lambda: (begun.set(), decline.wait(PATIENCE))
+    store.bell.ring()
+    assert begun.wait(PATIENCE)
+    future = spawn(lane.call, claim(), wait=60)
+    eventually(lambda: "q" in lane._waiting.queues)
+    eventually(lambda: lane._waiting.queues["q"].requests)
+    put_elsewhere(store, "a")  # nobody tells: the store does not know that this lane waits
+    decline.set()
+    assert ids(future.result(PATIENCE)) == ["a"]
 
 
 def test_closing_stops_to_listen(lane: Lane) -> None:

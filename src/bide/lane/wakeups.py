@@ -65,3 +65,5 @@ class Wakeups:
             for queue, wake in hints:
                 if not self._hint(queue, wake):
                     self._notifier.decline(queue, wake)
+                    # The store has forgotten a claim that began to wait meanwhile: it asks again.
+                    self._hint(queue, 0)
