@@ -117,7 +117,12 @@ def test_a_claim_that_begins_to_wait_while_a_hint_is_passed_on_asks_again(
     spawn(lane.call, claim(queue="other"), wait=60)  # the lane listens
     waiting(lane)
     begun, decline = threading.Event(), threading.Event()
-    store.bell.declining = lambda: (begun.set(), decline.wait(PATIENCE))
+
+    def declining() -> None:
+        begun.set()
+        assert decline.wait(PATIENCE)
+
+    store.bell.declining = declining
     store.bell.ring()
     assert begun.wait(PATIENCE)
     future = spawn(lane.call, claim(), wait=60)
