@@ -98,6 +98,13 @@ def test_everything_works_behind_a_pooler(pooled: str) -> None:
         assert queue.audit()
 
 
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def take_what_another_puts(url: str, others: str, meanwhile: Callable[[], None]) -> None:
     """Wait for messages that another lane puts one by one, each when the last was taken."""
     with bide.Queue("q", url) as queue, bide.Queue("q", others) as other:
@@ -121,9 +128,11 @@ def take_what_another_puts(url: str, others: str, meanwhile: Callable[[], None])
 def test_without_a_direct_address_claims_look_often_and_the_log_says_so(
     pooled: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def told() -> bool:
+        return "?listen=" in caplog.text
+
     with caplog.at_level(logging.WARNING, "bide.postgres"):
-        take_what_another_puts(pooled, another(pooled), lambda: None)
-    assert "?listen=" in caplog.text
+        take_what_another_puts(pooled, another(pooled), lambda: until(told))
     assert any("a pooler is between" in finding.what for finding in examine(pooled))
 
 
@@ -132,15 +141,12 @@ def test_with_a_direct_address_whoever_waits_listens_there(
 ) -> None:
     url = f"{pooled}&listen={quote(f'{postgres.url}&application_name=ear', safe='')}"
 
-    def somebody_listens() -> None:
+    def somebody_listens() -> bool:
         with postgres.client() as client:
             query = "SELECT query FROM pg_stat_activity WHERE application_name = 'ear'"
-            deadline = time.monotonic() + BOUND
-            while not any(asked.startswith("LISTEN") for (asked,) in client.execute(query)):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            return any(asked.startswith("LISTEN") for (asked,) in client.execute(query))
 
     with caplog.at_level(logging.WARNING, "bide.postgres"):
-        take_what_another_puts(url, pooled, somebody_listens)
+        take_what_another_puts(url, pooled, lambda: until(somebody_listens))
     assert caplog.text == ""
     assert not any("a pooler is between" in finding.what for finding in examine(url))
