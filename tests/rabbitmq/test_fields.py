@@ -11,6 +11,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.header import ContentHeader
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_AMQP_HEADERS
 from bide.model.message import Message
 from bide.targets.amqp import parse
 from bide.targets.rabbitmq.arrivals import GIVEN_ID, due_of, item_of
@@ -85,7 +86,7 @@ def test_what_the_broker_adds_is_taken_out_both_ways(name: str) -> None:
         ({"headers": {"amqp-priority": "256"}}, "from 0 to 255"),
         ({"headers": {"amqp-headers": "[1]"}}, "JSON object"),
         ({"headers": {"amqp-headers": "{"}}, "not what bide writes"),
-        ({"headers": {"a": "x" * 100_001}}, "headers take 100,"),
+        ({"headers": {"a": "x" * MAX_AMQP_HEADERS}}, "headers take 100,001"),
         ({"headers": {"n" * 256: ""}}, "name of more than 255"),
     ],
 )

@@ -14,6 +14,7 @@ from bide.clock import SYSTEM_CLOCK
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put
 from bide.model.errors import InvalidArgument, StoreFull
+from bide.model.limits import MAX_AMQP_BODY
 from bide.model.replies import Claimed
 from bide.targets.amqp import parse
 from bide.targets.rabbitmq import intake as intakes
@@ -208,7 +209,7 @@ def test_a_hostile_message_stops_no_other(
 ) -> None:
     """The broker takes them all. aiormq would lose its connection by most, again and again."""
     key = "bad" if raw is None else "k"
-    body = b"x" * (3 << 20) if raw is not None and raw.message_id else b"bad"
+    body = b"x" * (MAX_AMQP_BODY + 1) if raw is not None and raw.message_id else b"bad"
 
     def short_string(value: str) -> bytes:
         return b"\3\xff\xfek" if value == "bad" else encode.short_string(value)

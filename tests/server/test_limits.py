@@ -299,6 +299,15 @@ def test_a_long_unknown_name_is_not_compared_with_known_ones(client: Client) -> 
 
 ELSEWHERE = {
     "BULK": "../src/bide/testing/conformance/changing.py",
+    "MAX_AMQP_BODY": "rabbitmq/test_intake.py",
+    "MAX_AMQP_HEADERS": "rabbitmq/test_fields.py",
+    "MAX_ANSWER": "engines/http/test_engine.py",
+    "MAX_EVENT_LINE": "engines/http/test_engine.py",
+    "MAX_FORM": "dashboard/test_actions.py",
+    "MAX_RECEIVER_BODY": "targets/http/test_bad_receivers.py",
+    "MAX_RECEIVER_HEAD": "targets/http/test_bad_receivers.py",
+    "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",
+    "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
     "IMPORT_LINES": "queue/test_transfer.py",
     "KEEP_ALIVE": "server/test_connection.py",
     "MAX_BUFFERED": "server/test_large_bodies.py",

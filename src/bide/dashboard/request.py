@@ -6,13 +6,11 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_FORM
 from bide.model.times import unix
 from bide.server.receiving import Receive, read_body
 
 __all__ = ["Request"]
-
-MOST_FORM = 1024 * 1024
-"""How many bytes a form may take: a thousand ids of the longest kind."""
 
 PATIENCE = 30.0
 """Seconds in which a form must have come."""
@@ -100,7 +98,7 @@ class Request:
             Gone: the client has closed the connection.
         """
         data = await read_body(
-            self._receive, self.header("content-length"), MOST_FORM, PATIENCE, lambda *_: None
+            self._receive, self.header("content-length"), MAX_FORM, PATIENCE, lambda *_: None
         )
         self.form = _fields(data.decode("latin-1"))
 

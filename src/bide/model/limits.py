@@ -9,6 +9,9 @@ __all__ = [
     "BULK",
     "IMPORT_LINES",
     "KEEP_ALIVE",
+    "MAX_AMQP_BODY",
+    "MAX_AMQP_HEADERS",
+    "MAX_ANSWER",
     "MAX_BATCH_MESSAGES",
     "MAX_BODY",
     "MAX_BUCKETS",
@@ -22,9 +25,11 @@ __all__ = [
     "MAX_DISCARDED",
     "MAX_DOCUMENT",
     "MAX_DURATION_TEXT",
+    "MAX_EVENT_LINE",
     "MAX_FAILED_LOGINS",
     "MAX_FIELDS",
     "MAX_FIELDS_TOTAL",
+    "MAX_FORM",
     "MAX_HEAD",
     "MAX_HTTP_IDS",
     "MAX_HTTP_MESSAGES",
@@ -40,7 +45,11 @@ __all__ = [
     "MAX_PATTERNS",
     "MAX_PUT_FAILURES",
     "MAX_QUERY",
+    "MAX_RECEIVER_BODY",
+    "MAX_RECEIVER_HEAD",
+    "MAX_RECEIVER_INTERIM",
     "MAX_SUBJECT",
+    "MAX_SUBSCRIPTIONS",
     "MAX_TOKEN_NAME",
     "MAX_TYPO",
     "MAX_VALUES",
@@ -145,6 +154,39 @@ MAX_CLAIMERS = 1_000
 MAX_LOGGED_METHOD = 20
 MAX_LOGGED_PATH = 200
 """Characters of a request's method and path that are logged."""
+
+# What other servers answer.
+
+MAX_RECEIVER_HEAD = 16 * 1024
+"""Bytes of the head of a receiver's answer to a push, and of each interim answer (1xx)."""
+
+MAX_RECEIVER_INTERIM = 8
+"""Interim answers (1xx) of a receiver before its answer."""
+
+MAX_RECEIVER_BODY = 16 * 1024
+"""Bytes of a receiver's answer that are read; a longer one costs its connection."""
+
+MAX_ANSWER = 32 * MAX_BYTES
+"""Bytes of an answer of a server to its `http://` client: the budget of a server's replies, with
+room for what else is in them and for messages larger than the budget."""
+
+MAX_EVENT_LINE = 16 * 1024 * 1024
+"""Bytes of a line of an event stream that the `http://` client reads."""
+
+MAX_AMQP_BODY = 2 * MAX_BODY
+"""Bytes of the body of a message from RabbitMQ that are read; smaller ones that are too large get a
+dead letter's reason."""
+
+MAX_AMQP_HEADERS = 100_000
+"""Bytes of the headers of a message to or from RabbitMQ: they must fit into a frame."""
+
+# Subscriptions and pages.
+
+MAX_SUBSCRIPTIONS = 10_000
+"""Subscriptions of a store."""
+
+MAX_FORM = 1024 * 1024
+"""Bytes of a form of the dashboard."""
 
 # Who asks.
 

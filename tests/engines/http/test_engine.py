@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 import bide
-from bide.engines.http import connection
+from bide.engines.http import connection, stream
+from bide.engines.http.connection import Address
 from bide.engines.http.engine import HttpEngine
+from bide.engines.http.stream import EventStream
 from bide.engines.port import Engine, PartlyDone
 from bide.engines.registry import mask, opener
 from bide.model.commands import Count, Put
@@ -254,7 +257,7 @@ def test_an_answer_that_is_announced_too_long_is_not_read() -> None:
 def test_an_answer_without_end_is_read_up_to_a_bound(
     head: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr(connection, "MAX_ANSWER", 1 << 20)
     with pytest.raises(StoreError, match="answered with more than 1,048,576 bytes"):
         opener(answering(head, piece, 1_000))()
 
@@ -271,3 +274,13 @@ def test_an_answer_that_breaks_off_is_no_answer() -> None:
     threading.Thread(target=run, daemon=True).start()
     with pytest.raises(OutcomeUnknown, match="did not answer"):
         opener(f"http://127.0.0.1:{listening.getsockname()[1]}")()
+
+
+def test_a_line_of_events_without_end_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_EVENT_LINE", 1_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    url = answering(head + b"x" * 10_000 + b"\nevent: put\ndata: 1\n", b"\n", 1)
+    events = EventStream(Address(False, "127.0.0.1", urlsplit(url).port, "", ""), "counts=0")
+    assert events.next() == ("put", b"1\n")
+    events.close()
+    events.drop()

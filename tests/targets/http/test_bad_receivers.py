@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import trustme
 
+from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
 from tests.targets.http.environment import Stage, until
 from tests.targets.http.receiver import Got, answer, receiver
 
@@ -199,6 +200,30 @@ def test_a_huge_answer_is_not_read_to_its_end(stage: Stage, status: int) -> None
     stage.play(story())
 
 
+@pytest.mark.parametrize(("length", "fits"), [(15_000, True), (MAX_RECEIVER_HEAD, False)])
+def test_a_head_has_a_bound(stage: Stage, length: int, fits: bool) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (it, _):
+            long = b"HTTP/1.1 204 No Content\r\nx: " + b"y" * length
+            it.answers(long + (b"\r\n\r\n" if fits else b""))
+            await stage.put(1)
+            await (stage.acked(1) if fits else stage.delayed(1))
+
+    stage.play(story())
+
+
+def test_an_answer_that_is_read_whole_keeps_its_connection(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work(concurrency=1) as (it, _):
+            for id, length in enumerate((MAX_RECEIVER_BODY - 1, MAX_RECEIVER_BODY + 1, 0)):
+                it.answers(answer(200, b"x" * length))
+                await stage.put(1, id=f"m{id}")
+                await stage.acked(id + 1)
+            assert it.connections == 2
+
+    stage.play(story())
+
+
 def test_interim_answers_without_end_are_cut_off(stage: Stage) -> None:
     """They would keep the event loop busy for as long as the receiver likes."""
 
@@ -226,9 +251,12 @@ def test_a_few_interim_answers_are_no_harm(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work() as (it, _):
             early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
-            it.answers(early * 8 + answer(204))
+            it.answers(early * MAX_RECEIVER_INTERIM + answer(204))
             await stage.put(1)
             await stage.acked(1)
+            it.answers(early * (MAX_RECEIVER_INTERIM + 1) + answer(204))
+            await stage.put(2, id="m1")
+            await until(lambda: stage.counts().flow.retried == 1)
 
     stage.play(story())
 

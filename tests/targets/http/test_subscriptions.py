@@ -12,6 +12,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.model.times import LATEST
 from bide.server.subscription_status import shown
+from bide.targets.http import records
 from bide.targets.http.circuit import Circuit
 from bide.targets.http.records import SUBSCRIPTIONS, Overtaken
 from bide.targets.http.signing import new_secret
@@ -356,5 +357,18 @@ def test_of_two_who_write_at_a_time_one_has_it(stage: Stage) -> None:
         last = await stage.records.get(None, "shop")
         assert last is not None
         assert texts < set(last.valid(stage.clock.now()))
+
+    stage.play(story())
+
+
+def test_a_store_has_a_limit_of_subscriptions(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        monkeypatch.setattr(records, "MAX_SUBSCRIPTIONS", 2)
+        for name in ("a", "b", "b"):  # a change is not one more
+            await stage.subscribe("https://shop.example/hook", name=name)
+        with pytest.raises(InvalidArgument, match="a store has 2 subscriptions at most"):
+            await stage.subscribe("https://shop.example/hook", name="c")
 
     stage.play(story())

@@ -13,13 +13,9 @@ from http.client import (
 from typing import NamedTuple
 
 from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreError, StoreUnavailable
-from bide.model.limits import MAX_BYTES
+from bide.model.limits import MAX_ANSWER
 
 __all__ = ["Address", "Connection"]
-
-LONGEST_ANSWER = 32 * MAX_BYTES
-"""How many bytes an answer's body may have: the budget of a server's replies, with room for what
-else is in them and for messages larger than the budget. `http.client` bounds the head."""
 
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 """What OpenSSL calls an answer that is no TLS, in one version or another."""
@@ -108,15 +104,15 @@ class Connection:
         """Return the whole body of an answer.
 
         Raises:
-            StoreError: it is longer than `LONGEST_ANSWER`; the connection is closed.
+            StoreError: it is longer than `MAX_ANSWER`; the connection is closed.
             IncompleteRead: the connection ended before the body did.
         """
         announced = answer.length or 0
-        data = answer.read(LONGEST_ANSWER + 1) if announced <= LONGEST_ANSWER else b""
-        if max(announced, len(data)) > LONGEST_ANSWER:
+        data = answer.read(MAX_ANSWER + 1) if announced <= MAX_ANSWER else b""
+        if max(announced, len(data)) > MAX_ANSWER:
             self.close()
             raise StoreError(
-                f"{self._address.shown} answered with more than {LONGEST_ANSWER:,} bytes; it may "
+                f"{self._address.shown} answered with more than {MAX_ANSWER:,} bytes; it may "
                 "have done what was asked. Is it a server of bide's? Ask for fewer messages at a "
                 "time"
             )

@@ -6,15 +6,13 @@ from http.client import HTTPException, HTTPResponse
 from bide.engines.http.connection import Address, Connection
 from bide.engines.http.refusals import refusal
 from bide.model.errors import StoreUnavailable
+from bide.model.limits import MAX_EVENT_LINE
 
 __all__ = ["EventStream"]
 
 SILENCE = 60.0
 """After so many seconds without a word the connection is taken for dead; the server says something
 every 15 s."""
-
-LONGEST = 1 << 24
-"""Bytes of a line at most."""
 
 
 class EventStream:
@@ -47,7 +45,7 @@ class EventStream:
         name, why = "", "has ended the stream of events"
         try:
             assert self._lines is not None
-            while line := self._lines.readline(LONGEST):
+            while line := self._lines.readline(MAX_EVENT_LINE):
                 if line.startswith(b"event: "):
                     name = line[7:].strip().decode()
                 elif line.startswith(b"data: "):

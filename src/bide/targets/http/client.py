@@ -19,18 +19,10 @@ from urllib.parse import urlsplit
 import h11
 
 from bide.clock import Clock, Timer
+from bide.model.limits import MAX_RECEIVER_BODY, MAX_RECEIVER_HEAD, MAX_RECEIVER_INTERIM
 from bide.targets.http.addresses import Gate, NotPublic
 
 __all__ = ["Busy", "HttpClient", "NoAnswer", "Reply", "connection_limit", "lookup"]
-
-MAX_HEAD = 16_384
-"""Bytes of an answer's head, and of each interim answer (1xx)."""
-
-MAX_INTERIM = 8
-"""Interim answers (1xx) before the answer itself."""
-
-MAX_BODY = 16_384
-"""Bytes of an answer's body that are read; a longer one costs its connection."""
 
 LINGER = 1.0
 """Seconds to wait for the rest of an answer once its status is known."""
@@ -92,7 +84,7 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_RECEIVER_HEAD)
         self.heard = False
         """Whether any byte of an answer has come since the last request."""
         self.expiry: Timer | None = None
@@ -108,7 +100,7 @@ class _Connection:
 
     async def event(self) -> h11.Event:
         while (event := self.http.next_event()) is h11.NEED_DATA:
-            data = await self.reader.read(MAX_HEAD)
+            data = await self.reader.read(MAX_RECEIVER_HEAD)
             self.heard = self.heard or bool(data)
             self.http.receive_data(data)
         if isinstance(event, type):  # h11.PAUSED: it wants to change the protocol
@@ -219,7 +211,7 @@ class HttpClient:
         return Reply(response.status_code, found, start)
 
     async def _head(self, connection: _Connection) -> h11.Response:
-        for _ in range(MAX_INTERIM + 1):
+        for _ in range(MAX_RECEIVER_INTERIM + 1):
             try:
                 event = await connection.event()
             except h11.RemoteProtocolError:
@@ -228,7 +220,7 @@ class HttpClient:
                 raise
             if isinstance(event, h11.Response):
                 return event
-        raise NoAnswer(f"the receiver sent more than {MAX_INTERIM} interim answers (1xx)")
+        raise NoAnswer(f"the receiver sent more than {MAX_RECEIVER_INTERIM} interim answers (1xx)")
 
     async def _body(self, connection: _Connection) -> bytes:
         """Return the first part of the body. What happens to it does not change the answer."""
@@ -236,7 +228,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         linger = self._clock.call_later(loop, LINGER, connection.abort)
         try:
-            while len(start) < MAX_BODY:
+            while len(start) < MAX_RECEIVER_BODY:
                 event = await connection.event()
                 if not isinstance(event, h11.Data):
                     break
@@ -246,7 +238,7 @@ class HttpClient:
             connection.abort()
         finally:
             linger.cancel()
-        return bytes(start[:MAX_BODY])
+        return bytes(start[:MAX_RECEIVER_BODY])
 
     def _take(self, origin: _Origin) -> _Connection | None:
         """Return the kept connection that was used last."""
@@ -312,7 +304,7 @@ class HttpClient:
             await asyncio.get_running_loop().sock_connect(sock, (address, origin.port))
             secure = origin.scheme == "https"
             reader, writer = await asyncio.open_connection(
-                sock=sock, limit=MAX_HEAD, ssl=self._tls if secure else None,
+                sock=sock, limit=MAX_RECEIVER_HEAD, ssl=self._tls if secure else None,
                 server_hostname=origin.host if secure else None,
             )  # fmt: skip
         except BaseException:

@@ -14,6 +14,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Cancel, Command, Find, Put, Scan
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.identity import RESERVED
+from bide.model.limits import MAX_SUBSCRIPTIONS
 from bide.model.message import Item, Message
 from bide.model.replies import Found, Outcomes, Page, Reply
 from bide.model.times import LATEST
@@ -25,9 +26,6 @@ from bide.targets.http.subscription import Subscription, key_of
 __all__ = ["Kept", "Overtaken", "Records"]
 
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
-
-MOST = 10_000
-"""The maximum number of subscriptions of a store."""
 
 STANDING = ("paused", "reason")
 STAMPS = ("version", "changed", "created")
@@ -156,10 +154,10 @@ class Records:
             return msgspec.structs.replace(given, secrets=secrets, **state)
 
         others = [one for one in await self.listed() if one.key != given.key]
-        if len(others) >= MOST:
+        if len(others) >= MAX_SUBSCRIPTIONS:
             raise InvalidArgument(
-                f"name={given.name!r} would be one too many; a store has {MOST:,} subscriptions "
-                "at most: delete one"
+                f"name={given.name!r} would be one too many; a store has {MAX_SUBSCRIPTIONS:,} "
+                "subscriptions at most: delete one"
             )
         known, kept = await self._change(given.key, edit, tag, fresh=fresh)
         assert kept is not None

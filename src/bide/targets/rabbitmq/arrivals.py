@@ -11,9 +11,10 @@ from aio_pika.abc import AbstractIncomingMessage
 from bide.model.body import MAX_BODY, check_depth
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, new_id
+from bide.model.limits import MAX_AMQP_HEADERS
 from bide.model.message import Item, Message
 from bide.model.times import LATEST, milliseconds, unix
-from bide.targets.rabbitmq.fields import DELAYS, KEY, LARGEST, UNFIT, Publication, headers_of
+from bide.targets.rabbitmq.fields import DELAYS, KEY, UNFIT, Publication, headers_of
 
 __all__ = ["GIVEN_ID", "dead_letter_of", "due_of", "is_same", "item_of", "renamed"]
 
@@ -68,7 +69,7 @@ def dead_letter_of(message: AbstractIncomingMessage, reason: str) -> Publication
     # It must not expire there, and only its user may publish its `user_id`.
     properties.expiration = properties.user_id = None
     try:
-        fits = len(properties.marshal()) <= LARGEST
+        fits = len(properties.marshal()) <= MAX_AMQP_HEADERS
     except UNFIT:  # as for bytes that are not UTF-8
         fits = False
     return Publication(message.body, properties, message.routing_key or "") if fits else None

@@ -16,10 +16,11 @@ from aio_pika.abc import AbstractIncomingMessage
 from aiormq import spec
 
 from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_AMQP_HEADERS
 from bide.model.message import Message
 from bide.targets.amqp import LONGEST, Address
 
-__all__ = ["DELAYS", "KEY", "LARGEST", "UNFIT", "Publication", "headers_of", "to_amqp"]
+__all__ = ["DELAYS", "KEY", "UNFIT", "Publication", "headers_of", "to_amqp"]
 
 TEXTS = {
     "content-type": "content_type",
@@ -38,9 +39,6 @@ DELAYS = ("bide-at", "bide-delay", "x-opt-delivery-time", "x-delay")
 
 OWN = ("bide-queue", "bide-due", "bide-attempt")
 """Headers that each publication gets."""
-
-LARGEST = 100_000
-"""How many bytes of headers fit into the one frame that AMQP has for them."""
 
 UNFIT = (ArithmeticError, RecursionError, TypeError, ValueError, struct.error)
 """What the client library raises for properties that it cannot send."""
@@ -90,8 +88,12 @@ def to_amqp(message: Message, address: Address, more: Mapping[str, str] = {}) ->
     }
     if typed is not None:
         headers |= _typed(typed)
-    if (size := sum(len(n.encode()) + len(str(v).encode()) for n, v in headers.items())) > LARGEST:
-        raise InvalidArgument(f"headers take {size:,} bytes; AMQP has room for {LARGEST:,}")
+    if (
+        size := sum(len(n.encode()) + len(str(v).encode()) for n, v in headers.items())
+    ) > MAX_AMQP_HEADERS:
+        raise InvalidArgument(
+            f"headers take {size:,} bytes; AMQP has room for {MAX_AMQP_HEADERS:,}"
+        )
     if long := [name for name in headers if len(name.encode()) > LONGEST]:
         raise InvalidArgument(f"the header {long[0]!r} has a name of more than {LONGEST} bytes")
     headers |= zip(

@@ -12,12 +12,9 @@ import asyncio
 from pamqp.constants import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
 from pamqp.header import ContentHeader
 
-from bide.model.body import MAX_BODY
+from bide.model.limits import MAX_AMQP_BODY
 
 __all__ = ["FrameReader"]
-
-LARGEST = 2 * MAX_BODY
-"""How many bytes of a body are read; smaller ones that are too large get a dead letter's reason."""
 
 DELIVER = b"\x00\x3c\x00\x3c"
 """Basic.Deliver. Then come: consumer tag (short text), delivery tag (8 bytes), whether it comes
@@ -70,7 +67,7 @@ class FrameReader(asyncio.StreamReader):
 
     def _described(self, data: bytes) -> bytes:
         size = int.from_bytes(data[FIXED - 8 : FIXED])
-        if size <= LARGEST and _decodes(data[:-1]):
+        if size <= MAX_AMQP_BODY and _decodes(data[:-1]):
             return data
         self.left_out.add(self._tag)
         self._skip = size
