@@ -224,11 +224,11 @@ def test_claim_and_settle(client: Client) -> None:
 
 
 def test_a_claim_waits_until_a_message_is_due(client: Client) -> None:
-    client.put(ONE, {"body": 1, "delay": "300ms"})
     began = time.monotonic()
+    client.put(ONE, {"body": 1, "delay": "300ms"})
     claimed = client.post(f"{Q}/claim", {"wait": "10s"}).json
     assert [message["id"] for message in claimed["messages"]] == ["order-42"]
-    assert 0.25 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.25
     nothing = client.post(f"{Q}/claim", {"wait": 0.05}).json
     assert nothing["messages"] == []
 
