@@ -79,7 +79,8 @@ class Crew:
         with bide.Queue("orders", self._url) as orders:
             audit = orders.audit()
         journals = [list(read(path)) for path in self._folder.glob("*.journal")]
-        assert check(journals) == []
+        found = check(journals)
+        assert found == [], found
         assert check_counts(journals, audit.counts) == []
         assert audit, audit.problems
         return audit.counts
