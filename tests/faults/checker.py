@@ -35,7 +35,9 @@ def _named(events: Iterable[Event], kind: str, verb: str) -> Iterator[Event]:
 
 
 def _holds(events: list[Event]) -> dict[str, list[Hold]]:
-    """Return all claims of each message, each with the lease that it surely had.
+    """Return all claims of each message in the order of tokens, each with its lease for sure.
+
+    A claim that waits for a lock has read the clock before: what it gets may be released later.
 
     An extension sets the lease anew, so it may also end it sooner. Whether it happened nobody knows
     when the process that tried it did not live to hear the answer.
@@ -53,7 +55,7 @@ def _holds(events: list[Event]) -> dict[str, list[Hold]]:
             claim = id, event["token"]
             until = extended.get(claim, min(until, perhaps.get(claim, until)))
             holds[id].append(Hold(event["now"], event["token"], until))
-    return {id: sorted(found) for id, found in holds.items()}
+    return {id: sorted(found, key=lambda hold: hold.token) for id, found in holds.items()}
 
 
 def _undelivered(events: list[Event]) -> Iterator[str]:

@@ -49,7 +49,6 @@ def of_both(primary: PostgresServer, standby: PostgresServer) -> str:
     return f"postgresql://bide@/postgres?host={hosts}&target_session_attrs=read-write&reconnect=30s"
 
 
-@pytest.mark.full
 def test_nothing_confirmed_is_lost_when_the_server_is_killed(
     primary: PostgresServer, tmp_path: Path
 ) -> None:
