@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import logging
 import sys
 
 from rich.console import Console
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a figure and line")
     parser.add_argument("--only", metavar="WORD", help="only measurements whose name has this word")
     chosen = parser.parse_args()
+    logging.getLogger("bide").setLevel(logging.ERROR)  # servers without a disk are meant here
     module = importlib.import_module("benchmarks." + chosen.set.replace("-", "_"))
     table = _table(chosen.set)
     missed = False
