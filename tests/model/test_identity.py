@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from bide.model import identity
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_queue, new_id, new_ids
+from bide.model.identity import actor_of, check_actor, check_name, check_queue, new_id, new_ids
+from bide.model.limits import MAX_ACTOR
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,20 @@ def test_new_ids_differ_in_a_forked_child() -> None:
     assert len(theirs) == 50
     assert not set(mine) & set(theirs)
     assert {id[:20] for id in mine} != {id[:20] for id in theirs}
+
+
+def test_an_actor_takes_64_bytes() -> None:
+    assert MAX_ACTOR == 64
+    assert check_actor("é" * 32) == "é" * 32
+    with pytest.raises(InvalidArgument, match=r"longer than 64 bytes"):
+        check_actor("é" * 33)
+    with pytest.raises(InvalidArgument, match=r"actor is 0 bytes"):
+        check_actor("")
+
+
+@pytest.mark.parametrize("through", ["", "shop-api", "t" * 200])
+@pytest.mark.parametrize("name", ["ann", "é" * 100, "a\nb", "\ud800", ""])
+def test_a_name_of_any_length_becomes_an_actor(name: str, through: str) -> None:
+    actor = actor_of(name, through)
+    assert actor == "" or check_actor(actor) == actor
+    assert (" via " + through[:32] in actor) == bool(through)

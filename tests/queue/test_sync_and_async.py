@@ -108,26 +108,26 @@ CALLS: dict[str, Call] = {
     "put_many nothing": Call(lambda q: q.put_many([]), [], outcomes),
     "cancel": Call(
         lambda q: q.cancel("d", if_due=SOON, if_version="0" * 16),
-        [cmd.Cancel("q", ["d"], LATER, "0" * 16)], outcome,
+        [cmd.Cancel("q", ["d"], LATER, "0" * 16, actor="me")], outcome,
     ),
     "cancel by rule": Call(
         lambda q: q.cancel(group="g", after=SOON, before=SOON + 1),
-        [cmd.Cancel("q", where=cmd.Where("g", LATER, LATER + 1_000))], count,
+        [cmd.Cancel("q", where=cmd.Where("g", LATER, LATER + 1_000), actor="me")], count,
     ),
     "cancel dry": Call(
         lambda q: q.cancel(after=SOON, dry_run=True),
-        [cmd.Cancel("q", where=KNOWN, dry_run=True)], count,
+        [cmd.Cancel("q", where=KNOWN, dry_run=True, actor="me")], count,
     ),
     "cancel_many": Call(
-        lambda q: q.cancel_many(["d", "x"]), [cmd.Cancel("q", ["d", "x"])], outcomes
+        lambda q: q.cancel_many(["d", "x"]), [cmd.Cancel("q", ["d", "x"], actor="me")], outcomes
     ),
     "reschedule": Call(
         lambda q: q.reschedule("d", delay=5, if_due=SOON),
-        [cmd.Reschedule("q", ["d"], delay=5_000, if_due=LATER)], outcome,
+        [cmd.Reschedule("q", ["d"], delay=5_000, if_due=LATER, actor="me")], outcome,
     ),
     "reschedule at": Call(
         lambda q: q.reschedule("d", at=SOON, if_version="0" * 16),
-        [cmd.Reschedule("q", ["d"], LATER, if_version="0" * 16)], outcome,
+        [cmd.Reschedule("q", ["d"], LATER, if_version="0" * 16, actor="me")], outcome,
     ),
     "get": Call(lambda q: q.get("a"), [cmd.Find("q", ["a"])], lambda r: r[0].messages[0]),
     "get nothing": Call(lambda q: q.get("x"), [cmd.Find("q", ["x"])]),
@@ -158,7 +158,8 @@ CALLS: dict[str, Call] = {
                  [CLAIM, cmd.Bury("q", [A, B], "no")], lambda r: outcomes(r[1:])),
     "release": Call(lambda q: q.release(held(q, "a", "b")),
                     [CLAIM, cmd.Retry("q", [A, B], release=True)], lambda r: outcomes(r[1:])),
-    "release by id": Call(lambda q: q.release("z"), [cmd.Release("q", ["z"], "released by me")],
+    "release by id": Call(lambda q: q.release("z"),
+                          [cmd.Release("q", ["z"], "released by me", actor="me")],
                           lambda r: outcomes(r)[0]),
     "extend": Call(lambda q: q.extend(held(q, "a", "b"), 5),
                    [CLAIM, cmd.Extend("q", [A, B], 5_000)], lambda r: outcomes(r[1:])),
@@ -177,16 +178,17 @@ CALLS: dict[str, Call] = {
         lambda q: q.forecast("30s", "2m"), [cmd.Forecast("q", 30_000, 4)],
         lambda r: Forecast.of(r[0], 30_000),
     ),
-    "revive": Call(lambda q: q.revive(["z"], delay=5), [cmd.Revive("q", ["z"], 5_000)], outcomes),
+    "revive": Call(lambda q: q.revive(["z"], delay=5),
+                   [cmd.Revive("q", ["z"], 5_000, actor="me")], outcomes),
     "revive all": Call(lambda q: q.revive(),
-                       [cmd.Scan("q", "dead"), cmd.Revive("q", ["z"])],
+                       [cmd.Scan("q", "dead"), cmd.Revive("q", ["z"], actor="me")],
                        lambda r: outcomes(r[1:])),
-    "pause": Call(lambda q: q.pause(), [cmd.Configure("q", paused=True)]),
-    "resume": Call(lambda q: q.resume(), [cmd.Configure("q", paused=False)]),
+    "pause": Call(lambda q: q.pause(), [cmd.Configure("q", paused=True, actor="me")]),
+    "resume": Call(lambda q: q.resume(), [cmd.Configure("q", paused=False, actor="me")]),
     "delete": Call(lambda q: refusal(q.delete), [cmd.Delete("q")],
                    lambda replies: "1 delayed, 2 ready, 1 dead. Let its workers finish"),
     "purge": Call(lambda q: q.purge(state="delayed", before=SOON + 1),
-                  [cmd.Purge("q", "delayed", LATER + 1_000)], count),
+                  [cmd.Purge("q", "delayed", LATER + 1_000, actor="me")], count),
 }  # fmt: skip
 """Of a queue with `a` and `b` ready, `d` of the group `g` delayed by a minute, and `z` dead."""
 

@@ -299,6 +299,7 @@ def test_a_long_unknown_name_is_not_compared_with_known_ones(client: Client) -> 
 
 ELSEWHERE = {
     "BULK": "../src/bide/testing/conformance/changing.py",
+    "MAX_ACTOR": "model/test_identity.py",
     "MAX_AMQP_BODY": "rabbitmq/test_intake.py",
     "MAX_AMQP_HEADERS": "rabbitmq/test_fields.py",
     "MAX_ANSWER": "engines/http/test_engine.py",

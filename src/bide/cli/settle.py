@@ -15,7 +15,7 @@ from bide.cli.output import Output
 from bide.cli.store import Store, on_store
 from bide.model.commands import Command, Lease
 from bide.model.replies import Outcome, Outcomes
-from bide.queue.command_builder import CommandBuilder, own_name
+from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 
 
@@ -159,6 +159,6 @@ def release(store: Store, out: Output, queue: str, id: str, reason: str | None) 
       bide release orders order-42
       bide release orders order-42 --reason "worker 7 hangs"
     """
-    command = CommandBuilder(queue).end_lease(id, reason, own_name())
+    command = CommandBuilder(queue, actor=store.actor).end_lease(id, reason)
     outcomes = store.told(queue, store.ask(Outcomes, command).outcomes)
     return print_outcomes(out, iter(outcomes), "released")

@@ -1,6 +1,9 @@
 """The store that a command works on."""
 
 import functools
+import getpass
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
+import msgspec
 
 from bide.cli import option
 from bide.cli.errors import NOT_DONE, CommandError
@@ -19,7 +23,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Purge, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
-from bide.model.identity import OWN, RESERVED, is_listed, is_own
+from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
 from bide.model.replies import Affected, Names, Outcome
 from bide.observing.heartbeat import is_register
 from bide.queue.sync import Queue
@@ -67,6 +71,15 @@ class Store(ExitStack):
         return mask(self.url)
 
     @property
+    def actor(self) -> str:
+        """Who changes something: the user of this machine."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name, as in containers
+            user = str(os.getuid())
+        return actor_of(f"{user}@{socket.gethostname()}")
+
+    @property
     def remote(self) -> bool:
         """Whether the store is behind a server."""
         return urlsplit(self.url).scheme in ("http", "https")
@@ -78,7 +91,7 @@ class Store(ExitStack):
             StoreUnavailable: the store is a file, and there is none.
         """
         self._may_open()
-        return self.enter_context(Queue(name, self.url, max_body=max_body))
+        return self.enter_context(Queue(name, self.url, max_body=max_body, actor=self.actor))
 
     def existing(self, name: str) -> Queue:
         """Open a queue that must exist.
@@ -137,7 +150,9 @@ class Store(ExitStack):
         return [name for name in self.ask(Names, Queues("")).names if is_register(name)]
 
     def ask(self, kind: type[R], command: Command) -> R:
-        """Run a command, and return its reply."""
+        """Run a command in the user's name, and return its reply."""
+        if not command.only_reads:
+            command = msgspec.structs.replace(command, actor=self.actor)
         reply = self.lane.call(command)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply

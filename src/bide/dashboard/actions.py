@@ -1,6 +1,7 @@
 """What a visitor can do: each action is one command of the store, or that command in parts."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,14 +23,16 @@ from bide.model.commands import (
     Revive,
 )
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, new_id
+from bide.model.identity import actor_of, check_name, new_id
 from bide.model.message import Item
-from bide.model.replies import Counts, Found, Outcome, Outcomes, Settings
+from bide.model.replies import Counts, Found, Outcome, Outcomes, Reply, Settings
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, in_parts
 from bide.server.action_log import DONE, Act
 
 __all__ = ["act"]
+
+R = TypeVar("R", bound=Reply)
 
 BULK = 10_000
 """How many dead letters one action by error changes at most."""
@@ -128,11 +131,20 @@ async def _of_kind(view: View) -> list[str]:
     ][:BULK]
 
 
+def _actor(view: View) -> str:
+    return actor_of(view.access.name or "the dashboard")
+
+
+async def _ask(view: View, kind: type[R], command: Command) -> R:
+    """Execute a command in the visitor's name."""
+    return await view.store.ask(kind, msgspec.structs.replace(command, actor=_actor(view)))
+
+
 async def _each(view: View, ids: list[str], command: Callable[[list[str]], Command]) -> Result:
     """Execute a command for messages, a thousand at a time."""
     outcomes: list[Outcome] = []
     for part in in_parts(ids):
-        outcomes += (await view.store.ask(Outcomes, command(list(part)))).outcomes
+        outcomes += (await _ask(view, Outcomes, command(list(part)))).outcomes
     refused = [outcome for outcome in outcomes if not outcome.done]
     return Result(len(outcomes) - len(refused), refused)
 
@@ -173,8 +185,9 @@ async def _copy(view: View, ids: list[str]) -> Result:
 
 
 async def _release(view: View, ids: list[str]) -> Result:
-    full, who = view.queue(), view.access.name or "the dashboard"
-    return await _each(view, ids, lambda part: Release(full, part, f"released by {who}"))
+    full = view.queue()
+    reason = f"released by {_actor(view)}"
+    return await _each(view, ids, lambda part: Release(full, part, reason))
 
 
 async def _revive(view: View, ids: list[str]) -> Result:
@@ -188,7 +201,7 @@ async def _purge(view: View, ids: list[str]) -> Result:
 
 
 async def _pause(view: View, _: list[str]) -> Result:
-    await view.store.ask(Settings, Configure(view.queue(), paused=view.request.get("on") == "1"))
+    await _ask(view, Settings, Configure(view.queue(), paused=view.request.get("on") == "1"))
     return Result()
 
 
@@ -201,7 +214,7 @@ async def _subscription(view: View, _: list[str]) -> Result:
     if known is None or view.access.caller.own(known.source) is None:
         raise Refused(404, "not-found")
     if view.request.get("on") == "1":
-        await records.pause(*which, f"paused by {view.access.name or 'the dashboard'}")
+        await records.pause(*which, f"paused by {_actor(view)}")
     else:
         await records.resume(*which)
     return Result()

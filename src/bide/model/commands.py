@@ -67,8 +67,14 @@ class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Due before this time, in Unix milliseconds."""
 
 
-class _Command(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
+class _OnQueue(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
     queue: str
+
+
+class _Command(_OnQueue, frozen=True, kw_only=True):
+    actor: str | None = None
+    """Who changes something, in at most 64 bytes: the name of a token, a user of an application, a
+    process. Acks and failures name the holder of the lease instead."""
 
     only_reads: ClassVar[bool] = False
     """Whether it changes nothing, so that it may run at the same time as writes."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_NAME
+from bide.model.limits import MAX_ACTOR, MAX_NAME
 
 __all__ = [
-    "OWN", "RESERVED", "check_name", "check_namespace", "check_queue", "is_listed", "is_own",
-    "new_id", "new_ids",
+    "OWN", "RESERVED", "actor_of", "check_actor", "check_name", "check_namespace", "check_queue",
+    "is_listed", "is_own", "new_id", "new_ids",
 ]  # fmt: skip
 
 OWN = "bide:"
@@ -98,6 +98,43 @@ def check_name(name: str, what: str = "id") -> str:
             + (", so use a hash of it" if size else "")
         )
     return name
+
+
+def check_actor(name: str) -> str:
+    """Return the name of who changes something after a check: 1 to 64 bytes, no control characters.
+
+    Raises:
+        InvalidArgument: it is not valid.
+    """
+    if len(check_name(name, "actor").encode()) > MAX_ACTOR:
+        raise InvalidArgument(
+            f"actor={name[:MAX_ACTOR]!r}... is longer than {MAX_ACTOR} bytes; give the name or the "
+            "id of a user alone"
+        )
+    return name
+
+
+def actor_of(name: str, through: str = "") -> str:
+    """Return a name of any length as an actor: its beginning.
+
+    Args:
+        name: who acts, as they say.
+        through: the token by which they act: who vouches for the name.
+
+    Example:
+        >>> actor_of("ann"), actor_of("ann", "shop-api"), len(actor_of("a" * 100))
+        ('ann', 'ann via shop-api', 64)
+    """
+    plain = _CONTROL.sub(" ", name)
+    if not through:
+        return _beginning(plain, MAX_ACTOR)
+    behind = " via " + _beginning(_CONTROL.sub(" ", through), MAX_ACTOR // 2)
+    return _beginning(plain, MAX_ACTOR - len(behind.encode())) + behind
+
+
+def _beginning(text: str, size: int) -> str:
+    """Return as many whole characters of a text as fit into `size` bytes."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _careful_size(name: str, what: str) -> int:

@@ -9,6 +9,7 @@ __all__ = [
     "BULK",
     "IMPORT_LINES",
     "KEEP_ALIVE",
+    "MAX_ACTOR",
     "MAX_AMQP_BODY",
     "MAX_AMQP_HEADERS",
     "MAX_ANSWER",
@@ -64,6 +65,9 @@ MAX_DEPTH = 500
 
 MAX_NAME = 512
 """The longest id, group or name of a holder, in bytes."""
+
+MAX_ACTOR = 64
+"""The longest name of who changes something (`Command.actor`), in bytes."""
 
 MAX_DURATION_TEXT = 64
 """The maximum length of a duration as text, in characters."""

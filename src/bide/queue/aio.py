@@ -5,7 +5,7 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from bide.model.commands import Configure, Count, Delete
+from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import (
     Claimed,
@@ -20,7 +20,7 @@ from bide.model.replies import (
 )
 from bide.model.times import Duration, Moment
 from bide.queue.base import AsyncBase
-from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
+from bide.queue.command_builder import OnConflict, one_or_several, wait_seconds
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import AsyncTake
@@ -219,7 +219,7 @@ class AsyncQueue(AsyncBase):
     ) -> Outcome | list[Outcome]:
         """Async form of `Queue.release`."""
         if isinstance(what, str):
-            command = self._builder.end_lease(what, reason, self._holder or own_name())
+            command = self._builder.end_lease(what, reason)
             return (await self._do(Outcomes, command)).outcomes[0]
         return await self._settle(what, self._builder.release(leases(what)))
 
@@ -261,11 +261,11 @@ class AsyncQueue(AsyncBase):
 
     async def pause(self) -> None:
         """Async form of `Queue.pause`."""
-        await self._do(Settings, Configure(self.name, paused=True))
+        await self._do(Settings, self._builder.configure(paused=True))
 
     async def resume(self) -> None:
         """Async form of `Queue.resume`."""
-        await self._do(Settings, Configure(self.name, paused=False))
+        await self._do(Settings, self._builder.configure(paused=False))
 
     async def purge(self, *, state: State, before: Moment | None = None) -> int:
         """Async form of `Queue.purge`."""

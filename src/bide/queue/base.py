@@ -20,7 +20,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
-from bide.model.identity import check_name
+from bide.model.identity import actor_of, check_name
 from bide.model.message import Message
 from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration, milliseconds
@@ -49,6 +49,7 @@ class BaseQueue:
             queue, for all who use it. `None` leaves it as it is.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
+        actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
         clock: for tests; see `bide.testing.FakeClock`.
     """
 
@@ -60,16 +61,19 @@ class BaseQueue:
         keep: Duration | None = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
+        actor: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise InvalidArgument(
                 f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
             )
-        self._builder = CommandBuilder(name, max_body)
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
         self._to_keep = None if keep is None else milliseconds(keep, "keep")
         self._holder = None if holder is None else check_name(holder, "holder")
+        if actor is None and self._holder is not None:
+            actor = actor_of(self._holder)
+        self._builder = CommandBuilder(name, max_body, actor)
         self._own_clock = clock
         if _detours and clock is SYSTEM_CLOCK:
             self._go(*_detours[-1])
@@ -110,7 +114,7 @@ class BaseQueue:
 
     def _configuration(self, keep: int) -> Configure:
         """Return the command for `keep`; it is sent once, before the first change."""
-        return Configure(self.name, keep=keep)
+        return self._builder.configure(keep=keep)
 
     def _guest(self, command: Command, within: object) -> Guest | None:
         """Return who carries out a command on the user's connection.

@@ -12,7 +12,7 @@ import msgspec
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_queue, new_id, new_ids
+from bide.model.identity import actor_of, check_actor, check_name, check_queue, new_id, new_ids
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
 from bide.model.message import STATES, Item, NewMessage, State
 from bide.model.options import DEFAULTS, check_options, values_of
@@ -65,13 +65,20 @@ class CommandBuilder:
     Args:
         queue: its name.
         max_body: how many bytes an encoded body may take.
+        actor: who changes messages; the host and process by default.
     """
 
-    def __init__(self, queue: str, max_body: int = MAX_BODY) -> None:
+    def __init__(self, queue: str, max_body: int = MAX_BODY, actor: str | None = None) -> None:
         self.queue = check_queue(queue)
+        self._actor = None if actor is None else check_actor(actor)
         if not isinstance(max_body, int) or max_body < 1:
             raise InvalidArgument(f"max_body={max_body!r} must be a number of bytes above 0")
         self.max_body = max_body
+
+    @property
+    def actor(self) -> str:
+        """Who changes messages, as commands say it."""
+        return self._actor or actor_of(own_name())
 
     def put_many(self, messages: Iterable[Any], shared: NewMessage, on_conflict: str) -> cmd.Put:
         """Return the command that puts messages, or bodies with the options of `shared`."""
@@ -152,7 +159,7 @@ class CommandBuilder:
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
-        return cmd.Cancel(self.queue, _ids(ids), if_due=due)
+        return cmd.Cancel(self.queue, _ids(ids), if_due=due, actor=self.actor)
 
     def cancel_by(
         self,
@@ -187,7 +194,7 @@ class CommandBuilder:
                 "cancel needs to know what: an id, group=, after= or before=; to empty the queue "
                 'use purge(state="delayed") and purge(state="ready")'
             )
-        return cmd.Cancel(self.queue, where=where, dry_run=dry_run)
+        return cmd.Cancel(self.queue, where=where, dry_run=dry_run, actor=self.actor)
 
     def where(
         self, group: str | None, after: Moment | None, before: Moment | None
@@ -215,7 +222,7 @@ class CommandBuilder:
         moment, ms = when(delay, at)
         due = None if if_due is None else unix(if_due, "if_due")
         version = None if if_version is None else checked_version(if_version)
-        return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due, version)
+        return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due, version, actor=self.actor)
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
@@ -245,10 +252,15 @@ class CommandBuilder:
         """Return the command that returns messages without counting an attempt."""
         return cmd.Retry(self.queue, list(leases), release=True)
 
-    def end_lease(self, id: str, reason: str | None, name: str) -> cmd.Release:
-        """Return the command that ends a lease of any worker; `name` is the caller's."""
-        why = f"released by {name}" if reason is None else reason
-        return cmd.Release(self.queue, [check_name(id)], text_of(why))
+    def end_lease(self, id: str, reason: str | None) -> cmd.Release:
+        """Return the command that ends a lease of any worker."""
+        actor = self.actor
+        why = f"released by {actor}" if reason is None else reason
+        return cmd.Release(self.queue, [check_name(id)], text_of(why), actor=actor)
+
+    def configure(self, *, paused: bool | None = None, keep: int | None = None) -> cmd.Configure:
+        """Return the command that sets what is given; `keep` is in milliseconds."""
+        return cmd.Configure(self.queue, paused, keep, actor=self.actor)
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that makes messages dead letters."""
@@ -289,7 +301,8 @@ class CommandBuilder:
                 "leased messages cannot be purged, a worker holds them; wait for an ack, or until "
                 "their leases lapse"
             )
-        return cmd.Purge(self.queue, checked, None if before is None else unix(before, "before"))
+        moment = None if before is None else unix(before, "before")
+        return cmd.Purge(self.queue, checked, moment, actor=self.actor)
 
     def find(self, id: str) -> cmd.Find:
         """Return the command that looks a message up."""
@@ -297,7 +310,7 @@ class CommandBuilder:
 
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, _ids(ids), when(delay, None)[1])
+        return cmd.Revive(self.queue, _ids(ids), when(delay, None)[1], actor=self.actor)
 
 
 def check_joins(command: cmd.Command) -> None:

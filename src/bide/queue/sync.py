@@ -5,12 +5,12 @@ from itertools import islice
 from typing import Any, Literal, overload
 
 from bide.model import replies
-from bide.model.commands import Configure, Count, Delete
+from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
 from bide.queue.base import BlockingBase
-from bide.queue.command_builder import OnConflict, one_or_several, own_name, wait_seconds
+from bide.queue.command_builder import OnConflict, one_or_several, wait_seconds
 from bide.queue.delivery import Delivery, leases
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import Take
@@ -29,6 +29,7 @@ class Queue(BlockingBase):
             queue, for all who use it. `None` leaves it as it is.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
+        actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
         clock: for tests; see `bide.testing.FakeClock`.
 
     Raises:
@@ -308,7 +309,7 @@ class Queue(BlockingBase):
             reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
-            command = self._builder.end_lease(what, reason, self._holder or own_name())
+            command = self._builder.end_lease(what, reason)
             return self._do(Outcomes, command).outcomes[0]
         return self._settle(what, self._builder.release(leases(what)))
 
@@ -354,11 +355,11 @@ class Queue(BlockingBase):
 
     def pause(self) -> None:
         """Stop claims from this queue, in every process, until `resume`. Puts continue."""
-        self._do(Settings, Configure(self.name, paused=True))
+        self._do(Settings, self._builder.configure(paused=True))
 
     def resume(self) -> None:
         """Let messages be claimed again."""
-        self._do(Settings, Configure(self.name, paused=False))
+        self._do(Settings, self._builder.configure(paused=False))
 
     def purge(self, *, state: State, before: Moment | None = None) -> int:
         """Delete the messages of a state, 1,000 in each commit. Returns how many.

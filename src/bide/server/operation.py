@@ -15,6 +15,7 @@ import msgspec
 from bide.model.body import MAX_DEPTH
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
+from bide.model.identity import actor_of
 from bide.model.limits import MAX_QUERY
 from bide.model.message import Message
 from bide.model.replies import Reply
@@ -180,13 +181,18 @@ class Call:
         return self.caller.full(self.queue)
 
     @property
+    def actor(self) -> str:
+        """Who sent the request, as commands say it: the token's name, or where it came from."""
+        return actor_of(self.caller.name or self.caller.token or self.client or "local")
+
+    @property
     def arguments(self) -> CommandBuilder:
         """The builder of commands for the queue."""
         if self._arguments is None:
             queue = self.queue
             full = self.caller.full(queue)
             try:
-                self._arguments = _arguments_of(full, self.service.settings.max_body)
+                self._arguments = _arguments_of(full, self.service.settings.max_body, self.actor)
             except InvalidArgument as error:
                 raise InvalidArgument(str(error).replace(full, queue, 1)) from None
         return self._arguments
@@ -305,7 +311,7 @@ class Call:
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)
-"""Builders by queue, so that a name is checked once."""
+"""Builders by queue and actor, so that a name is checked once."""
 
 
 @lru_cache(maxsize=64)

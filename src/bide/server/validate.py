@@ -14,7 +14,7 @@ from bide.engines.cursor import position
 from bide.model import commands as cmd
 from bide.model.body import check_depth
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_name, check_queue
+from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.limits import (
     MAX_BUCKETS,
     MAX_BYTES,
@@ -102,6 +102,10 @@ def _few(named: Sequence[object], name: str) -> None:
         raise InvalidArgument(f"a command names {len(named):,} messages; {MAX_COUNT:,} is the most")
 
 
+def _actor(value: str, name: str) -> None:
+    check_actor(value)
+
+
 def _ids(ids: list[str], name: str) -> None:
     _few(ids, name)
     for id in ids:
@@ -166,6 +170,7 @@ def _text(value: str, name: str) -> None:
 
 
 RULES: dict[str, Callable[[Any, str], object]] = {
+    "actor": _actor,
     "at": _moment,
     "before": _moment,
     "bucket": partial(_within, least=1, most=LATEST),

@@ -6,7 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from bide.model.commands import Configure, Count
+from bide.model.commands import Count
 from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown, Unsupported
 from bide.model.limits import MAX_PAGE
 from bide.model.message import Message
@@ -285,7 +285,7 @@ class Mover:
         paused = True if new and there.paused else None
         keep = there.keep if there.keep > here.keep else None
         if paused is not None or keep is not None:
-            self._target._do(Settings, Configure(self._target.name, paused=paused, keep=keep))
+            self._target._do(Settings, self._target._builder.configure(paused=paused, keep=keep))
 
 
 def _movable(counts: Counts) -> object:

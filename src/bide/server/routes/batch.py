@@ -9,6 +9,7 @@ import msgspec
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.errors import BideError, InvalidArgument
+from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import WITHHELD, Item, Message
 from bide.model.replies import Claimed, Found, Names, Page, Reply
@@ -141,10 +142,18 @@ async def _own(call: Call, command: cmd.Command) -> cmd.Command:
         validate.check_item(item, call.service.settings.max_body)
         since = await give_way(since)
     queue = call.caller.prefix(command.queue)
+    actor = None if command.only_reads else _actor(call, command.actor)
     if leases := getattr(command, "leases", None):
         leases = await call.service.settled_by(call.caller, queue, leases)
-        return msgspec.structs.replace(command, queue=queue, leases=leases)
-    return msgspec.structs.replace(command, queue=queue)
+        return msgspec.structs.replace(command, queue=queue, leases=leases, actor=actor)
+    return msgspec.structs.replace(command, queue=queue, actor=actor)
+
+
+def _actor(call: Call, said: str | None) -> str:
+    """Return who gives a command: as they say, and by whose token."""
+    if said is None:
+        return call.actor
+    return actor_of(said, through=call.caller.name or call.caller.token or "")
 
 
 def _told(call: Call, reply: Reply | BaseException) -> Reply | Failed:

@@ -111,7 +111,7 @@ async def release(call: Call) -> Answer:
 async def end_lease(call: Call) -> Answer:
     """End the lease of a message, whoever has it."""
     said = await call.read(wire.EndLeaseRequest)
-    command = call.arguments.end_lease(call.part("id"), said.reason, _holder(call))
+    command = call.arguments.end_lease(call.part("id"), said.reason)
     (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
     if outcome.done:
         return Answer(200, outcome)

@@ -101,20 +101,20 @@ async def forecast(call: Call) -> Answer:
 async def pause(call: Call) -> Answer:
     """Let nobody claim from a queue."""
     await call.read(wire.Empty)
-    return await _configure(call, Configure(call.arguments.queue, paused=True))
+    return await _configure(call, call.arguments.configure(paused=True))
 
 
 async def resume(call: Call) -> Answer:
     """Let messages be claimed again."""
     await call.read(wire.Empty)
-    return await _configure(call, Configure(call.arguments.queue, paused=False))
+    return await _configure(call, call.arguments.configure(paused=False))
 
 
 async def configure(call: Call) -> Answer:
     """Set what is given, leave the rest."""
     given = await call.read(wire.ConfigureRequest)
     keep = None if given.keep is None else milliseconds(given.keep, "keep")
-    return await _configure(call, Configure(call.arguments.queue, given.paused, keep))
+    return await _configure(call, call.arguments.configure(paused=given.paused, keep=keep))
 
 
 async def _configure(call: Call, command: Configure) -> Answer:
