@@ -15,6 +15,7 @@ EXAMPLES: list[Any] = [
     cmd.Cancel("q", where=cmd.Where("g", 1, 2), dry_run=True),
     cmd.Reschedule("q", ["a"], at=5),
     cmd.Claim("q", 5, 1_000, "w"),
+    cmd.Explain("q", "a"),
     cmd.Extend("q", [cmd.Lease("a", 1)], 5),
     cmd.Ack("q", [cmd.Lease("a", 1)]),
     cmd.Retry("q", [cmd.Lease("a", 1)], 5, "no", release=True),
@@ -45,12 +46,12 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 18
+    assert len(cmd.Command.__args__) == 19
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_what_only_reads_says_so(command: Any) -> None:
-    reads = {"Find", "Scan", "Count", "Forecast", "Queues"}
+    reads = {"Find", "Scan", "Count", "Explain", "Forecast", "Queues"}
     dry = isinstance(command, cmd.Cancel) and command.dry_run
     assert command.only_reads == (name(command) in reads or dry)
 

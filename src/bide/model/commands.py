@@ -14,8 +14,8 @@ from bide.model.message import Item, State
 
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
-    "Count", "Delete", "Extend", "Find", "Forecast", "Lease", "Purge", "Put", "Queues", "Release",
-    "Reschedule", "Retry", "Revive", "Scan", "Where",
+    "Count", "Delete", "Explain", "Extend", "Find", "Forecast", "Lease", "Purge", "Put", "Queues",
+    "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
 ]  # fmt: skip
 
 
@@ -292,6 +292,18 @@ class Forecast(_Command, frozen=True, tag="forecast"):
     only_reads: ClassVar[bool] = True
 
 
+class Explain(_Command, frozen=True, tag="explain"):
+    """Return what tells why a message is where it is. Answers `Explained`.
+
+    Its cost does not depend on how many messages are pending.
+    """
+
+    id: str | None = None
+    """`None`: only what concerns the whole queue."""
+
+    only_reads: ClassVar[bool] = True
+
+
 class Configure(_Command, frozen=True, tag="configure"):
     """Change the settings that are given. Answers `Settings`.
 
@@ -347,6 +359,7 @@ Command = (
     | Scan
     | Count
     | Forecast
+    | Explain
     | Configure
     | Purge
     | Delete

@@ -5,12 +5,13 @@ from typing import Literal
 
 import msgspec
 
-from bide.model.message import Message, State
+from bide.model.message import Failure, Message, State
 from bide.model.times import to_datetime
 
 __all__ = [
-    "Affected", "Claimed", "Counts", "Deleted", "Died", "Flow", "Forecasted", "Found", "Names",
-    "Outcome", "Outcomes", "Page", "Reply", "Settings", "Sizes",
+    "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Explained", "Flow",
+    "Forecasted", "Found", "Names", "Outcome", "Outcomes", "Page", "Pause", "Reply", "Settings",
+    "Sizes",
 ]  # fmt: skip
 
 
@@ -185,6 +186,58 @@ class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
     """Due after the last bucket."""
 
 
+AHEAD = 1_000
+"""How many messages ahead of another one are counted."""
+
+PAUSES = 10
+"""The number of its last pauses that a queue remembers."""
+
+
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """A time in which nothing could be claimed from a queue."""
+
+    since: int | None
+    """Its start in Unix milliseconds; `None`: an older version of bide did not note it."""
+    until: int | None = None
+    """Its end; `None`: the queue is still paused."""
+    actor: str | None = None
+    """Who paused the queue, if they said so."""
+
+
+class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_defaults=True):
+    """What a store knows about the place of a message. Times are Unix milliseconds."""
+
+    now: int
+    """The store's clock."""
+    pauses: list[Pause] = []
+    """The last pauses of the queue, the latest one last."""
+    state: State | None = None
+    """The state of the message; `None`: there is none."""
+    due: int = 0
+    planned: int | None = None
+    """The due time of the put, if a retry or a release with a delay has changed `due`."""
+    priority: int = 0
+    attempt: int = 0
+    """How often it was delivered."""
+    attempts: int = 0
+    """The maximum number of deliveries."""
+    failure: Failure | None = None
+    """The last failed attempt."""
+    ahead: int | None = None
+    """If it is ready: how many messages are delivered before it. `AHEAD` + 1 means more than
+    `AHEAD`."""
+    holder: str | None = None
+    """The worker that holds it, if it is leased."""
+    since: int | None = None
+    """When that worker got it; `None`: an older version of bide did not note it."""
+    extended: int = 0
+    """How often the worker has extended its lease."""
+    until: int | None = None
+    """When the lease expires."""
+    ended: int | None = None
+    """When it became dead, acked or expired."""
+
+
 class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True):
     """The settings of a queue."""
 
@@ -210,5 +263,15 @@ class Names(msgspec.Struct, frozen=True, gc=False, tag="names"):
 
 
 Reply = (
-    Outcomes | Claimed | Found | Page | Affected | Counts | Forecasted | Settings | Deleted | Names
+    Outcomes
+    | Claimed
+    | Found
+    | Page
+    | Affected
+    | Counts
+    | Forecasted
+    | Explained
+    | Settings
+    | Deleted
+    | Names
 )

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 
 from bide.engines.cursor import BEGIN
-from bide.model.commands import MAX_BYTES, Claim, Command, Find, Forecast, Queues, Scan
+from bide.model.commands import MAX_BYTES, Claim, Command, Explain, Find, Forecast, Queues, Scan
 from bide.model.errors import StoreBusy
 from bide.model.message import size_of
-from bide.model.replies import Claimed, Forecasted, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Explained, Forecasted, Found, Names, Page, Reply
 from bide.server.slow_reads import is_slow
 
 __all__ = ["within_budget"]
@@ -21,7 +21,7 @@ AT_ONCE = 16
 """How many commands with large replies are carried out at once: each may answer with one message,
 however large."""
 
-_LARGE = (Find, Scan, Claim, Forecast, Queues)
+_LARGE = (Find, Scan, Claim, Explain, Forecast, Queues)
 
 Answer = Reply | BaseException
 
@@ -93,6 +93,8 @@ def _put_off(command: Command, now: int) -> Answer:
 def _size(answer: Answer) -> int:
     if isinstance(answer, (Found, Page, Claimed)):
         return sum(size_of(message) for message in answer.messages if message is not None)
+    if isinstance(answer, Explained):
+        return 0 if answer.failure is None else len(answer.failure.reason)
     if isinstance(answer, Names):
         return sum(map(len, answer.names))
     return 9 * len(answer.buckets) if isinstance(answer, Forecasted) else 0

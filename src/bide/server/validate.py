@@ -179,6 +179,7 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "delay": _span,
     "holder": check_name,
     "ids": _ids,
+    "id": check_name,
     "if_due": _moment,
     "if_version": _version,
     "items": _few,

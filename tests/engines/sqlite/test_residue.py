@@ -13,7 +13,7 @@ from bide.testing.conformance.vocabulary import QUEUES, Script, scripts
 @settings(searching, max_examples=40)
 @given(script=scripts())
 def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(script: Script) -> None:
-    own = {"bide_queue", "bide_store"}  # a row a queue, and one in all
+    own = {"bide_queue", "bide_store", "bide_pause"}  # a row a queue, one in all, the last pauses
     with TemporaryDirectory() as folder:
         path = Path(folder, "bide.db")
         engine = SqliteEngine(path)

@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from bide.engines.cursor import Budget, position
-from bide.engines.memory.queue_state import QueueState, Record
+from bide.engines.memory.explain import explain
+from bide.engines.memory.queue_state import QueueState
+from bide.engines.memory.record import Record
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
 from bide.model.message import FORGET, Message, size_of
@@ -21,6 +23,7 @@ from bide.model.replies import (
     Claimed,
     Counts,
     Deleted,
+    Explained,
     Forecasted,
     Found,
     Names,
@@ -192,7 +195,7 @@ class MemoryEngine:
             return Claimed([], 0, now, queue.next_claim(self._exactly), died)
         queue.token += 1
         for record in taken:
-            queue.lease(record, queue.token, command.holder, now + command.lease)
+            queue.lease(record, queue.token, command.holder, now, now + command.lease)
         messages = [record.message(queue.name, now) for record in taken]
         return Claimed(messages, queue.token, now, died=died)
 
@@ -303,12 +306,15 @@ class MemoryEngine:
             len(queue.sets["delayed"]) - below[-1],
         )
 
+    def _explain(self, command: cmd.Explain, now: int) -> Explained:
+        return explain(self._read(command.queue), command.id, now)
+
     def _configure(self, command: cmd.Configure, now: int) -> Settings:
         queue = self._queue(command.queue, now)
         self._states[command.queue] = queue
         resumed = queue.paused and command.paused is False
         if command.paused is not None:
-            queue.paused = command.paused
+            queue.pause(command.paused, now, command.actor)
         if command.keep is not None:
             queue.keep = command.keep
         return Settings(queue.paused, queue.keep, now if resumed else None)

@@ -8,6 +8,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
+from bide.engines.memory.record import Record
 from bide.model.commands import Scan, Where
 from bide.model.message import (
     EXPIRED_KEEP,
@@ -15,79 +16,20 @@ from bide.model.message import (
     REASON_LENGTH,
     Failure,
     Item,
-    Message,
     State,
     remember,
     size_of,
     stored_size,
 )
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
-from bide.model.replies import Counts, Died, Flow, Outcome, Sizes
+from bide.model.replies import PAUSES, Counts, Died, Flow, Pause, Sizes
 
-__all__ = ["QueueState", "Record"]
+__all__ = ["QueueState"]
 
 CHUNK = 1024
 """The number of sequence numbers in a chunk, by which records are found in put order."""
 
-Entry = tuple[int, int, "Record"]  # rank, sequence number, record: unique, so records never compare
-
-
-class Record(msgspec.Struct, gc=False):
-    """A message in memory, and its state."""
-
-    seq: int
-    id: str
-    data: bytes
-    json: bool
-    due: int
-    priority: int
-    attempt: int
-    attempts: int
-    expires: int | None
-    group: str | None
-    headers: dict[str, str] | None
-    failures: tuple[Failure, ...]
-    state: State | None = None
-    rank: int = 0
-    token: int | None = None
-    holder: str | None = None
-    until: int | None = None
-    ended: int | None = None
-    planned: int | None = None
-
-    @classmethod
-    def of(cls, item: Item, due: int, seq: int) -> "Record":
-        """Return the record of an item; its queue adds it to a set."""
-        return cls(
-            seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
-            item.expires, item.group, item.headers, item.failures,
-        )  # fmt: skip
-
-    def seen(self, now: int) -> State | None:
-        """Return the state as users see it: a delayed message that is due is ready."""
-        return "ready" if self.state == "delayed" and self.due <= now else self.state
-
-    def outcome(self, done: bool, now: int) -> Outcome:
-        """Return the outcome of a command for this record."""
-        until = self.until if self.state == "leased" else self.ended
-        return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
-
-    def is_still(self, if_due: int | None, if_version: str | None) -> bool:
-        """Tell whether the record has the due time and the version that the command names."""
-        if if_due not in (None, self.due):
-            return False
-        return if_version is None or self.message("", self.due).version == if_version
-
-    def message(self, queue: str, now: int) -> Message:
-        """Return the record as a message."""
-        state = self.seen(now)
-        assert state is not None
-        leased = state == "leased"
-        return Message(
-            self.id, queue, self.data, self.json, self.due, self.priority,
-            self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
-            self.failures, self.holder, self.until, self.ended, self.planned,
-        )  # fmt: skip
+Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
 
 class QueueState:
@@ -96,6 +38,7 @@ class QueueState:
     def __init__(self, name: str, now: int) -> None:
         self.name = name
         self.paused = False
+        self.pauses: list[Pause] = []
         self.keep = 0
         self.weighted = False
         self.token = now
@@ -152,16 +95,18 @@ class QueueState:
         """Make the record ready."""
         self._move(record, "ready", ready_rank(record.due, record.priority))
 
-    def lease(self, record: Record, token: int, holder: str, until: int) -> None:
+    def lease(self, record: Record, token: int, holder: str, now: int, until: int) -> None:
         """Lease the record to `holder` until `until`."""
         self._move(record, "leased", until)
         record.token, record.holder, record.until = token, holder, until
+        record.since, record.extended = now, 0
 
     def extend(self, record: Record, until: int) -> None:
         """Extend the lease of the record."""
-        token, holder = record.token, record.holder
+        lease = record.token, record.holder, record.since, record.extended + 1
         self._move(record, "leased", until)
-        record.token, record.holder, record.until = token, holder, until
+        record.token, record.holder, record.since, record.extended = lease
+        record.until = until
 
     def end(self, record: Record, state: State, now: int) -> None:
         """Make the record dead, acked or expired."""
@@ -185,10 +130,19 @@ class QueueState:
         if record.state is not None:
             self.sets[record.state].remove((record.rank, record.seq, record))
         if record.state == "leased":
-            record.token = record.holder = record.until = None
+            record.token = record.holder = record.until = record.since = None
+            record.extended = 0
         record.state = None
 
     # Rules that several commands share.
+
+    def pause(self, paused: bool, now: int, actor: str | None) -> None:
+        """Pause or resume claims; remember when, and who did it."""
+        if paused and not self.paused:
+            self.pauses = [*self.pauses, Pause(now, None, actor)][-PAUSES:]
+        elif self.paused and not paused:
+            self.pauses[-1] = msgspec.structs.replace(self.pauses[-1], until=now)
+        self.paused = paused
 
     def failed(
         self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
@@ -220,7 +174,7 @@ class QueueState:
     def collect_lapsed(self, now: int, limit: int) -> list[Died]:
         """End up to `limit` expired leases; return the records that are dead now."""
         died = []
-        for record in list(islice(self._upto("leased", now), limit)):
+        for record in list(islice(self.upto("leased", now), limit)):
             holder = record.holder or ""
             self.settle_lapsed(record, now)
             if record.state == "dead":
@@ -258,10 +212,10 @@ class QueueState:
     def _pick(self, count: int, now: int, reach: int) -> list[Record]:
         """Remove the next records from delayed, or from ready if priorities or a backlog matter."""
         if not self.sets["ready"] and not (self.weighted and self.due_by(now) > count):
-            first = list(islice(self._upto("delayed", delayed_reach(now)), count))
+            first = list(islice(self.upto("delayed", delayed_reach(now)), count))
             self._leave_first("delayed", len(first))
             return first
-        for record in list(islice(self._upto("delayed", delayed_reach(now)), reach)):
+        for record in list(islice(self.upto("delayed", delayed_reach(now)), reach)):
             self.ready(record)
         first = [record for _, _, record in islice(self.sets["ready"], count)]
         self._leave_first("ready", len(first))
@@ -289,12 +243,13 @@ class QueueState:
         )
         for state, before in ends:
             if self.sets[state]:  # empty in most queues, and each put calls this
-                for record in list(islice(self._upto(state, before), limit)):
+                for record in list(islice(self.upto(state, before), limit)):
                     self.remove(record)
 
     # Reading.
 
-    def _upto(self, state: State, rank: int) -> Iterator[Record]:
+    def upto(self, state: State, rank: int) -> Iterator[Record]:
+        """Yield the records of a set up to a rank, in its order."""
         for entry in self.sets[state]:
             if entry[0] > rank:
                 return

@@ -12,6 +12,7 @@ from bide.engines.postgres.reading import (
     Run,
     claim,
     count,
+    explain,
     find,
     forecast,
     message,
@@ -20,7 +21,7 @@ from bide.engines.postgres.reading import (
 )
 from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES, Item
-from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Reply, Settings
+from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
 
 __all__ = [
     "change_outcomes", "earliest", "is_one_call", "only_puts", "put_outcomes", "replies",
@@ -289,7 +290,9 @@ def _bury(run: Run, command: cmd.Bury, now: int | None) -> Reply:
 
 
 def _configure(run: Run, command: cmd.Configure, now: int | None) -> Reply:
-    (row,) = run("_configure", command.queue, now, command.paused, command.keep)
+    (row,) = run(
+        "_configure", command.queue, now, command.paused, command.keep, command.actor, PAUSES
+    )
     return Settings(row.paused, row.keep, row.moment if row.resumed else None)
 
 
@@ -315,6 +318,7 @@ _VERBS: dict[type, Callable[[Run, Any, int | None], Reply]] = {
     cmd.Scan: scan,
     cmd.Count: count,
     cmd.Forecast: forecast,
+    cmd.Explain: explain,
     cmd.Configure: _configure,
     cmd.Purge: _purge,
     cmd.Delete: _delete,

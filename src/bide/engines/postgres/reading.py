@@ -11,21 +11,26 @@ from bide.engines.postgres.arrays import texts
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.message import STATES, Failure, Message
-from bide.model.rank import delayed_reach
+from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
+    AHEAD,
     Claimed,
     Counts,
     Died,
+    Explained,
     Flow,
     Forecasted,
     Found,
     Names,
     Page,
+    Pause,
     Reply,
     Sizes,
 )
 
-__all__ = ["NEVER", "Run", "claim", "count", "find", "forecast", "message", "queues", "scan"]
+__all__ = [
+    "NEVER", "Run", "claim", "count", "explain", "find", "forecast", "message", "queues", "scan",
+]  # fmt: skip
 
 NEVER = 1 << 53
 _EVERYTHING = 1 << 62
@@ -209,6 +214,28 @@ def forecast(run: Run, command: cmd.Forecast, now: int | None) -> Reply:
     if command.bucket % 3_600_000 == 0:
         due = pending - sum(buckets) - later
     return Forecasted(start, due, buckets, pending - due - sum(buckets))
+
+
+def explain(run: Run, command: cmd.Explain, now: int | None) -> Reply:
+    """Look at a message, its lease, its place among others, and the pauses of its queue."""
+    ((told,),) = run("_explain", command.queue, now, command.id, AHEAD + 1, PROMOTE)
+    moment = told["now"]
+    pauses = [Pause(*pause) for pause in told["pauses"] or ()]
+    if told["paused"] and not (pauses and pauses[-1].until is None):
+        pauses.append(Pause(None))
+    code = told["state"]
+    if code is None:
+        return Explained(moment, pauses)
+    if code == 0 and told["due"] <= moment:
+        code = 1
+    failure = told["failure"]
+    return Explained(
+        moment, pauses, STATES[code], told["due"], told["planned"], told["priority"],
+        told["attempt"] + (code == 2), told["attempts"],
+        None if failure is None else Failure(*failure), told["ahead"], told["holder"],
+        told["since"], told["extended"] or 0, told["rank"] if code == 2 else None,
+        told["rank"] if code > 2 else None,
+    )  # fmt: skip
 
 
 def queues(run: Run, command: cmd.Queues, now: int | None) -> Reply:

@@ -9,7 +9,7 @@ from bide.engines.redis.shards import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH
-from bide.model.replies import Deleted, Outcome, Settings, Sizes
+from bide.model.replies import PAUSES, Deleted, Outcome, Settings, Sizes
 
 __all__ = ["change", "configure", "delete"]
 
@@ -76,7 +76,8 @@ def configure(command: cmd.Configure, shards: int) -> Step:
     """Set what is given."""
     paused = "" if command.paused is None else int(command.paused)
     keep = "" if command.keep is None else command.keep
-    told = yield from everywhere("configure", command.queue, (paused, keep), shards)
+    args = (paused, keep, command.actor or "", PAUSES)
+    told = yield from everywhere("configure", command.queue, args, shards)
     return [
         Settings(
             any(part[2] for part in told),

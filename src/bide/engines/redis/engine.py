@@ -12,6 +12,7 @@ from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Outcome, Step, decode
 from bide.engines.redis.change import change, configure, delete
 from bide.engines.redis.claim import claim, claim_shards
+from bide.engines.redis.explain import explain
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.put import put
 from bide.engines.redis.queue_names import QueueNames
@@ -204,6 +205,8 @@ class RedisEngine:
                 return count(command, shards), command.recount or command.stored
             case cmd.Forecast():
                 return forecast(command, shards), True
+            case cmd.Explain():
+                return explain(command, shards), True
             case cmd.Delete():
                 return delete(command, shards), True
             case cmd.Configure():

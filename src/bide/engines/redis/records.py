@@ -83,7 +83,7 @@ def as_message(
     """
     if lease is not None:
         _order, _token, expiry, name = lease.split(b" ", 3)
-        holder, until = name.decode(), int(expiry)
+        holder, until = name.partition(b"\t")[0].decode(), int(expiry)
     end = record.index(b"\n", _KIND)
     fields = _read_line(record[_KIND:end])
     due = int(record[_DUE])

@@ -92,6 +92,7 @@ class Session:
         """Delete the row of a queue that is empty."""
         self.run(SQL.drop_queue, (queue.id,))
         self.run(SQL.drop_hours, (queue.id,))
+        self.run(SQL.drop_pauses, (queue.id,))
         del self._queues[queue.name]
         # A queue that is made next may get the same id.
         for counted in (self._hours, self._single_puts()):

@@ -15,6 +15,22 @@ DELETE FROM bide_queue WHERE id = ?;
 -- name: drop_hours
 DELETE FROM bide_due_hour WHERE queue = ?;
 
+-- name: drop_pauses
+DELETE FROM bide_pause WHERE queue = ?;
+
+-- name: pauses
+SELECT since, until, actor FROM bide_pause WHERE queue = ? ORDER BY rowid;
+
+-- name: begin_pause
+INSERT INTO bide_pause (queue, since, actor) VALUES (?, ?, ?);
+
+-- name: forget_pauses
+DELETE FROM bide_pause WHERE queue = :queue AND rowid NOT IN
+  (SELECT rowid FROM bide_pause WHERE queue = :queue ORDER BY rowid DESC LIMIT :count);
+
+-- name: end_pause
+UPDATE bide_pause SET until = ? WHERE queue = ? AND until IS NULL;
+
 -- name: save_queue
 UPDATE bide_queue SET {set_queue} WHERE id = ?;
 
@@ -135,6 +151,23 @@ SELECT {message}, coalesce(a.state, 2 * (l.seq IS NOT NULL)), l.holder, l.until,
 FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq;
 
+-- name: explain_one
+SELECT {place}, l.token, l.until, l.holder, a.state, a.ended,
+       m.planned, m.failures, l.since, coalesce(l.extended, 0)
+FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
+WHERE m.queue = ? AND m.id = ?;
+
+-- name: ready_before
+SELECT seq FROM bide_pending
+WHERE queue = :queue AND state = 1 AND (rank, seq) < (:rank, :seq) LIMIT :limit;
+
+-- name: is_pending
+SELECT 1 FROM bide_pending WHERE queue = ? AND state = ? AND rank = ? AND seq = ?;
+
+-- name: first_due
+SELECT rank, seq FROM bide_pending WHERE queue = ? AND state = ? AND rank <= ?
+ORDER BY rank, seq LIMIT ?;
+
 -- Claiming.
 
 -- name: lapsed
@@ -166,12 +199,12 @@ WHERE queue = :queue AND state = 0 AND (rank, seq) <= (:rank, :seq);
 
 -- name: lease_picked
 -- Lease pending messages up to a place, all to one holder.
-INSERT INTO bide_lease (seq, queue, token, until, holder)
-SELECT seq, :queue, :token, :until, :holder FROM bide_pending
+INSERT INTO bide_lease (seq, queue, token, since, until, holder)
+SELECT seq, :queue, :token, :since, :until, :holder FROM bide_pending
 WHERE queue = :queue AND state = :state AND (rank, seq) <= (:rank, :seq);
 
 -- name: insert_lease
-INSERT INTO bide_lease (seq, queue, token, until, holder) VALUES (?, ?, ?, ?, ?);
+INSERT INTO bide_lease (seq, queue, token, since, until, holder) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: next_due
 SELECT rank >> 8 FROM bide_pending WHERE queue = ? AND state = 0 ORDER BY rank LIMIT 1;
@@ -189,7 +222,7 @@ CROSS JOIN bide_message m ON m.queue = :queue AND m.id = j.value
 CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > :now;
 
 -- name: extend
-UPDATE bide_lease SET until = ? WHERE seq = ?;
+UPDATE bide_lease SET until = ?, extended = extended + 1 WHERE seq = ?;
 
 -- name: drop_leases
 DELETE FROM bide_lease WHERE seq IN (SELECT value FROM json_each(?));

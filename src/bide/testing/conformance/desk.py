@@ -12,6 +12,7 @@ from bide.model.replies import (
     Claimed,
     Counts,
     Deleted,
+    Explained,
     Forecasted,
     Found,
     Names,
@@ -234,6 +235,10 @@ class Desk:
     def forecast(self, bucket: int, buckets: int) -> Forecasted:
         """Count what falls due when."""
         return self.ask(cmd.Forecast(self.queue, bucket, buckets), Forecasted)
+
+    def explain(self, id: str | None = None) -> Explained:
+        """Return what tells why a message is where it is."""
+        return self.ask(cmd.Explain(self.queue, id), Explained)
 
     def queues(self, prefix: str = "") -> list[str]:
         """Name the queues."""

@@ -11,6 +11,7 @@ from bide.testing.conformance.changing import ChangeCases
 from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
 from bide.testing.conformance.desk import Desk
+from bide.testing.conformance.explaining import ExplainCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
@@ -27,6 +28,7 @@ class EngineConformance(
     BatchCases,
     ContentCases,
     ReadCases,
+    ExplainCases,
     BudgetCases,
     MoveCases,
     ChangeCases,

@@ -99,7 +99,7 @@ def _changes() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Delete, queues),
         st.builds(
             cmd.Configure, queues, some([None, None, None, False, False, True]),
-            some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]),
+            some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]), actor=some([None, "ann"]),
         ),
         st.builds(cmd.Purge, queues, some(["delayed", "ready", "leased", "dead", "acked",
                                            "expired"]), maybe_due),
@@ -115,6 +115,7 @@ def _looks() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Scan, queues, where=rules, limit=st.just(500)),
         st.builds(cmd.Count, queues, st.booleans()),
         st.builds(cmd.Forecast, queues, some([1, 2, 5]), some([0, 1, 3])),
+        st.builds(cmd.Explain, queues, st.none() | ids),
         st.builds(cmd.Queues, some(["", "q", "q2", "%"])),
     ]
 

@@ -11,6 +11,7 @@
 -- place and no record; claims step over both. Nothing that has a record is ever without a place.
 local LAPSED = 'the lease lapsed: the holder died, hung, or needed longer than its lease'
 local FAILURES, FORGET, DAY = 20, 1000, 86400000
+local LEASE = '^%x+ (%d+) (%d+) ([^\t]*)\t?(%d*) ?(%d*)$'  -- nothing from the tab on: of an older bide
 local BASE = {dead = 0, acked = 0, expired = STRIPE}  -- kept: first what was acked, then what expired
 
 -- Returns the set of messages that ended in a state.
@@ -108,7 +109,7 @@ local function locate(id, text)
   local r = parse(id, text)
   local lease = not r.state and call('HGET', LEASES, id)
   if lease and sub(lease, 1, ORDER) == r.order then
-    r.token, r.until_, r.holder = match(lease, '^%x+ (%d+) (%d+) (.*)$')
+    r.token, r.until_, r.holder, r.since, r.extended = match(lease, LEASE)
     r.until_ = tonumber(r.until_)
     if r.until_ <= now then
       count('lapsed')

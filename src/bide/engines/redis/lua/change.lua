@@ -34,7 +34,8 @@ local function do_it(r, token)
     failed(r, reason, now, token ~= '', true)
   elseif verb == 'extend' then
     r.until_ = moment
-    call('HSET', LEASES, r.id, concat({r.order, r.token, int(moment), r.holder}, ' '))
+    local times = int((tonumber(r.extended) or 0) + 1)
+    call('HSET', LEASES, r.id, concat({r.order, r.token, int(moment), r.holder .. '\t' .. r.since, times}, ' '))
     call('ZADD', LEASED, int(moment), r.member)
   elseif verb == 'release' then
     if failed(r, reason, now, true) then

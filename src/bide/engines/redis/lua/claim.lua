@@ -81,7 +81,7 @@ local function lease(set, members)
         if room < 0 and m > 0 then break end
         if not mark then
           give_token()
-          mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10]
+          mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10] .. '\t' .. int(now)
         end
         held[n + 1], held[n + 2] = id, sub(member, 1, ORDER) .. mark
         ends[n + 1], ends[n + 2] = score, member

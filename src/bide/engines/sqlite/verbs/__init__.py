@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.verbs import claim, edit, put, read, settle
+from bide.engines.sqlite.verbs import claim, edit, explain, put, read, settle
 from bide.model import commands as cmd
 from bide.model.replies import Reply
 
@@ -16,9 +16,8 @@ Verb = Callable[[Session, list[Any]], list[Reply]]
 def _verb(kind: type) -> Verb:
     """Return the function for consecutive commands of a kind."""
     name = kind.__name__.lower()
-    (verb,) = (
-        vars(file)[name] for file in (claim, edit, put, read, settle) if name in file.__all__
-    )
+    files = claim, edit, explain, put, read, settle
+    (verb,) = (vars(file)[name] for file in files if name in file.__all__)
     return lambda session, run: [verb(session, command) for command in run]
 
 

@@ -19,6 +19,7 @@ class _Grant(NamedTuple):
     """What all messages of one claim get."""
 
     token: int
+    since: int
     until: int
     holder: str
 
@@ -31,7 +32,7 @@ def claim(session: Session, command: Claim) -> Claimed:
         return Claimed([], 0, now)
     reach = max(PROMOTE, command.count)
     died = _collect_lapsed(session, queue, reach) if queue.leased else []
-    grant = _Grant(queue.token + 1, now + command.lease, command.holder)
+    grant = _Grant(queue.token + 1, now, now + command.lease, command.holder)
     rows = _take(session, queue, command, reach, grant)
     if not rows:
         return Claimed([], 0, now, _next_claim(session, queue), died)

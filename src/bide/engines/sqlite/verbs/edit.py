@@ -8,7 +8,7 @@ from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Reschedule, Revive, Where
 from bide.model.message import STATES
-from bide.model.replies import Affected, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 
 __all__ = [
     "cancel", "configure", "delete", "edit_each", "purge", "reschedule", "revive", "set_aside",
@@ -230,6 +230,11 @@ def configure(session: Session, command: Configure) -> Settings:
     queue = session.make(command.queue)
     resumed = bool(queue.paused) and command.paused is False
     if command.paused is not None:
+        if command.paused and not queue.paused:
+            session.run(SQL.begin_pause, (queue.id, session.now, command.actor))
+            session.run(SQL.forget_pauses, {"queue": queue.id, "count": PAUSES})
+        if resumed:
+            session.run(SQL.end_pause, (session.now, queue.id))
         queue.paused = int(command.paused)
     if command.keep is not None:
         queue.keep = command.keep

@@ -160,7 +160,7 @@ BEGIN
   UPDATE message SET
     state = CASE WHEN dead THEN 3 ELSE 1 END,
     rank = CASE WHEN dead THEN p_now ELSE _rank(1, due, priority) END,
-    attempt = attempt + 1, token = NULL, holder = NULL,
+    attempt = attempt + 1, token = NULL, holder = NULL, since = NULL, extended = NULL,
     failures = _failed(failures, attempt + 1, p_moment, holder, p_reason)
   WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
   RETURN p_message;

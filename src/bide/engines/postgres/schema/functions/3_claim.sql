@@ -98,7 +98,8 @@ BEGIN
     IF cardinality(good) > 0 THEN
       claim := coalesce(claim, nextval('token'));
       RETURN QUERY
-        UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder
+        UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder,
+          since = moment
         FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", c.headers, m.failures, m.planned, p_holder, claim, clock,

@@ -77,6 +77,7 @@ BEGIN
         new.failures := _failed(was.failures, was.attempt, moment, '', p_reason);
       WHEN 'extend' THEN
         new.rank := moment + p_delay;
+        new.extended := coalesce(was.extended, 0) + 1;
       WHEN 'ack' THEN
         cause := 'acked';
         new.state := 4;
@@ -115,9 +116,12 @@ BEGIN
       IF new.state <> 2 THEN
         new.token := NULL;
         new.holder := NULL;
+        new.since := NULL;
+        new.extended := NULL;
       END IF;
       UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
-        planned = new.planned, attempt = new.attempt, token = new.token, holder = new.holder, failures = new.failures
+        planned = new.planned, attempt = new.attempt, token = new.token, holder = new.holder,
+        since = new.since, extended = new.extended, failures = new.failures
       WHERE queue = q.id AND id = was.id;
     END IF;
     IF p_verb <> 'extend' THEN
@@ -246,7 +250,8 @@ BEGIN
 END $$;
 
 -- Set what is given for a queue, made if it does not exist.
-CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint)
+CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint,
+                                p_actor text DEFAULT NULL, p_pauses integer DEFAULT 0)
 RETURNS TABLE (paused boolean, keep bigint, resumed boolean, moment bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan AS $$
@@ -258,6 +263,13 @@ BEGIN
   q := _open(p_queue, moment, true);
   SELECT * INTO q FROM queue WHERE id = q.id FOR UPDATE;
   resumed := q.paused AND NOT coalesce(p_paused, true);
+  IF p_paused AND NOT q.paused THEN
+    INSERT INTO pause (queue, since, actor) VALUES (q.id, moment, p_actor);
+    DELETE FROM pause WHERE queue = q.id AND seq NOT IN (
+      SELECT seq FROM pause WHERE queue = q.id ORDER BY seq DESC LIMIT p_pauses);
+  ELSIF resumed THEN
+    UPDATE pause SET until = moment WHERE queue = q.id AND until IS NULL;
+  END IF;
   UPDATE queue SET paused = coalesce(p_paused, paused), keep = coalesce(p_keep, keep),
     remembers = remembers OR coalesce(p_keep, 0) > 0
   WHERE id = q.id RETURNING paused, keep INTO paused, keep;
@@ -280,5 +292,6 @@ BEGIN
   DELETE FROM tally WHERE queue = q.id;
   DELETE FROM total WHERE queue = q.id;
   DELETE FROM lowered WHERE queue = q.id;
+  DELETE FROM pause WHERE queue = q.id;
   RETURN true;
 END $$;

@@ -103,6 +103,45 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
                                        + coalesce((SELECT wrong FROM hours), 0) END)
 $$;
 
+-- Why a message is where it is, as JSON: the pauses of its queue, its row, its lease, and if it is ready
+-- how many are delivered before it, up to `p_most`. A claim makes `p_promote` ready at once.
+CREATE FUNCTION bide._explain(p_queue text, p_now bigint, p_id text, p_most integer,
+                              p_promote integer) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _queue(p_queue);
+  m message;
+  mine bigint;
+  ahead bigint;
+  due record;
+BEGIN
+  SELECT * INTO m FROM message WHERE queue = q.id AND id = p_id;
+  IF m.state = 1 OR m.state = 0 AND m.due <= moment THEN
+    mine := _rank(1, m.due, m.priority);
+    SELECT count(*) INTO ahead FROM (
+      SELECT FROM message WHERE queue = q.id AND state = 1 AND (rank, seq) < (mine, m.seq)
+      LIMIT p_most) AS before;
+    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(1, d.due, d.priority), d.seq) < (mine, m.seq))
+           AS before, bool_or(d.seq = m.seq) AS here
+    INTO due FROM (
+      SELECT message.due, priority, seq FROM message
+      WHERE queue = q.id AND state = 0 AND rank <= moment * 256 + 255
+      ORDER BY rank, seq LIMIT p_promote) AS d;
+    ahead := CASE WHEN m.state = 0 AND due.n = p_promote AND NOT due.here THEN p_most
+                  ELSE least(p_most, ahead + due.before) END;
+  END IF;
+  RETURN json_build_object(
+    'now', moment, 'paused', q.paused,
+    'pauses', (SELECT json_agg(json_build_array(since, until, actor) ORDER BY seq)
+               FROM pause WHERE queue = q.id),
+    'state', m.state, 'due', m.due, 'planned', m.planned, 'priority', m.priority,
+    'attempt', m.attempt, 'attempts', m.attempts, 'failure', m.failures::json -> -1,
+    'ahead', ahead, 'holder', m.holder, 'since', m.since, 'extended', m.extended, 'rank', m.rank);
+END $$;
+
 -- The bytes of all messages of a queue, by their narrow rows.
 CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$

@@ -1,1 +1,0 @@
-"""Kits for frameworks: each needs its framework, and none is imported by bide itself."""

@@ -1,0 +1,68 @@
+"""A message of the memory engine."""
+
+import msgspec
+
+from bide.model.message import Failure, Item, Message, State
+from bide.model.replies import Outcome
+
+__all__ = ["Record"]
+
+
+class Record(msgspec.Struct, gc=False):
+    """A message in memory, and its state."""
+
+    seq: int
+    id: str
+    data: bytes
+    json: bool
+    due: int
+    priority: int
+    attempt: int
+    attempts: int
+    expires: int | None
+    group: str | None
+    headers: dict[str, str] | None
+    failures: tuple[Failure, ...]
+    state: State | None = None
+    rank: int = 0
+    token: int | None = None
+    holder: str | None = None
+    until: int | None = None
+    ended: int | None = None
+    planned: int | None = None
+    since: int | None = None
+    extended: int = 0
+
+    @classmethod
+    def of(cls, item: Item, due: int, seq: int) -> "Record":
+        """Return the record of an item; its queue adds it to a set."""
+        return cls(
+            seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
+            item.expires, item.group, item.headers, item.failures,
+        )  # fmt: skip
+
+    def seen(self, now: int) -> State | None:
+        """Return the state as users see it: a delayed message that is due is ready."""
+        return "ready" if self.state == "delayed" and self.due <= now else self.state
+
+    def outcome(self, done: bool, now: int) -> Outcome:
+        """Return the outcome of a command for this record."""
+        until = self.until if self.state == "leased" else self.ended
+        return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
+
+    def is_still(self, if_due: int | None, if_version: str | None) -> bool:
+        """Tell whether the record has the due time and the version that the command names."""
+        if if_due not in (None, self.due):
+            return False
+        return if_version is None or self.message("", self.due).version == if_version
+
+    def message(self, queue: str, now: int) -> Message:
+        """Return the record as a message."""
+        state = self.seen(now)
+        assert state is not None
+        leased = state == "leased"
+        return Message(
+            self.id, queue, self.data, self.json, self.due, self.priority,
+            self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
+            self.failures, self.holder, self.until, self.ended, self.planned,
+        )  # fmt: skip
