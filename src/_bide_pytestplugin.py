@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from bide import App
+    from bide.contrib.django.testing import DjangoWorker
     from bide.testing import (
         AsyncWorkerFactory,
         FakeClock,
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
         WorkerFactory,
     )
 
-__all__ = ["bide_async_worker", "bide_clock", "bide_store", "bide_url", "bide_worker"]
+__all__ = [
+    "bide_async_worker", "bide_clock", "bide_django_worker", "bide_store", "bide_url",
+    "bide_worker",
+]  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,3 +91,11 @@ def bide_async_worker(bide_store: "ScratchStore") -> "AsyncWorkerFactory":
         return AsyncManualWorker(app, bide_store, **options)
 
     return make
+
+
+@pytest.fixture
+def bide_django_worker(bide_store: "ScratchStore") -> "DjangoWorker":
+    """A worker of a Django project, whose handlers run in the test's thread and transaction."""
+    from bide.contrib.django.testing import DjangoWorker
+
+    return DjangoWorker(None, bide_store)

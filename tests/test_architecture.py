@@ -49,6 +49,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue", "bide.observing",
         "bide.worker", "bide.targets", "bide.server",
     },
+    "bide.contrib": {  # kits for frameworks: they use all, and nothing uses them
+        "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
+        "bide.observing", "bide.within", "bide.outbox", "bide.consuming", "bide.worker",
+        "bide.targets", "bide.server", "bide.dashboard", "bide.cli", "bide.testing",
+    },
     "bide.__main__": {"bide.cli"},
     "bide.testing": {
         "bide", "bide.model", "bide.engines", "bide.clock", "bide.lane", "bide.queue",
@@ -156,7 +161,11 @@ def test_push_knows_nothing_of_rabbitmq() -> None:
 
 
 def test_nothing_but_tests_imports_testing() -> None:
-    parts = [(part_of(module), part_of(name)) for module, name in imports()]
+    parts = [
+        (part_of(module), part_of(name))
+        for module, name in imports()
+        if module != "bide.contrib.django.testing"
+    ]
     assert {module for module, name in parts if name == "bide.testing"} == {"bide.testing"}
 
 
@@ -186,6 +195,8 @@ def test_no_two_files_of_a_package_have_the_same_name() -> None:
         module = module_of(path)
         engine = engine_of(module)
         package = f"engines/{engine}" if engine else part_of(module).removeprefix("bide.")
+        if module.startswith("bide.contrib."):
+            package = "/".join(module.split(".")[1:-1])  # frameworks say how files are called
         if path.stem not in ("__init__", "__main__"):
             found[f"{package}/{path.name}"] += 1
     assert {name for name, count in found.items() if count > 1} == set()

@@ -7,7 +7,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
 from bide.lane.lane import LANES, Lane
 
-__all__ = ["close_lane", "open_lane"]
+__all__ = ["close_lane", "close_lanes", "open_lane"]
 
 _lock = threading.Lock()
 _open: dict[tuple[str, int, int], tuple[Lane, Clock, int]] = {}
@@ -37,6 +37,15 @@ def close_lane(lane: Lane) -> None:
                     return
                 del _open[key]
     lane.close()
+
+
+def close_lanes(url: str) -> None:
+    """Close this process's lanes to a store, whoever uses them."""
+    with _lock:
+        keys = [key for key in _open if key[0] == absolute(url)]
+        lanes = [_open.pop(key)[0] for key in keys]
+    for lane in lanes:
+        lane.close()
 
 
 def _before_fork() -> None:

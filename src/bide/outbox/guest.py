@@ -12,7 +12,7 @@ from bide.model.errors import AccessDenied, InvalidArgument, WrongConnection
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 from bide.outbox.rows import CHANNEL, SQLITE_TABLES, split
 
-__all__ = ["outbox"]
+__all__ = ["outbox", "pending", "timed"]
 
 
 def outbox(dialect: str) -> Guest:
@@ -30,7 +30,7 @@ def outbox(dialect: str) -> Guest:
     )
 
 
-def _timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]:
+def timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command]:
     """Return commands whose due times are fixed: a delay counts from the call."""
     moment = -(-time.time_ns() // 1_000_000) if now is None else now
     found: list[cmd.Command] = []
@@ -57,7 +57,8 @@ def _timed(commands: Sequence[cmd.Command], now: int | None) -> list[cmd.Command
     return found
 
 
-def _pending(command: cmd.Command) -> Reply:
+def pending(command: cmd.Command) -> Reply:
+    """Return the reply to a command that waits."""
     match command:
         case cmd.Put():
             return Outcomes([Outcome(i.id, True, "pending", i.at) for i in command.items])
@@ -102,12 +103,12 @@ class PostgresOutbox:
 
     def ask(self, commands: Sequence[cmd.Command], now: int | None) -> str:
         """Return the parameter of the statement."""
-        self._asked = _timed(commands, now)
+        self._asked = timed(commands, now)
         return msgspec.json.encode(list(split(self._asked))).decode()
 
     def replies(self, commands: Sequence[cmd.Command], answer: str) -> list[Reply]:
         """Return the replies to what was asked: all is pending."""
-        return [_pending(command) for command in self._asked]
+        return [pending(command) for command in self._asked]
 
     def execute(
         self, connection: DbApi, commands: Sequence[cmd.Command], now: int | None
@@ -148,8 +149,8 @@ class SqliteOutbox:
             connection.execute("BEGIN IMMEDIATE")
         for table in SQLITE_TABLES:
             connection.execute(table)
-        timed = _timed(commands, now)
+        fixed = timed(commands, now)
         connection.executemany(
-            "INSERT INTO bide_outbox (queue, id, command) VALUES (?, ?, ?)", list(split(timed))
+            "INSERT INTO bide_outbox (queue, id, command) VALUES (?, ?, ?)", list(split(fixed))
         )
-        return [_pending(command) for command in timed]
+        return [pending(command) for command in fixed]

@@ -31,7 +31,7 @@ from bide.queue.delivery import AsyncDelivery, Delivery, mark_settled
 from bide.queue.results import held
 from bide.within import acarry_out, carry_out, dialect_of
 
-__all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all"]
+__all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all", "is_detoured"]
 
 R = TypeVar("R")
 
@@ -124,7 +124,7 @@ class BaseQueue:
         if not self._users:
             raise self._was_closed()
         check_joins(command)
-        if any(self._lane is lane for lane, _ in _detours):
+        if is_detoured(self._lane):
             return None
         guest = guest_of(absolute(self._url))
         if guest is None and lives_alone(self._url):
@@ -158,7 +158,7 @@ class BaseQueue:
         except IndexError:
             return
         self._lane.release(self)
-        if all(self._lane is not lane for lane, _ in _detours):
+        if not is_detoured(self._lane):
             close_lane(self._lane)
 
 
@@ -302,6 +302,11 @@ class AsyncBase(BaseQueue):
     ) -> None:
         held((await self._do(Outcomes, command)).outcomes[0], verb)
         delivery.settled = delivery.settled or settles
+
+
+def is_detoured(lane: Lane) -> bool:
+    """Tell whether a lane leads to a store of tests, see `detour`."""
+    return any(lane is other for other, _ in _detours)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
-from bide.consuming.queue_handlers import chained
+from bide.consuming.queue_handlers import QueueHandlers, chained
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import Closed, InvalidArgument, WrongContext
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
@@ -140,7 +140,7 @@ class _Worker(Generic[Answer]):
             async with lifespan(self.app):
                 store_client = StoreClient(self.store.lane, self.store.clock)
                 for queue in self._queues:
-                    queue_handlers = self.app.queue_handlers[queue]
+                    queue_handlers = self._handlers_of(queue)
                     around, chain = chained(queue_handlers, store_client, self.app.around)
                     if chain is not None:
                         await chain.begin()
@@ -164,6 +164,10 @@ class _Worker(Generic[Answer]):
             self.app.clock = clock
             vars(self.app.state).clear()
             vars(self.app.state).update(state)
+
+    def _handlers_of(self, queue: str) -> QueueHandlers:
+        """Return the handlers of a queue, as this worker runs them."""
+        return self.app.queue_handlers[queue]
 
     async def _in_host(self, work: Callable[[], Awaitable[list[Handled]]]) -> list[Handled]:
         if self._host is None:

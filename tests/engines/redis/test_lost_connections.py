@@ -95,6 +95,18 @@ def test_a_claim_whose_reply_was_lost_gets_its_messages(far: RedisEngine, proxy:
     assert acked.outcomes[0]
 
 
+def test_a_claim_whose_reply_was_lost_gets_no_messages_of_another_until_the_same_moment(
+    far: RedisEngine, proxy: Proxy, open_engine: Open
+) -> None:
+    now = 1_700_000_000_000
+    far.execute([put("a", "b")], now)
+    open_engine().execute([Claim("q", 1, HOUR, "other")], now)
+    proxy.cut_down = 0
+    (claimed,) = far.execute([Claim("q", 1, HOUR, "w")], now)
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["b"]
+
+
 def test_a_server_that_falls_silent_is_left_for_a_new_connection(
     proxy: Proxy, url: str, open_engine: Open
 ) -> None:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis as client_library
 
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.keys import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Claim, Command, Configure, Put
+from bide.model.commands import Claim, Command, Configure, Extend, Find, Lease, Put
 from bide.model.errors import Closed
-from bide.model.message import Item
-from bide.model.replies import Claimed
+from bide.model.message import Item, Message
+from bide.model.replies import Claimed, Found
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
@@ -189,7 +190,9 @@ def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(
     leader.notifier()
     claim(leader, NOW)
     commands(putter, put("a", delay=500))
+    commands(putter, put("same", delay=500))
     commands(putter, put("late", delay=900))
+    commands(putter, Configure("q", keep=5))
     commands(putter, put("soon", delay=100))
     assert [hear(leader), hear(leader)] == [[("q", NOW + 500)], [("q", NOW + 100)]]
 
@@ -215,6 +218,19 @@ def test_a_leader_that_hangs_delays_the_second_one_by_a_beat(open_engine: Open) 
     ((_, moment),) = hear(second)
     assert moment - (NOW + 502) <= 100
     assert len(claim(second, moment).messages) == 1
+
+
+def test_who_finds_an_earlier_moment_leads_if_the_leader_has_died(open_engine: Open) -> None:
+    holder, waiting, leader = (open_engine() for _ in range(3))
+    commands(holder, put("a"), put("later", delay=500))
+    held = claim(holder, NOW)
+    for engine in (leader, waiting):
+        engine.notifier()
+    assert claim(leader, NOW).next == 500
+    assert claim(waiting, NOW).next == 550
+    commands(holder, Extend("q", [Lease("a", held.token)], 200))  # of whose end nobody is told
+    leader.close()
+    assert claim(waiting, NOW + 1).next == 199
 
 
 def test_who_has_died_is_passed_over_at_once(open_engine: Open) -> None:
@@ -282,6 +298,31 @@ def test_who_got_something_waits_in_no_shard(
         assert not client.exists(f"bide:{{q#{shard}}}:waiters")
         assert client.hget(f"bide:{{q#{shard}}}:meta", "leader") is None
     client.close()
+
+
+def test_the_wait_counts_from_the_servers_clock_to_the_microsecond(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    engine.execute([put("a", delay=60_000)])
+    due = found(engine).due * 1000
+    for _ in range(20):
+        before = micros(server)
+        next = claim(engine).next
+        assert next is not None
+        assert before - 1 <= due - next * 1000 <= micros(server) + 1
+
+
+def found(engine: RedisEngine) -> Message:
+    (reply,) = engine.execute([Find("q", ["a"])])
+    assert isinstance(reply, Found)
+    (message,) = reply.messages
+    assert message is not None
+    return message
+
+
+def micros(server: "client_library.Redis") -> int:
+    seconds, part = server.time()
+    return int(seconds) * 1_000_000 + int(part)
 
 
 def test_a_claim_of_somebody_who_does_not_wait_leads_nobody(

@@ -1,0 +1,36 @@
+"""bide for Django: queues that join its transactions, `manage.py bide`, the admin, `django.tasks`.
+
+Add `bide.contrib.django` to `INSTALLED_APPS`.
+
+Example, in `shop/handlers.py`:
+
+    from bide.contrib.django import Queue, app
+
+    orders = Queue("orders")
+
+
+    @app.handler("orders")
+    def expire(order: dict) -> None: ...
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bide.contrib.django.application import App, app
+    from bide.contrib.django.queues import AsyncQueue, Queue, group_of
+
+__all__ = ["App", "AsyncQueue", "Queue", "app", "group_of"]
+
+_FOUND_IN = {
+    "App": "application", "app": "application", "AsyncQueue": "queues", "Queue": "queues",
+    "group_of": "queues",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: Django imports this module before its settings are ready."""
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_FOUND_IN[name]}"), name)

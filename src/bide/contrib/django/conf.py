@@ -1,0 +1,142 @@
+"""The setting `BIDE`, and the store that it names."""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import msgspec
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.db import connections
+
+__all__ = ["Configuration", "configuration", "has_outbox", "in_database", "store_url", "url_of"]
+
+OUTBOX = "bide.contrib.django.outbox"
+
+LIBPQ_NOT = {"isolation_level", "assume_role", "pool", "server_side_binding", "cursor_factory"}
+"""The `OPTIONS` of a PostgreSQL database that Django takes itself."""
+
+
+class Configuration(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="upper"
+):
+    """What the setting `BIDE` says; all of it may be left out."""
+
+    url: str | None = None
+    """The store. By default the environment's `BIDE_URL`, or else the database."""
+    database: str = "default"
+    """The alias of the database whose transactions puts join."""
+    app: str | None = None
+    """The app that `manage.py bide worker` runs, as `module:app`; by default that of the kit."""
+    hide: list[str] = []
+    """Names of the parts of bodies, and of the headers, that the dashboard does not show."""
+    action_log: str | None = None
+    """A file to which a JSON line is appended for each action in the dashboard."""
+
+
+@cache
+def configuration() -> Configuration:
+    """Return the setting `BIDE`, checked.
+
+    Raises:
+        ImproperlyConfigured: it has another form, or a name that is not known.
+    """
+    try:
+        return msgspec.convert(getattr(settings, "BIDE", {}), Configuration)
+    except msgspec.ValidationError as error:
+        names = ", ".join(Configuration.__struct_encode_fields__)
+        raise ImproperlyConfigured(
+            f"the setting BIDE is wrong: {error}; it is a dict with some of {names}"
+        ) from error
+
+
+def _forget(*, setting: str, **more: Any) -> None:
+    if setting == "BIDE":
+        configuration.cache_clear()
+
+
+setting_changed.connect(_forget)
+
+
+def has_outbox() -> bool:
+    """Tell whether the tables of the outbox are part of this project."""
+    return OUTBOX in settings.INSTALLED_APPS
+
+
+def store_url() -> str:
+    """Return the URL of the store.
+
+    Raises:
+        ImproperlyConfigured: the database cannot be a store, and no other is named.
+    """
+    found = configuration()
+    return found.url or os.environ.get("BIDE_URL") or url_of(found.database)
+
+
+def url_of(alias: str) -> str:
+    """Return the URL of the store that lives in a database of Django's.
+
+    While tests run, this is the database of the tests. One in memory has its queues in memory.
+
+    Raises:
+        ImproperlyConfigured: it is neither SQLite nor PostgreSQL.
+    """
+    connection = connections[alias]
+    name = str(connection.settings_dict["NAME"])
+    if connection.vendor == "sqlite":
+        if connection.is_in_memory_db():
+            return "memory://"
+        return f"sqlite:///{quote(os.path.abspath(name))}"  # noqa: PTH100  (no links are followed)
+    if connection.vendor == "postgresql":
+        return _postgresql(connection.get_connection_params())
+    raise ImproperlyConfigured(
+        f"the database {alias!r} is {connection.vendor}, which cannot be a store; name one, as in "
+        'BIDE = {"URL": "redis://localhost:6379/0"}'
+    )
+
+
+def _postgresql(parameters: Mapping[str, Any]) -> str:
+    """Return a URL with what libpq is told of a connection."""
+    named = {
+        key: str(value)
+        for key, value in parameters.items()
+        if key not in LIBPQ_NOT and isinstance(value, (str, int)) and not isinstance(value, bool)
+    }
+    named.pop("client_encoding", None)
+    named.pop("prepare_threshold", None)
+    user, password = named.pop("user", ""), named.pop("password", "")
+    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    database = quote(named.pop("dbname", ""), safe="")
+    return f"postgresql://{login}{'@' * bool(login)}/{database}?{urlencode(named, quote_via=quote)}"
+
+
+def in_database(url: str, alias: str) -> bool:
+    """Tell whether the store at a URL is in a database of Django's."""
+    connection = connections[alias]
+    parts = urlsplit(url)
+    if connection.vendor == "sqlite" and parts.scheme == "sqlite":
+        name = str(connection.settings_dict["NAME"])
+        path = unquote(parts.path.removeprefix("/"))
+        return os.path.realpath(path) == os.path.realpath(name)
+    if connection.vendor == "postgresql" and parts.scheme in ("postgres", "postgresql"):
+        return _place(url) == _place(url_of(alias))
+    return False
+
+
+@cache
+def _place(url: str) -> tuple[str, ...]:
+    """Return host, port and name of the database that a URL of PostgreSQL means."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    parts = urlsplit(url)
+    ours = ("schema=", "listen=", "reconnect=")
+    options = "&".join(one for one in parts.query.split("&") if not one.startswith(ours))
+    known = conninfo_to_dict(parts._replace(scheme="postgresql", query=options).geturl())
+    named = {key: str(value) for key, value in known.items()}
+    if service := named.get("service"):
+        return ("service", service, named.get("dbname", ""))
+    host, port = named.get("host", ""), named.get("port", "5432")
+    return (host, port, named.get("dbname") or named.get("user", ""))

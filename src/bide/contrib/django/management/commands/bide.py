@@ -1,0 +1,120 @@
+"""`manage.py bide`: the command line of bide, with the store and the settings of a project."""
+
+import argparse
+import copy
+import os
+import sys
+from functools import partial
+from typing import Any
+
+import click
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from bide.cli.program import Program, main
+from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url, url_of
+
+TARGET = "bide.contrib.django.worker:app"
+"""Its import sets up Django, in each process of a worker."""
+
+OF_DJANGO = ("--settings", "--pythonpath")
+"""Options that Django has taken already, wherever they are."""
+
+CHECKED = ("worker", "forward", "push")
+"""The commands that run for long, before which the system checks run."""
+
+USAGE = """Run the handlers of this project: those of the modules "handlers" of its applications,
+or of the app that BIDE["APP"] names. With DEBUG it restarts when Python files in this folder
+change."""
+
+
+class Command(BaseCommand):
+    """Runs a command of bide."""
+
+    help = "Work with the queues of this project. Without arguments: list the commands."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take all that follows."""
+        parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND ...")
+
+    def handle(self, *_: Any, arguments: list[str], **options: Any) -> None:
+        """Run the command; exits with its code unless all is well."""
+        arguments = _without_options_of_django(arguments)
+        try:
+            environment = _environment(options)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+        if arguments[:1] and arguments[0] in CHECKED and not {"-h", "--help"} & {*arguments}:
+            self.check()
+        before = os.environ.copy()
+        os.environ.update(environment)
+        try:
+            program().main(arguments, "manage.py bide")
+        except SystemExit as end:
+            if end.code:
+                raise
+        finally:  # for `call_command`
+            os.environ.clear()
+            os.environ.update(before)
+
+
+class ProjectProgram(Program):
+    """The commands of bide, with defaults of the project."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command. A worker needs no name of an app."""
+        command = super().get_command(ctx, cmd_name)
+        if cmd_name == "worker" and command is not None:
+            return _worker(command)
+        return command
+
+
+def program() -> ProjectProgram:
+    """Return the program for this project."""
+    return ProjectProgram(
+        name=main.name, callback=main.callback, params=main.params, help=main.help,
+        invoke_without_command=True, context_settings=main.context_settings,
+    )  # fmt: skip
+
+
+def _worker(command: click.Command) -> click.Command:
+    assert command.callback is not None
+    worker = copy.copy(command)
+    worker.callback = partial(command.callback, target=TARGET)
+    worker.params = [one for one in command.params if one.name not in ("target", "reload")]
+    worker.params.append(
+        click.Option(
+            ["--reload/--no-reload"],
+            default=settings.DEBUG,
+            help="Restart when Python files in this folder change; by default with DEBUG.",
+        )
+    )
+    worker.help, worker.epilog = USAGE, None
+    return worker
+
+
+def _environment(options: dict[str, Any]) -> dict[str, str]:
+    """Return what this process, and the processes of a worker, read from the environment."""
+    found = configuration()
+    environment = {"BIDE_URL": store_url()}
+    if has_outbox() and not in_database(environment["BIDE_URL"], found.database):
+        environment["BIDE_OUTBOX"] = url_of(found.database)
+    # Where manage.py is: a process of a worker is not started by it.
+    folders = sys.path[: 2 if options.get("pythonpath") else 1]
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [os.path.abspath(one) for one in folders] + [one for one in before if one]  # noqa: PTH100
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
+    return environment
+
+
+def _without_options_of_django(arguments: list[str]) -> list[str]:
+    left = iter(arguments)
+    found = []
+    for one in left:
+        if one in OF_DJANGO:
+            next(left, None)
+        elif not one.startswith(tuple(f"{name}=" for name in OF_DJANGO)):
+            found.append(one)
+    return found

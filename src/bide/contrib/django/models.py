@@ -1,0 +1,34 @@
+"""The permissions of the dashboard. There is no table: messages are in the store."""
+
+from django.db import models
+
+__all__ = ["PERMISSIONS", "Store"]
+
+PERMISSIONS = {
+    "bodies": "Can see bodies and headers of messages",
+    "cancel": "Can cancel messages",
+    "reschedule": "Can reschedule messages",
+    "copy": "Can put copies of messages",
+    "release": "Can end leases of workers",
+    "revive": "Can revive dead letters",
+    "purge": "Can purge dead letters",
+    "pause": "Can pause and resume queues",
+    "subscriptions": "Can pause and resume subscriptions",
+    "audit": "Can count all messages of a queue",
+}
+"""What a user may see and do in the dashboard beside seeing queues, which needs `view_store`."""
+
+
+class Store(models.Model):
+    """The store, as an entry of the admin."""
+
+    class Meta:
+        """Permissions, and how the admin calls it."""
+
+        managed = False
+        default_permissions = ("view",)
+        permissions = tuple(PERMISSIONS.items())
+        verbose_name = verbose_name_plural = "queues"
+
+    def __str__(self) -> str:
+        return "queues"

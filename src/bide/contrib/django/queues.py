@@ -1,0 +1,176 @@
+"""Queues that know Django's transactions."""
+
+import logging
+from functools import partial
+from typing import Any, TypeVar
+
+from django.db import connections, transaction
+
+import bide
+from bide.clock import SYSTEM_CLOCK, Clock
+from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
+from bide.engines.port import Guest
+from bide.engines.registry import lives_alone
+from bide.lane.shared import close_lane, close_lanes, open_lane
+from bide.model.body import MAX_BODY
+from bide.model.commands import Cancel, Command, Put, Reschedule
+from bide.model.errors import InvalidArgument
+from bide.model.replies import Outcomes, Reply
+from bide.model.times import Duration
+from bide.outbox.guest import outbox, pending, timed
+from bide.queue.base import BaseQueue, _open_queues, is_detoured
+from bide.queue.command_builder import check_joins
+from bide.within import dialect_of
+
+__all__ = ["AsyncQueue", "Queue", "close_connections", "group_of"]
+
+R = TypeVar("R")
+
+_log = logging.getLogger("bide.django")
+
+
+class _OfSettings(BaseQueue):
+    """A queue in the store of the settings. While Django's tests run, that is another one."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        keep: Duration | None = None,
+        max_body: int = MAX_BODY,
+        holder: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._is_fixed = url is not None
+        super().__init__(
+            name, url or store_url(), keep=keep, max_body=max_body, holder=holder, clock=clock
+        )
+
+    def _follow_settings(self) -> None:
+        """Go to the store that the settings name now."""
+        if self._is_fixed or self._closed or (url := store_url()) == self._url:
+            return
+        self._url, before = url, self._lane
+        if not is_detoured(before):
+            self._go(open_lane(url, self._clock), self._clock)
+            close_lane(before)
+
+
+class Queue(_OfSettings, bide.Queue):
+    """A `bide.Queue` in the store of the setting `BIDE`, which joins Django's transactions.
+
+    Inside `transaction.atomic`, `put`, `cancel` and `reschedule` are part of the transaction:
+
+    - If the store lives in that database, they join it.
+    - Else, if `bide.contrib.django.outbox` is installed, they are written to the outbox.
+    - Else they are done right after the commit; a process that dies in between loses them.
+
+    In the last two cases the outcome's `state` is "pending". With `within=False` a call is done at
+    once and stays, whatever becomes of the transaction. Outside of a transaction every call is done
+    at once.
+
+    Args:
+        name: of the queue.
+        url: of another store; by default the one of the settings.
+        keep, max_body, holder, clock: as for `bide.Queue`.
+    """
+
+    def _do(
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
+    ) -> R:
+        self._follow_settings()
+        if within is not None or not _can_join(command):
+            return super()._do(kind, command, wait, within or None)
+        alias = configuration().database
+        if not _in_transaction(connection := connections[alias]):
+            return super()._do(kind, command, wait)
+        if is_detoured(self._lane) or lives_alone(self._url):  # a store of tests
+            return super()._do(kind, command, wait)
+        is_here = in_database(self._url, alias)
+        if isinstance(command, Cancel) and command.where is not None and not is_here:
+            raise InvalidArgument(
+                "in a transaction, a message of a store elsewhere is cancelled by its id; cancel "
+                "by group, after and before with within=False, which is done at once"
+            )
+        if is_here or has_outbox():
+            return super()._do(kind, command, wait, connection)
+        reply = self._after_commit(command, alias)
+        assert isinstance(reply, kind), f"{reply!r} is the answer to {command!r}"
+        return reply
+
+    def _guest(self, command: Command, within: object) -> Guest | None:
+        alias = configuration().database
+        guest = super()._guest(command, within)
+        if guest is None or within is not connections[alias] or in_database(self._url, alias):
+            return guest
+        return outbox(dialect_of(within))
+
+    def _after_commit(self, command: Command, alias: str) -> Reply:
+        """Do it once the transaction has been committed."""
+        check_joins(command)
+        (fixed,) = timed([command], self._now())
+        transaction.on_commit(partial(self._committed, fixed), using=alias)
+        return pending(fixed)
+
+    def _committed(self, command: Command) -> None:
+        reply = super()._do(Outcomes, command)
+        if refused := [str(outcome) for outcome in reply.outcomes if not outcome]:
+            _log.warning("after the commit, in %s: %s", self.name, "; ".join(refused))
+
+
+class AsyncQueue(_OfSettings, bide.AsyncQueue):
+    """A `bide.AsyncQueue` in the store of the setting `BIDE`.
+
+    Django has no transactions in async code: what must join one goes through `Queue` inside
+    `sync_to_async`.
+
+    Args:
+        name, url, keep, max_body, holder, clock: as for `Queue`.
+    """
+
+    async def _do(
+        self, kind: type[R], command: Command, wait: float | None = None, within: object = None
+    ) -> R:
+        self._follow_settings()
+        return await super()._do(kind, command, wait, within)
+
+
+def group_of(instance: Any) -> str:
+    """Return the group of the messages that concern a model instance, such as "shop.order:42".
+
+    Put messages with `group=group_of(order)`, and `PendingMessages` shows them in the admin.
+
+    Raises:
+        ValueError: the instance was not saved, so that it has no primary key yet.
+    """
+    if instance.pk is None:
+        raise ValueError(f"{instance!r} has no primary key yet: save it first")
+    return f"{instance._meta.label_lower}:{instance.pk}"
+
+
+def close_connections() -> None:
+    """Close the connections of all queues to the store; the next command opens them again.
+
+    A test on the real store calls this in `tearDownClass`: PostgreSQL drops no database that
+    somebody is connected to.
+    """
+    queues = [queue for queue in list(_open_queues) if isinstance(queue, _OfSettings)]
+    queues = [queue for queue in queues if not queue._closed and not is_detoured(queue._lane)]
+    for url in {queue._url for queue in queues}:
+        close_lanes(url)
+    for queue in queues:
+        queue._go(open_lane(queue._url, queue._clock), queue._clock)
+
+
+def _can_join(command: Command) -> bool:
+    return type(command) in (Put, Cancel, Reschedule) and not command.only_reads
+
+
+def _in_transaction(connection: Any) -> bool:
+    """Tell whether a transaction is open, or would be opened by the next statement."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit

@@ -1,0 +1,155 @@
+"""For tests of Django projects: handlers run in the thread of the test, on its connection."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from bide.consuming.handler import Handler, done
+from bide.consuming.handling import Handling
+from bide.consuming.queue_handlers import QueueHandlers
+from bide.model.errors import InvalidArgument
+from bide.model.times import Duration, Moment
+from bide.testing import AsyncManualWorker, Handled, ScratchStore
+from bide.testing.worker import LIMIT, PATIENCE, Errors
+from bide.worker.app.app import App
+
+__all__ = ["BideTestMixin", "DjangoWorker"]
+
+
+class DjangoWorker:
+    """A worker that a test drives, whose handlers run in the test's own thread.
+
+    So they are inside of the transaction of a `TestCase`, and see what the test has saved. Async
+    handlers run on an event loop; what they do in `sync_to_async`, and in the async methods of
+    models, is done in the test's thread as well. The fixture `bide_django_worker`, and
+    `BideTestMixin.bide_worker`.
+
+    The app's lifespan is entered and left by each call.
+
+    Args:
+        app: whose handlers run; by default the one that `manage.py bide worker` runs.
+        store: where its queues are.
+        queues: only these; all that have a handler by default.
+        errors: "raise": what a handler raises, a call raises; "collect": keep it in `handled`.
+        patience: how many real seconds one delivery may take.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        app: App | None,
+        store: ScratchStore,
+        *,
+        queues: Iterable[str] = (),
+        errors: Errors = "raise",
+        patience: float = PATIENCE,
+    ) -> None:
+        if app is None:
+            from bide.contrib.django.worker import app as found
+
+            app = found
+        if errors not in ("raise", "collect"):
+            raise InvalidArgument(f'errors={errors!r} must be "raise" or "collect"')
+        self.app = app
+        self.store = store
+        self.handled: list[Handled] = []
+        """Every delivery so far, in order."""
+        self._options: dict[str, Any] = {
+            "queues": list(queues), "errors": errors, "patience": patience,
+        }  # fmt: skip
+
+    def run_due(self, *, limit: int = LIMIT) -> list[Handled]:
+        """Handle all messages that are due now; see `bide.testing.ManualWorker.run_due`."""
+        return async_to_sync(self.arun_due)(limit=limit)
+
+    def advance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
+        """Let time pass, and handle each message at its due time; see `ManualWorker.advance`."""
+        return async_to_sync(self.aadvance)(duration, limit=limit)
+
+    def advance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
+        """Let time pass until a time; see `ManualWorker.advance_to`."""
+        return async_to_sync(self.aadvance_to)(moment, limit=limit)
+
+    async def arun_due(self, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `run_due`."""
+        return await self._carry_out(lambda worker: worker.run_due(limit=limit))
+
+    async def aadvance(self, duration: Duration, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `advance`."""
+        return await self._carry_out(lambda worker: worker.advance(duration, limit=limit))
+
+    async def aadvance_to(self, moment: Moment, *, limit: int = LIMIT) -> list[Handled]:
+        """Async form of `advance_to`."""
+        return await self._carry_out(lambda worker: worker.advance_to(moment, limit=limit))
+
+    async def _carry_out(
+        self, work: Callable[[AsyncManualWorker], Awaitable[list[Handled]]]
+    ) -> list[Handled]:
+        async with _InPlace(self.app, self.store, **self._options) as worker:
+            try:
+                return await work(worker)
+            finally:
+                self.handled += worker.handled
+
+
+class BideTestMixin:
+    """Gives each test of a `TestCase` a store of its own, and a worker.
+
+    Example:
+        from django.test import TestCase
+
+        class OrderTests(BideTestMixin, TestCase):
+            def test_an_unpaid_order_expires(self):
+                order = place_order()
+                self.bide_worker.advance("30m")
+                order.refresh_from_db()
+                self.assertEqual(order.state, "expired")
+    """
+
+    bide_store: ScratchStore
+    """The store of the test: `assert_put`, `pending`, `dead`, `clock`."""
+    bide_worker: DjangoWorker
+    """Runs the handlers of the project, as `manage.py bide worker` does."""
+
+    def setUp(self) -> None:
+        """Open the store; a test case that has a `setUp` too calls this one by `super()`."""
+        super().setUp()  # type: ignore[misc]
+        stack = ExitStack()
+        self.addCleanup(stack.close)  # type: ignore[attr-defined]
+        self.bide_store = stack.enter_context(ScratchStore())
+        self.bide_worker = DjangoWorker(None, self.bide_store)
+
+
+class _InPlace(AsyncManualWorker):
+    """Runs plain handlers where Django runs them for async code: in the thread of the test."""
+
+    def _handlers_of(self, queue: str) -> QueueHandlers:
+        # Not `app.queue_handlers`: that closes connections, which here are those of the test.
+        known = self.app._queue_handlers[queue]
+        handlers = {job: _in_test_thread(one) for job, one in known.handlers.items()}
+        return replace(known, handlers=handlers)
+
+
+def _in_test_thread(handler: Handler) -> Handler:
+    if handler.is_async:
+        return handler
+    return _InTestThread(
+        handler.name, handler.function, True, timeout=handler.timeout, retry=handler.retry,
+        plain=handler,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _InTestThread(Handler):
+    """A plain handler, as an async one that waits for it."""
+
+    plain: Handler
+
+    async def call(self, one: Handling) -> None:
+        """Call the function in the thread of the test."""
+        result = await sync_to_async(self.plain.call, thread_sensitive=True)(one)
+        done(result, self.name)

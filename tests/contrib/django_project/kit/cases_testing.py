@@ -1,0 +1,77 @@
+"""Handlers run in the thread and on the connection of the test."""
+
+import threading
+
+from django.db import transaction
+from django.test import TestCase, TransactionTestCase, override_settings
+
+from bide.contrib.django import AsyncQueue
+from bide.contrib.django.testing import BideTestMixin
+from bide.testing import Handled
+from kit import handlers
+from kit.handlers import later, orders
+from kit.models import Order
+
+
+def outcomes(handled: list[Handled]) -> list[str]:
+    """Return how deliveries ended, without the windows of sources."""
+    return [one.outcome for one in handled if one.queue in ("orders", "later")]
+
+
+class _Cases(BideTestMixin):
+    def test_a_plain_handler_sees_what_the_test_saved(self) -> None:
+        handlers.threads.clear()
+        with transaction.atomic():
+            order = Order.objects.create()
+            orders.put({"order": order.pk}, delay="30m", id="a")
+        self.bide_store.assert_put("orders", {"order": order.pk}, delay="30m")
+        assert outcomes(self.bide_worker.advance("29m")) == []
+        assert outcomes(self.bide_worker.advance("1m")) == ["acked"]
+        order.refresh_from_db()
+        assert order.state == "expired"
+        assert set(handlers.threads) == {threading.current_thread()}
+
+    def test_so_does_an_async_handler(self) -> None:
+        order = Order.objects.create()
+        later.put({"order": order.pk}, delay="30m")
+        assert outcomes(self.bide_worker.advance("30m")) == ["acked"]
+        order.refresh_from_db()
+        assert order.state == "expired"
+
+    async def test_in_an_async_test(self) -> None:
+        order = await Order.objects.acreate()
+        queue = AsyncQueue("orders")
+        await queue.put({"order": order.pk}, delay="30m")
+        assert outcomes(await self.bide_worker.aadvance("30m")) == ["acked"]
+        await order.arefresh_from_db()
+        assert order.state == "expired"
+
+    def test_a_source_reads_what_the_test_saved(self) -> None:
+        handlers.threads.clear()
+        order = Order.objects.create(state="asked")
+        self.bide_worker.advance("1h")
+        assert f"order-{order.pk}" in [one.id for one in self.bide_store.pending("orders")]
+        assert set(handlers.threads) == {threading.current_thread()}
+
+    def test_what_a_handler_raises_is_raised(self) -> None:
+        orders.put({"order": 0}, id="a")
+        try:
+            self.bide_worker.run_due()
+        except LookupError as error:
+            assert "no such unpaid order" in str(error)
+        else:
+            raise AssertionError("nothing was raised")
+        assert outcomes(self.bide_worker.handled) == ["retried"]
+
+
+class InATransaction(_Cases, TestCase):
+    pass
+
+
+class WithoutATransaction(_Cases, TransactionTestCase):
+    pass
+
+
+@override_settings(BIDE={"URL": "redis://localhost:1/0"})
+class WhereTheStoreIsElsewhere(_Cases, TestCase):
+    """The store of the test is used all the same."""

@@ -1,0 +1,41 @@
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+
+from django.db import connection
+
+import bide
+from bide.contrib.django import Queue, app
+from kit.models import Order
+
+orders = Queue("orders")
+later = Queue("later")
+threads: list[threading.Thread] = []
+
+
+@app.handler("orders", retry=bide.Backoff(attempts=2, first="1s"))
+def expire(body: dict[str, int]) -> None:
+    threads.append(threading.current_thread())
+    if not Order.objects.filter(pk=body["order"], state="unpaid").update(state="expired"):
+        raise LookupError("there is no such unpaid order")
+
+
+@app.handler("later")
+async def expire_later(body: dict[str, int]) -> None:
+    order = await Order.objects.aget(pk=body["order"])
+    order.state = "expired"
+    await order.asave()
+
+
+@app.handler("connected")
+def connected(body: None) -> None:
+    """Leave a connection that a worker has to close."""
+    connection.ensure_connection()
+    print("connection", id(connection.connection), flush=True)
+
+
+@app.source("orders", every="1h", window="2h")
+def unpaid(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
+    threads.append(threading.current_thread())
+    for order in Order.objects.filter(state="asked"):
+        yield bide.NewMessage({"order": order.pk}, at=before, id=f"order-{order.pk}")
