@@ -27,6 +27,11 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 )  # fmt: skip
 @click.option("--concurrency", hidden=True, expose_value=False, callback=_no_concurrency)
 @option.grace("handlers")
+@option.flag(
+    "--celery",
+    help="MODULE:APP is a Celery app with bide.contrib.celery installed: publish its delayed tasks "
+    "to its broker when they are due.",
+)
 @option.flag("--reload", help="Restart when Python files in this folder change.")
 @click.option(
     "--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
@@ -45,7 +50,7 @@ def _no_concurrency(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.pass_context
 def worker(
     ctx: click.Context, target: str, processes: int, url: str | None, queues: str, grace: float,
-    reload: bool, health_file: Path | None, health_port: tuple[str, int] | None,
+    celery: bool, reload: bool, health_file: Path | None, health_port: tuple[str, int] | None,
     metrics: tuple[str, int] | None, rabbitmq: tuple[str, ...], outbox: str | None,
     log_json: bool, log_level: str,
 ) -> None:  # fmt: skip
@@ -65,6 +70,7 @@ def worker(
       bide worker shop:app --url sqlite:////var/lib/shop/bide.db
       bide worker shop:app --reload
       bide worker shop:app --metrics 9464
+      bide worker --celery shop:celery_app
     """  # fmt: skip
     import asyncio
 
@@ -89,7 +95,7 @@ def worker(
 
     orders = Orders(
         target, names, grace, log_json, log_level, processes, url is not None, metrics is not None,
-        -1,
+        -1, celery,
     )  # fmt: skip
 
     async def supervise() -> int:

@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Any
 
 from bide.model.errors import InvalidArgument
 from bide.worker.app.app import App
@@ -14,17 +15,20 @@ from bide.worker.app.app import App
 __all__ = ["check_app", "load"]
 
 EXTRAS = {
-    "h11": "server", "cronsim": "schedules", "httptools": "server", "opentelemetry": "otel",
-    "prometheus_client": "metrics", "redis": "redis",
+    "celery": "celery", "cronsim": "schedules", "h11": "server", "httptools": "server",
+    "opentelemetry": "otel", "prometheus_client": "metrics", "redis": "redis",
 }  # fmt: skip
 """The extra of bide that installs a module. The package of other modules may have another name:
 that of `yaml` is PyYAML."""
+
+OF_CELERY = "__bide_app__"
+"""The attribute of a Celery app that makes the app which publishes its delayed tasks."""
 
 HERE = str(Path(__file__).parent)
 PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
-def load(target: str, url: str | None = None) -> App:
+def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
     """Import the app that `module:name` names; the default name is `app`.
 
     Modules of the current directory come first, as when a script there is run.
@@ -32,6 +36,7 @@ def load(target: str, url: str | None = None) -> App:
     Args:
         target: `module:name`.
         url: replaces the store of the app.
+        celery: whether it names an app of Celery in which `bide.contrib.celery` is installed.
 
     Raises:
         InvalidArgument: there is no such module, its import fails, or it has no app of that name.
@@ -49,6 +54,8 @@ def load(target: str, url: str | None = None) -> App:
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
+    if celery or hasattr(found, OF_CELERY):
+        found = _publisher(target, found, celery)
     if isinstance(found, App):
         found._url = url or found._url
         return found
@@ -56,6 +63,27 @@ def load(target: str, url: str | None = None) -> App:
     hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
     what = "has no" if found is None else "has something else than a bide.App as"
     raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
+
+
+def _publisher(target: str, found: Any, celery: bool) -> App:
+    """Return the app that publishes the delayed tasks of an app of Celery.
+
+    Raises:
+        InvalidArgument: nothing is installed in it, or it was not named as one of Celery.
+    """
+    if not celery:
+        raise InvalidArgument(
+            f"{target} is an app of Celery; to publish its delayed tasks when they are due: "
+            f"bide worker --celery {target}"
+        )
+    if not hasattr(found, OF_CELERY):
+        what = "missing" if found is None else f"of type {type(found).__name__}"
+        raise InvalidArgument(
+            f"--celery {target} names no Celery app with bide in it: it is {what}; call "
+            "bide.contrib.celery.install(app) where the Celery app is made"
+        )
+    app: App = getattr(found, OF_CELERY)()
+    return app
 
 
 def check_app(given: object) -> App:

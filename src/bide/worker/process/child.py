@@ -56,6 +56,8 @@ class Orders(msgspec.Struct, frozen=True):
     """Whether to report what it has done."""
     pipe: int
     """The descriptor of the socket to the supervisor."""
+    celery: bool = False
+    """Whether the target is an app of Celery."""
 
 
 def main(text: str) -> int:
@@ -113,7 +115,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _work(orders: Orders, report: Report) -> None:
     loop = asyncio.get_running_loop()
-    app = load(orders.target, os.environ["BIDE_URL"] if orders.given_url else None)
+    url = os.environ["BIDE_URL"] if orders.given_url else None
+    app = load(orders.target, url, celery=orders.celery)
     _check_store(app, orders.processes)
     runner = Runner(
         app, orders.queues, grace=orders.grace,

@@ -1,0 +1,212 @@
+"""Let the tasks of a Celery app wait in bide until they are due."""
+
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from bide.contrib.celery.task_message import TaskMessage, encoded, id_of
+from bide.model.body import MAX_BODY
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+from bide.queue.sync import Queue
+from bide.worker.app.app import App
+from bide.worker.app.job import JOB
+
+__all__ = ["Delays", "install"]
+
+
+def install(
+    app: Any, store: str | None = None, *, queue: str = "celery", max_body: int = MAX_BODY
+) -> None:
+    """Let tasks with `countdown=` or `eta=` wait in bide instead of the memory of Celery's workers.
+
+    Call it once where the Celery app is made, so that workers, beat and all programs that send
+    tasks have it. `bide worker --celery module:app` publishes the tasks when they are due; at least
+    one must run. It applies to `apply_async`, `send_task`, `retry`, canvas and beat: all that
+    Celery sends with a due time. `revoke` removes tasks that wait.
+
+    Args:
+        app: a `celery.Celery`.
+        store: the URL of the store; by default the environment's `BIDE_URL`.
+        queue: the queue in the store.
+        max_body: how many bytes the message of a task may take.
+
+    Raises:
+        InvalidArgument: it is not a Celery app, or bide is installed in it already.
+    """
+    if not callable(getattr(app, "send_task", None)) or not hasattr(app, "control_cls"):
+        raise InvalidArgument(f"install takes a celery.Celery, not a {type(app).__name__}")
+    if hasattr(app, "__bide_app__"):
+        raise InvalidArgument(f"bide is installed in {app!r} already; call install once")
+    delays = Delays(app, store, check_queue(queue), max_body)
+    app.send_task = partial(_send_task, delays, app.send_task)
+    app.control_cls = _revoking(app.control_cls, delays)
+    vars(app).pop("control", None)  # a cached one does not know of the store
+    app.__bide_app__ = delays.publisher
+
+
+class Delays:
+    """The tasks of one Celery app that wait in a store."""
+
+    def __init__(self, app: Any, store: str | None, queue: str, max_body: int) -> None:
+        self.app = app
+        self._store = store
+        self._name = queue
+        self._max_body = max_body
+        self._queue: Queue | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def queue(self) -> Queue:
+        """The queue; opened when it is first used, so that importing an app opens nothing."""
+        if self._queue is None:
+            with self._opening:
+                if self._queue is None:
+                    self._queue = Queue(self._name, self._store, max_body=self._max_body)
+        return self._queue
+
+    def publisher(self) -> App:
+        """Return the app that publishes what is due, for `bide worker --celery`."""
+        from bide.contrib.celery.publisher import CONCURRENCY, Publisher
+
+        publisher = Publisher(self.app)
+        app = App(self._store, lifespan=publisher.lifespan)
+        app.handler(self._name, concurrency=CONCURRENCY, lease="2m")(publisher.publish)
+        return app
+
+    def put(self, message: TaskMessage, due: dict[str, Any]) -> None:
+        """Store a task until it is due. A task whose id waits already is not stored again.
+
+        Raises:
+            StoreError: the store failed; the task was not sent.
+            InvalidArgument: a task of this id is a dead letter, or the task cannot be stored.
+        """
+        id, group = id_of(message.headers)
+        outcome = self.queue.put(
+            encoded(message), id=id, group=group, headers={JOB: message.task}, **due
+        )
+        if not outcome and outcome.state == "dead":
+            raise InvalidArgument(
+                f"task {id} could not be published before and is a dead letter of {self._name}; "
+                f"revive it (bide revive {self._name} {id}), or send the task with another id"
+            )
+
+    def cancel(self, ids: Iterable[str]) -> list[str]:
+        """Cancel tasks that wait, and their retries; return the ids of those that did not wait."""
+        return [id for id in ids if not self._cancel(id)]
+
+    def _cancel(self, id: str) -> bool:
+        found = self.queue.get(id)
+        waiting = [found] if found is not None else list(self.queue.scan(group=id))
+        done = False
+        for message in waiting:
+            if self.queue.cancel(message.id):
+                self._mark_revoked(message.body["headers"])
+                done = True
+        return done
+
+    def _mark_revoked(self, headers: dict[str, Any]) -> None:
+        """Store the state REVOKED as a worker would, so that nobody waits for the result."""
+        from celery.app.task import Context
+
+        request = Context(headers)
+        keeps = not headers.get("ignore_result")
+        self.app.backend.mark_as_revoked(
+            headers["id"], reason="revoked", request=request, store_result=keeps
+        )
+
+
+def _send_task(
+    delays: Delays, send: Any, name: str, args: Any = None, kwargs: Any = None,
+    countdown: float | None = None, eta: Any = None, task_id: str | None = None,
+    producer: Any = None, connection: Any = None, **options: Any,
+) -> Any:  # fmt: skip
+    """Send a task as Celery does, except that one with a due time goes to the store."""
+    if not countdown and not eta:
+        return send(
+            name, args, kwargs, task_id=task_id, producer=producer, connection=connection, **options
+        )
+    due = {"delay": countdown} if countdown else {"at": _aware(delays.app, eta)}
+    with delays.app.producer_or_acquire(producer) as real:
+        store: Any = _Storing(real, delays, due)
+        return send(name, args, kwargs, task_id=task_id, producer=store, **options)
+
+
+def _aware(app: Any, eta: Any) -> datetime:
+    """Return an `eta` as Celery understands it: without a time zone it is UTC."""
+    from celery.utils.time import maybe_make_aware
+
+    when = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
+    aware: datetime = maybe_make_aware(when, app.timezone)
+    return aware
+
+
+class _Storing:
+    """A producer whose first message, the task, goes to the store; events go to the broker.
+
+    Celery calls it with everything settled: route, serializer, headers, signals.
+    """
+
+    def __init__(self, producer: Any, delays: Delays, due: dict[str, Any]) -> None:
+        self._producer = producer
+        self._delays = delays
+        self._due: dict[str, Any] | None = due
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(
+        self, body: Any, *args: Any, exchange: Any = "", routing_key: str | None = None,
+        serializer: str | None = None, compression: str | None = None, declare: Any = None,
+        headers: dict[str, Any] | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Store the task, or publish an event about it."""
+        if self._due is None:
+            return self._producer.publish(
+                body, *args, exchange=exchange, routing_key=routing_key, serializer=serializer,
+                compression=compression, declare=declare, headers=headers, **options,
+            )  # fmt: skip
+        from kombu import serialization
+
+        kombu: Any = serialization  # it has no annotations
+        due, self._due = self._due, None
+        if not headers or "id" not in headers:
+            raise InvalidArgument(
+                "tasks of Celery's protocol 1 cannot wait in bide; set task_protocol = 2"
+            )
+        kind, encoding, payload = kombu.dumps(body, serializer=serializer)
+        for unused in ("retry", "retry_policy", "timeout", "confirm_timeout"):
+            options.pop(unused, None)  # about this connection to the broker
+        is_text = isinstance(payload, str)
+        message = TaskMessage(
+            headers["task"], payload if is_text else None, None if is_text else payload, kind,
+            encoding, compression, headers, {k: v for k, v in options.items() if v is not None},
+            getattr(exchange, "name", exchange) or "", routing_key or "",
+            [queue.name for queue in declare or () if hasattr(queue, "routing_key")],
+        )  # fmt: skip
+        return self._delays.put(message, due)
+
+
+def _revoking(base: Any, delays: Delays) -> Any:
+    """Return the class of an app's `control` that removes revoked tasks from the store."""
+    from kombu.utils import imports
+
+    kombu: Any = imports  # it has no annotations
+    kind: Any = kombu.symbol_by_name(base)
+
+    class Control(kind):  # type: ignore[misc]
+        """Celery's control, for tasks that wait in bide, too."""
+
+        def revoke(self, task_id: Any, *args: Any, **options: Any) -> Any:
+            """Remove tasks that wait in bide; tell the workers to revoke the others."""
+            ids = [task_id] if isinstance(task_id, str) else [str(id) for id in task_id]
+            others = delays.cancel(ids)
+            if not others:
+                return None
+            return super().revoke(
+                others[0] if isinstance(task_id, str) else others, *args, **options
+            )
+
+    return Control

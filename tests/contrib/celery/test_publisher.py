@@ -1,0 +1,117 @@
+"""`bide worker --celery`, as a process, on a broker that comes and goes."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from celery import Celery
+
+import bide
+from bide.contrib.celery import install
+from bide.worker.app.loading import load
+from tests.servers import RedisServer
+from tests.worker.processes import log, said, wait_for, worker
+
+SOURCE = """
+from celery import Celery
+from bide.contrib.celery import install
+
+app = Celery("jobs", broker="redis+socket://BROKER")
+install(app)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return SOURCE.replace("BROKER", str(tmp_path / "redis.sock"))
+
+
+def plain() -> Any:
+    return Celery("jobs", set_as_current=False)
+
+
+def installed() -> Any:
+    app = plain()
+    install(app)
+    return app
+
+
+def put(folder: Path, *ids: str) -> None:
+    """Put tasks that are due, as `apply_async` does."""
+    app = Celery("jobs", broker="memory://", set_as_current=False)
+    install(app, f"sqlite:///{folder / 'bide.db'}")
+    for id in ids:
+        app.send_task("shop.expire", (1,), countdown=0.001, task_id=id)
+    app.close()
+
+
+def sizes(folder: Path) -> tuple[int, int, int]:
+    """Return how many tasks wait, how many were published, and how many attempts failed."""
+    with bide.Queue("celery", f"sqlite:///{folder / 'bide.db'}") as queue:
+        counts = queue.counts()
+    return counts.sizes.total, counts.flow.acked, counts.flow.retried
+
+
+def arrived(server: RedisServer) -> list[Any]:
+    with server.client() as client:
+        return [json.loads(one)["headers"]["id"] for one in client.lrange("celery", 0, -1)]
+
+
+@pytest.mark.process
+def test_tasks_wait_for_the_broker_and_no_attempt_is_lost(tmp_path: Path, source: str) -> None:
+    put(tmp_path, "a", "b", "c")
+    with worker(tmp_path, source, "--celery"):
+        wait_for(said(tmp_path, "cannot be reached; waiting"), tmp_path)
+        server = RedisServer(tmp_path)
+        try:
+            wait_for(lambda: sizes(tmp_path) == (0, 3, 0), tmp_path)
+            assert sorted(arrived(server)) == ["a", "b", "c"]
+            wait_for(said(tmp_path, "the broker of Celery is back"), tmp_path)
+
+            server.stop()  # while connections are open
+            put(tmp_path, "d")
+            wait_for(said(tmp_path, "cannot be reached; waiting", times=2), tmp_path)
+            server.start()
+            wait_for(lambda: sizes(tmp_path) == (0, 4, 0), tmp_path)
+            assert arrived(server) == ["d"]
+        finally:
+            server.stop()
+    assert log(tmp_path).count("cannot be reached") == 2
+
+
+@pytest.mark.process
+def test_a_worker_that_stops_while_the_broker_is_gone_returns_the_task(
+    tmp_path: Path, source: str
+) -> None:
+    put(tmp_path, "a")
+    with worker(tmp_path, source, "--celery", "--grace", "10ms") as process:
+        wait_for(said(tmp_path, "cannot be reached; waiting"), tmp_path)
+        process.terminate()
+        process.wait(60)
+    with bide.Queue("celery", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
+        message = queue.get("a")
+    assert message is not None
+    assert (message.state, message.attempt) == ("ready", 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "celery", "hint"),
+    [
+        (installed, False, "to publish its delayed tasks when they are due: bide worker --celery"),
+        (plain, True, r"it is of type Celery; call bide\.contrib\.celery\.install\(app\)"),
+        (bide.App, True, "it is of type App; call"),
+        (type(None), True, "it is missing"),
+    ],
+)
+def test_the_option_and_the_app_must_agree(
+    made: Callable[[], object], celery: bool, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("jobs")
+    vars(module)["app"] = made()
+    monkeypatch.setitem(sys.modules, "jobs", module)
+    with pytest.raises(bide.InvalidArgument, match=hint):
+        load("jobs:app", celery=celery)
