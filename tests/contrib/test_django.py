@@ -11,7 +11,7 @@ import pytest
 from tests.postgres_server import PostgresServer
 
 PROJECT = Path(__file__).parent / "django_project"
-BOUND = 120.0
+BOUND = 300.0
 
 Run = Callable[..., str]
 

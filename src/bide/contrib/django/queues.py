@@ -11,25 +11,25 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.django.conf import configuration, has_outbox, in_database, store_url
 from bide.engines.port import Guest
 from bide.engines.registry import lives_alone
-from bide.lane.shared import close_lane, close_lanes, open_lane
+from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Outcomes, Reply
 from bide.model.times import Duration
 from bide.outbox.guest import outbox, pending, timed
-from bide.queue.base import BaseQueue, _open_queues, is_detoured
+from bide.queue.base import BaseQueue, is_detoured
 from bide.queue.command_builder import check_joins
 from bide.within import dialect_of
 
-__all__ = ["AsyncQueue", "Queue", "close_connections", "group_of"]
+__all__ = ["AsyncQueue", "OfSettings", "Queue", "group_of"]
 
 R = TypeVar("R")
 
 _log = logging.getLogger("bide.django")
 
 
-class _OfSettings(BaseQueue):
+class OfSettings(BaseQueue):
     """A queue in the store of the settings. While Django's tests run, that is another one."""
 
     def __init__(
@@ -40,12 +40,14 @@ class _OfSettings(BaseQueue):
         keep: Duration | None = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
+        actor: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._is_fixed = url is not None
         super().__init__(
-            name, url or store_url(), keep=keep, max_body=max_body, holder=holder, clock=clock
-        )
+            name, url or store_url(), keep=keep, max_body=max_body, holder=holder, actor=actor,
+            clock=clock,
+        )  # fmt: skip
 
     def _follow_settings(self) -> None:
         """Go to the store that the settings name now."""
@@ -57,7 +59,7 @@ class _OfSettings(BaseQueue):
             close_lane(before)
 
 
-class Queue(_OfSettings, bide.Queue):
+class Queue(OfSettings, bide.Queue):
     """A `bide.Queue` in the store of the setting `BIDE`, which joins Django's transactions.
 
     Inside `transaction.atomic`, `put`, `cancel` and `reschedule` are part of the transaction:
@@ -73,7 +75,7 @@ class Queue(_OfSettings, bide.Queue):
     Args:
         name: of the queue.
         url: of another store; by default the one of the settings.
-        keep, max_body, holder, clock: as for `bide.Queue`.
+        keep, max_body, holder, actor, clock: as for `bide.Queue`.
     """
 
     def _do(
@@ -119,14 +121,14 @@ class Queue(_OfSettings, bide.Queue):
             _log.warning("after the commit, in %s: %s", self.name, "; ".join(refused))
 
 
-class AsyncQueue(_OfSettings, bide.AsyncQueue):
+class AsyncQueue(OfSettings, bide.AsyncQueue):
     """A `bide.AsyncQueue` in the store of the setting `BIDE`.
 
     Django has no transactions in async code: what must join one goes through `Queue` inside
     `sync_to_async`.
 
     Args:
-        name, url, keep, max_body, holder, clock: as for `Queue`.
+        name, url, keep, max_body, holder, actor, clock: as for `Queue`.
     """
 
     async def _do(
@@ -147,20 +149,6 @@ def group_of(instance: Any) -> str:
     if instance.pk is None:
         raise ValueError(f"{instance!r} has no primary key yet: save it first")
     return f"{instance._meta.label_lower}:{instance.pk}"
-
-
-def close_connections() -> None:
-    """Close the connections of all queues to the store; the next command opens them again.
-
-    A test on the real store calls this in `tearDownClass`: PostgreSQL drops no database that
-    somebody is connected to.
-    """
-    queues = [queue for queue in list(_open_queues) if isinstance(queue, _OfSettings)]
-    queues = [queue for queue in queues if not queue._closed and not is_detoured(queue._lane)]
-    for url in {queue._url for queue in queues}:
-        close_lanes(url)
-    for queue in queues:
-        queue._go(open_lane(queue._url, queue._clock), queue._clock)
 
 
 def _can_join(command: Command) -> bool:

@@ -1,5 +1,6 @@
 """For tests of Django projects: handlers run in the thread of the test, on its connection."""
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,13 +11,16 @@ from asgiref.sync import async_to_sync, sync_to_async
 from bide.consuming.handler import Handler, done
 from bide.consuming.handling import Handling
 from bide.consuming.queue_handlers import QueueHandlers
+from bide.contrib.django.queues import OfSettings
+from bide.lane.shared import close_lanes, open_lane
 from bide.model.errors import InvalidArgument
 from bide.model.times import Duration, Moment
+from bide.queue.base import _open_queues, is_detoured
 from bide.testing import AsyncManualWorker, Handled, ScratchStore
 from bide.testing.worker import LIMIT, PATIENCE, Errors
 from bide.worker.app.app import App
 
-__all__ = ["BideTestMixin", "DjangoWorker"]
+__all__ = ["BideTestMixin", "DjangoWorker", "close_connections"]
 
 
 class DjangoWorker:
@@ -122,6 +126,22 @@ class BideTestMixin:
         self.addCleanup(stack.close)  # type: ignore[attr-defined]
         self.bide_store = stack.enter_context(ScratchStore())
         self.bide_worker = DjangoWorker(None, self.bide_store)
+
+
+def close_connections() -> None:
+    """Close the connections of queues and dashboard to the store; they are opened when needed.
+
+    A test on the real store calls this in `tearDownClass`: PostgreSQL drops no database that
+    somebody is connected to.
+    """
+    if (dashboard := sys.modules.get("bide.contrib.django.dashboard")) is not None:
+        dashboard.close()
+    queues = [queue for queue in list(_open_queues) if isinstance(queue, OfSettings)]
+    queues = [queue for queue in queues if not queue._closed and not is_detoured(queue._lane)]
+    for url in {queue._url for queue in queues}:
+        close_lanes(url)
+    for queue in queues:
+        queue._go(open_lane(queue._url, queue._clock), queue._clock)
 
 
 class _InPlace(AsyncManualWorker):

@@ -9,7 +9,7 @@ from project.settings import FOLDER
 
 import bide
 from bide.contrib.django import AsyncQueue, Queue, group_of
-from bide.contrib.django.queues import close_connections
+from bide.contrib.django.testing import close_connections
 from kit.handlers import orders
 from kit.models import Order
 
