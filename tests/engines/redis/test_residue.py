@@ -68,3 +68,21 @@ def test_the_leases_of_a_large_claim_are_a_table(
     assert all(settle(engine, Ack("q", of(claimed))))
     claim(engine, 50)
     assert server.object("encoding", key("leases")) == b"hashtable"
+
+
+def test_a_scan_by_due_time_reads_nothing_else(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    items = [Item(f"m{number}", b"1", at=NOW + number) for number in range(1, 5_001)]
+    engine.execute([Put("q", items)], NOW)
+    before = _calls(server)
+    (page,) = engine.execute([Scan("q", "delayed", Where(after=NOW + 4_990), limit=5)], NOW)
+    assert isinstance(page, Page)
+    assert [message.id for message in page.messages] == [f"m{n}" for n in range(4_990, 4_995)]
+    assert _calls(server) - before < 10
+
+
+def _calls(server: "client_library.Redis") -> int:
+    """Return how often scripts have read records so far, 32 or so at a time."""
+    statistics = server.info("commandstats")
+    return int(statistics.get("cmdstat_hmget", {"calls": 0})["calls"])

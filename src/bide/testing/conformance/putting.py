@@ -7,7 +7,7 @@ import pytest
 
 from bide.model.message import Failure, Item, State
 from bide.model.replies import Outcome, Outcomes
-from bide.testing.conformance.desk import HOUR, START, Desk
+from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
 __all__ = ["PutCases"]
 
@@ -111,6 +111,22 @@ class PutCases:
         assert (message.body, message.priority, message.attempts) == (2, 3, 2)
         assert (message.attempt, message.failures, message.ended) == (0, (), None)
         assert desk.counts().flow.put == 1
+
+    def test_each_outcome_of_a_replace_is_that_of_its_message(self, desk: Desk) -> None:
+        desk.put("held")
+        (lease,) = leases(desk.claim(1))
+        desk.put("a", "c", "e")
+        moments = {"a": -1, "new": 20, "c": 30, "held": 40, "other": 50, "e": 60}
+        items = [Item(id, b"2", at=START + moment) for id, moment in moments.items()]
+        assert desk.put_items(items, "replace").outcomes == [
+            Outcome("a", True, "ready", START - 1),
+            Outcome("new", True, "delayed", START + 20),
+            Outcome("c", True, "delayed", START + 30),
+            Outcome("held", False, "leased", START, START + 1_000, "w1"),
+            Outcome("other", True, "delayed", START + 50),
+            Outcome("e", True, "delayed", START + 60),
+        ]
+        assert desk.ack(lease)[0]
 
     def test_replace_of_a_dead_letter_revives_it(self, desk: Desk) -> None:
         desk.bring("a", "dead")
