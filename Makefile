@@ -43,8 +43,8 @@ test-full: $(VENV)/.dev ## Run every test: also Valkey, whole clusters, Python 3
 	  $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
 
-examples: $(VENV)/.dev ## Play the four examples, each with a real worker (20 s)
-	@for name in order_timeout scheduled_message coupon_reminder meeting_room; do \
+examples: $(VENV)/.dev ## Play the examples, each with a real worker (30 s)
+	@for name in order_timeout scheduled_message coupon_reminder meeting_room fastapi_shop; do \
 	  echo "== $$name"; $(BIN)/python -m examples.$$name || exit 1; \
 	done
 

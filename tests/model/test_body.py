@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -274,3 +275,26 @@ def test_depth_is_found_in_flat_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
+
+
+class Letter(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    to: str = pydantic.Field(alias="address")
+    at: datetime
+    weight: float = 1.5
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def heavy(self) -> bool:
+        return self.weight > 1
+
+
+def test_a_pydantic_model_validates_to_itself_again() -> None:
+    letter = Letter(address="Ann", at=datetime(2030, 1, 1, tzinfo=UTC))
+    data, is_json = encode({"letters": [letter]})
+    assert is_json
+    (again,) = map(Letter.model_validate, decode(data, True)["letters"])
+    assert again == letter
+    with pytest.raises(InvalidArgument, match=r"body.weight is nan"):
+        encode(letter.model_copy(update={"weight": math.nan}))

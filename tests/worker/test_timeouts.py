@@ -102,8 +102,11 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
             scene.clock.advance(STUCK - 0.1)
             await asyncio.sleep(0.01)
             assert runner.stuck() == []
+            assert runner.trouble() is None
             scene.clock.advance(0.1)
             await until(lambda: runner.stuck() == ["q"])
+            places = "all places of q are taken by handlers that do not return"
+            assert runner.trouble() == places
             over.set()
             await until(lambda: runner.stuck() == [])
 

@@ -31,14 +31,23 @@ class StoreClient:
         self._away: float | None = None
         self._said = 0.0
 
+    @property
+    def away(self) -> bool:
+        """Whether the last command found the store unavailable."""
+        return self._away is not None
+
     async def patiently(
         self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
     ) -> R:
-        """Run a command; retry as long as the store is unavailable."""
+        """Run a command; retry as long as the store is unavailable.
+
+        After a failure a claim does not wait: its reply, which may be empty, says that the store is
+        back. One that waits might say so hours later.
+        """
         attempt = 0
         while True:
             try:
-                return await self.once(kind, command, owner, wait)
+                return await self.once(kind, command, owner, None if attempt else wait)
             except StoreError:
                 attempt += 1
                 await sleep(self.clock, PAUSES.delay(attempt, random.random()) / 1000)

@@ -22,7 +22,18 @@ _NO_NAN = frozenset((str, int, bool, type(None)))
 """Types whose values cannot contain NaN, which msgspec would write as null."""
 
 
-_encode = msgspec.json.Encoder().encode
+def _convert(value: Any) -> Any:
+    """Return a pydantic model (which need not be installed) as what validates to it again.
+
+    Raises:
+        TypeError: it is another type that JSON cannot represent.
+    """
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_convert).encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -30,7 +41,7 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
     """Return an encoded body, and whether it is JSON.
 
     Bytes are not changed. Other values become JSON by msgspec's rules: all JSON types, and
-    dataclasses, `Struct`s, datetimes, UUIDs, enums, sets and tuples.
+    dataclasses, `Struct`s, pydantic models, datetimes, UUIDs, enums, sets and tuples.
 
     Args:
         body: the value.

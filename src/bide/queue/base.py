@@ -309,6 +309,11 @@ def is_detoured(lane: Lane) -> bool:
     return any(lane is other for other, _ in _detours)
 
 
+def has_detour() -> bool:
+    """Tell whether the queues of this process lead to the store of a test; see `detour`."""
+    return bool(_detours)
+
+
 @contextmanager
 def detour(lane: Lane, clock: Clock) -> Iterator[None]:
     """Make every queue of this process use one store and one clock during the block.

@@ -2,9 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.consuming.handler import Handler, Middleware, make_handler, name_of
@@ -13,10 +13,13 @@ from bide.engines.registry import DEFAULT_URL, mask, opener
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, check_queue
-from bide.model.times import Duration
+from bide.model.times import Duration, milliseconds
 from bide.worker.app.job import Job
 from bide.worker.app.lifespan import Lifespan, checked_lifespan
 from bide.worker.app.periodic import Periodic
+
+if TYPE_CHECKING:
+    from bide.worker.process.in_process import InProcessWorker
 
 __all__ = ["App"]
 
@@ -212,6 +215,41 @@ class App(Periodic):
             ) from None
         self._middleware.append(function)
         return function
+
+    def running(self, queues: Iterable[str] = (), *, grace: Duration = "30s") -> "InProcessWorker":
+        """Run the handlers in this process, for the length of an `async with` block.
+
+        For the lifespan of a web application, or any asyncio program. The block begins at once: a
+        store that is away, at the start or later, is waited for. The worker is listed by
+        `bide top`. `trouble()` of what it yields says why messages are not handled. At the end of
+        the block, handlers get the grace time to finish.
+
+        Args:
+            queues: only these, and their sources; by default all that have a handler or a source.
+            grace: how long handlers may take to finish at the end of the block; then their
+                messages return to the queue.
+
+        Raises:
+            InvalidArgument: the app has no handler, or none for one of the queues.
+
+        Example:
+            >>> import asyncio, bide
+            >>> app = bide.App("memory://")
+            >>> @app.handler("mails")
+            ... async def send(address: str) -> None:
+            ...     print("mail to", address)
+            ...     sent.set()
+            >>> sent = asyncio.Event()
+            >>> async def main() -> None:
+            ...     async with app.running(), bide.AsyncQueue("mails", "memory://") as mails:
+            ...         await mails.put("ann@example.org")
+            ...         await sent.wait()
+            >>> asyncio.run(main())
+            mail to ann@example.org
+        """
+        from bide.worker.process.in_process import InProcessWorker  # here: it imports this module
+
+        return InProcessWorker(self, queues, grace=milliseconds(grace, "grace") / 1000)
 
     def _add(
         self, queue: str, job: str | None, handler: Handler, lease: Duration,

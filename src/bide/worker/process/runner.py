@@ -26,7 +26,7 @@ from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
 from bide.worker.process.loop_watch import LIMIT, Watch
 
-__all__ = ["Runner", "chosen"]
+__all__ = ["Runner", "chosen", "own_holder"]
 
 _log = logging.getLogger("bide.worker")
 
@@ -42,6 +42,7 @@ class Runner:
         ready: called once messages are claimed.
         blocked: seconds that a handler may block the loop before a warning names it.
         present: write a heartbeat to the store, for `bide top`.
+        holder: the name under which it claims; by default its host and process.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
@@ -57,6 +58,7 @@ class Runner:
         ready: Callable[[], None] = lambda: None,
         blocked: float = LIMIT,
         present: bool = False,
+        holder: str | None = None,
     ) -> None:
         self._app = app
         self._queues = chosen(app, list(queues))
@@ -65,6 +67,10 @@ class Runner:
         self._ready = ready
         self._blocked = blocked
         self._present = present
+        self._holder = holder or own_holder()
+        self._client: StoreClient | None = None
+        self.at_work = False
+        """Whether it claims messages."""
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self._new = False
@@ -83,6 +89,16 @@ class Runner:
         """Return the queues whose places are all taken by handlers that do not return."""
         return [queue for queue, consumer in self.consumers.items() if consumer.stuck]
 
+    def trouble(self) -> str | None:
+        """Return why messages are not handled now, without addresses; `None` if all is well."""
+        if self._client is not None and self._client.away:
+            return "the store is away"
+        if not self.at_work:
+            return "the worker has not begun"
+        if stuck := ", ".join(self.stuck()):
+            return f"all places of {stuck} are taken by handlers that do not return"
+        return None
+
     def stop(self) -> None:
         """Claim no more, and let handlers finish; a second call releases their messages at once."""
         if self._stopping.is_set():
@@ -98,7 +114,7 @@ class Runner:
         path = file_of(self._app._url)
         self._new = path is not None and not path.exists()
         lane = self._lane or open_lane(self._app._url, self._app.clock)
-        client = StoreClient(lane, self._app.clock)
+        self._client = client = StoreClient(lane, self._app.clock)
         try:
             await self._first_contact(client)
             async with lifespan(self._app):
@@ -123,7 +139,7 @@ class Runner:
             await client.patiently(Names, Queues("-"))
 
     async def _work(self, store_client: StoreClient) -> None:
-        holder = f"{socket.gethostname()}:{os.getpid()}"
+        holder = self._holder
         watch = Watch(self._name_of, self._busy, self._blocked)
         crash_isolation = CrashIsolation()
         beside: list[asyncio.Task[None]] = []
@@ -149,6 +165,7 @@ class Runner:
             new = " (a new store)" if self._new else ""
             where = mask(absolute(self._app._url))
             _log.info("at work on %s, at %s%s", ", ".join(self._queues), where, new)
+            self.at_work = True
             self._ready()
             tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]
             await first_of(self._stopping.wait(), *tasks, *beside)
@@ -156,6 +173,7 @@ class Runner:
                 _log.info("stopping; %d running, with %g s to finish", running, self._grace)
             await stop(consumers, store_client.clock, self._grace, self._hurrying, beside)
         finally:
+            self.at_work = False
             await cancel(beside)
             for consumer in consumers:
                 await consumer.close()
@@ -171,6 +189,11 @@ class Runner:
                 if one.task is task:
                     return f"{one.handler.name}, with {one!r},"
         return None
+
+
+def own_holder() -> str:
+    """Return the name of this process among those that hold messages: its host and number."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def chosen(app: App, queues: list[str]) -> list[str]:

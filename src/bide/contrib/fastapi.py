@@ -1,0 +1,167 @@
+"""bide in FastAPI and Starlette: a lifespan, dependencies, a health check.
+
+Example::
+
+    jobs = bide.App()
+    app = FastAPI(lifespan=lifespan(jobs))
+    app.get("/health")(health)
+
+    @app.put("/orders/{order}")
+    async def place(order: int, orders: Annotated[bide.AsyncQueue, Depends(queue("orders"))]):
+        await orders.put({"order": order}, delay="30m", id=f"order-{order}")
+
+It imports Starlette alone, and works in Starlette without FastAPI.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse
+
+from bide.model.errors import WrongContext
+from bide.model.times import Duration
+from bide.queue.aio import AsyncQueue
+from bide.queue.sync import Queue
+from bide.worker.app.app import App
+from bide.worker.process.in_process import InProcessWorker
+
+__all__ = ["blocking_queue", "health", "lifespan", "queue"]
+
+Q = TypeVar("Q", AsyncQueue, Queue)
+
+STATE = "bide"
+"""Where the lifespan leaves what it opened: in the state of the application and of requests."""
+
+
+class _Opened:
+    """What the lifespan of an application has opened: its queues and its worker."""
+
+    def __init__(self, url: str | None) -> None:
+        self.worker: InProcessWorker | None = None
+        self._url = url
+        self._queues: dict[tuple[object, ...], AsyncQueue | Queue] = {}
+
+    def queue(self, kind: type[Q], name: str, url: str | None, options: Mapping[str, Any]) -> Q:
+        """Return the one queue with these arguments; call it on the event loop."""
+        key = kind, name, url, *sorted(options.items())
+        if key not in self._queues:
+            self._queues[key] = kind(name, url or self._url, **options)
+        found = self._queues[key]
+        assert isinstance(found, kind)
+        return found
+
+    async def close(self) -> None:
+        for one in self._queues.values():
+            await asyncio.to_thread(one._close)  # it waits for running commands
+
+
+def lifespan(
+    app: App | None = None,
+    *,
+    url: str | None = None,
+    worker: bool = True,
+    queues: Iterable[str] = (),
+    grace: Duration = "10s",
+) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
+    """Return the lifespan of an application: it opens the queues, and runs handlers if you want.
+
+    The application starts even if the store is away; `health` tells when handlers cannot run. In a
+    lifespan of your own, enter it: `async with lifespan(jobs)(app) as state: yield state`.
+
+    Args:
+        app: the handlers to run in each process of the application; its store is the one of the
+            queues.
+        url: of the store; by default that of `app`, else `BIDE_URL`, else `sqlite:///bide.db`.
+        worker: whether to run the handlers of `app` here; false if `bide worker` does.
+        queues: run only the handlers of these.
+        grace: how long handlers may take to finish when the application stops.
+
+    Raises:
+        InvalidArgument: when the application starts: the app has no handlers.
+    """
+
+    @asynccontextmanager
+    async def open_and_close(asgi: Any) -> AsyncIterator[dict[str, Any]]:
+        opened = _Opened(url or (app._url if app is not None else None))
+        asgi.state.bide = opened
+        try:
+            if app is not None and worker:
+                async with app.running(queues, grace=grace) as opened.worker:
+                    yield {STATE: opened}
+            else:
+                yield {STATE: opened}
+        finally:
+            await opened.close()
+
+    return open_and_close
+
+
+def queue(
+    name: str, *, url: str | None = None, **options: Any
+) -> Callable[[HTTPConnection], Awaitable[AsyncQueue]]:
+    """Return a dependency that provides an `AsyncQueue`, for `async def` routes and WebSockets.
+
+    In FastAPI: `orders: Annotated[bide.AsyncQueue, Depends(queue("orders"))]`; in Starlette:
+    `await queue("orders")(request)`. Each process has one queue, which the lifespan closes.
+
+    Args:
+        name: of the queue.
+        url: of its store; by default the one of `lifespan`.
+        options: of `bide.AsyncQueue`, such as `keep="1d"`.
+
+    Raises:
+        WrongContext: in a request: the application has no `lifespan` of this module.
+    """
+
+    async def dependency(connection: HTTPConnection) -> AsyncQueue:
+        return _opened(connection).queue(AsyncQueue, name, url, options)
+
+    return dependency
+
+
+def blocking_queue(
+    name: str, *, url: str | None = None, **options: Any
+) -> Callable[[HTTPConnection], Awaitable[Queue]]:
+    """Return a dependency that provides a `bide.Queue`, for `def` routes, which run in threads.
+
+    Args:
+        name: of the queue.
+        url: of its store; by default the one of `lifespan`.
+        options: of `bide.Queue`.
+    """
+
+    async def dependency(connection: HTTPConnection) -> Queue:
+        return _opened(connection).queue(Queue, name, url, options)
+
+    return dependency
+
+
+async def health(request: Request) -> JSONResponse:
+    """Answer 200 while the worker of this process handles messages, else 503 and why.
+
+    A route: `app.get("/health")(health)`, or `Route("/health", health)`. Without a worker in this
+    process it answers 200.
+    """
+    worker = _opened(request).worker
+    trouble = worker.trouble() if worker is not None else None
+    if trouble is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "unhealthy", "reason": trouble}, status_code=503)
+
+
+def _opened(connection: HTTPConnection) -> _Opened:
+    """Return what the lifespan has opened; a mounted application has it from the outer one."""
+    found = connection.scope.get("state", {}).get(STATE)
+    if found is None:
+        found = getattr(connection.app.state, STATE, None)
+    if found is None:
+        raise WrongContext(
+            "no lifespan of bide.contrib.fastapi runs in this application: write "
+            "FastAPI(lifespan=lifespan(jobs)); a mounted application needs that in the outer one, "
+            "and in tests write: with TestClient(app) as client"
+        )
+    assert isinstance(found, _Opened)
+    return found

@@ -1,0 +1,135 @@
+"""A worker inside a program with an event loop of its own, such as a web application."""
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from bide.clock import sleep
+from bide.model.backoff import Backoff
+from bide.model.errors import BideError, WrongContext
+from bide.queue.base import has_detour
+from bide.worker.process.runner import Runner, own_holder
+
+if TYPE_CHECKING:
+    from bide.worker.app.app import App
+
+__all__ = ["InProcessWorker"]
+
+AGAIN = Backoff(first="1s", factor=2, ceiling="30s", jitter=0.2)
+"""The pauses before a worker that has failed begins again."""
+
+_log = logging.getLogger("bide.worker")
+
+_held: set[tuple[int, str]] = set()
+"""The names of the workers that run, with their process: each needs a name of its own."""
+
+
+class InProcessWorker:
+    """What `App.running` returns: runs the handlers during an `async with` block.
+
+    A worker that fails is logged and begins again, as `bide worker` would replace its process. In a
+    test whose queues lead to a store of its own (`bide_store`) it claims nothing: there
+    `bide_worker` runs handlers.
+
+    Args:
+        app: what to run.
+        queues: only these; all that have a handler by default.
+        grace: seconds that handlers get to finish at the end of the block.
+
+    Raises:
+        InvalidArgument: the app has no handler, or none for one of the queues.
+    """
+
+    def __init__(self, app: "App", queues: Iterable[str] = (), *, grace: float = 30.0) -> None:
+        self._app = app
+        self._queues = list(queues)
+        self._grace = grace
+        self._holder = ""
+        self._runner = self._make()
+        self._failed = ""
+        self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+        self._idle = False
+        self._ready = asyncio.Event()
+
+    def _make(self) -> Runner:
+        return Runner(
+            self._app, self._queues, grace=self._grace, ready=self._began, present=True,
+            holder=self._holder,
+        )  # fmt: skip
+
+    def trouble(self) -> str | None:
+        """Return why messages are not handled now; `None` if all is well.
+
+        The text is for a health check that strangers may read: it names no address. The log has
+        the details.
+        """
+        if self._idle:
+            return None
+        if self._task is None or self._task.done():
+            return "the worker does not run"
+        return self._failed or self._runner.trouble()
+
+    async def ready(self) -> None:
+        """Wait until messages are claimed for the first time."""
+        await self._ready.wait()
+
+    async def __aenter__(self) -> Self:
+        if self._task is not None or self._idle:
+            raise WrongContext("this worker has run already; call app.running() for another one")
+        if has_detour():
+            self._idle = True
+            return self
+        self._holder = _free_name()
+        self._task = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._task is None:
+            return
+        if self._runner.at_work:
+            self._runner.stop()
+        else:
+            self._task.cancel()  # it may wait for a store or a lifespan for ever
+        try:
+            await asyncio.wait([self._task])
+        finally:
+            self._task.cancel()
+            _held.discard((os.getpid(), self._holder))
+
+    async def _keep(self) -> None:
+        while True:
+            self._runner = self._make()
+            try:
+                return await self._runner.run()
+            except Exception as error:  # noqa: BLE001  (it is logged, and shown by `trouble`)
+                self._failures += 1
+                seconds = AGAIN.delay(self._failures, random.random()) / 1000
+                self._failed = f"the worker has failed ({type(error).__name__}), and begins again"
+                _log.error(
+                    "the worker has failed: %s; it begins again in %.1f s", error, seconds,
+                    exc_info=None if isinstance(error, BideError) else error,
+                )  # fmt: skip
+                await sleep(self._app.clock, seconds)
+
+    def _began(self) -> None:
+        self._failed, self._failures = "", 0
+        self._ready.set()
+
+
+def _free_name() -> str:
+    """Return and take the name of this process, with a number if another worker in it has that."""
+    names = (own_holder() + (f":{n}" if n > 1 else "") for n in itertools.count(1))
+    name = next(name for name in names if (os.getpid(), name) not in _held)
+    _held.add((os.getpid(), name))
+    return name
