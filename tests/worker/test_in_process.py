@@ -247,7 +247,7 @@ def test_in_a_test_with_a_store_of_its_own_it_claims_nothing(bide_store: Any) ->
         async with bide.AsyncQueue("q") as queue, app.running() as worker:
             await queue.put(1)
             assert worker.trouble() is None
-        assert bide_store.queue("q").counts().sizes.ready == 1
 
     play(story())
     assert handled == []
+    assert bide_store.queue("q").counts().sizes.ready == 1
