@@ -119,6 +119,39 @@ def test_a_put_wakes_only_whoever_would_sleep_too_long(
     assert listener.listen() == []
 
 
+def test_a_process_says_once_that_it_sleeps_until_it_is_woken(
+    postgres: PostgresServer, postgres_url: Callable[[], str]
+) -> None:
+    url = postgres_url()
+    sleeper, other = open_engine(url), open_engine(url)
+    listener = sleeper.notifier()
+    assert listener is not None
+
+    def asleep(queue: str) -> tuple[object, ...] | None:
+        """Claim, and return until when the process sleeps, and which version of the row says so."""
+        sleeper.execute([cmd.Claim(queue, 1, 1_000, "w")])
+        with postgres.client() as client:
+            query = f"SELECT until, xmin, ctid FROM {sleeper.schema}.sleeper WHERE queue = %s"
+            return client.execute(query.encode(), (queue,)).fetchone()
+
+    assert asleep("none") == asleep("none")  # no such queue yet
+    other.execute([cmd.Put("q", [Item("soon", b"1", delay=600_000)])])
+    other.execute([cmd.Put("q", [Item("later", b"1", delay=900_000)])])
+    first = asleep("q")
+    assert first == asleep("q")
+    other.execute([cmd.Put("q", [Item("sooner", b"1", delay=300_000)])])
+    assert listener.listen()[0][0] == "q"
+    second = asleep("q")
+    assert second is not None
+    assert second != first
+    assert second == asleep("q")
+    other.execute([cmd.Configure("q", paused=True)])
+    assert asleep("q") == asleep("q")
+    sleeper.close()
+    other.close()
+    assert listener.listen() == []
+
+
 # Stores that are none.
 
 

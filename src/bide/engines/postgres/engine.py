@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -46,8 +47,25 @@ AGAIN = 0.05
 SOON, SELDOM = 0.02, 1.0
 """Seconds after which a waiting claim looks again where nothing is heard of other processes."""
 
+MANY_DELTAS = 1_000
+"""After a count that had to add up so many changes of the counters, they are folded."""
+
 _NEVER = 1 << 62
 _log = logging.getLogger("bide.postgres")
+
+
+@dataclass
+class _Told:
+    """What the server told besides the replies, while a batch was carried out."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    """By queue: how far the log had come when something was put."""
+    floors: dict[str, list[int]] = field(default_factory=dict)
+    """By queue: where the next claim is to begin."""
+    waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """By queue: when an empty claim is to ask again, and until when others believe it asleep."""
+    deltas: int = 0
+    """How many changes of the counters a count added up."""
 
 
 class PostgresEngine:
@@ -88,7 +106,8 @@ class PostgresEngine:
         for number in range(1, TRIES + 1):
             caller = self._current()
             try:
-                found = self._transact(caller, commands, now, hopeful=number == 1)
+                told = _Told()
+                found = self._transact(caller, commands, now, told, hopeful=number == 1)
             except RETRIED as error:
                 if number == TRIES:
                     raise translate(error, self._settings.place, sent=True) from error
@@ -100,7 +119,7 @@ class PostgresEngine:
                 self._leave_if_lost(error)
                 raise translate(error, self._settings.place, sent=True) from error
             else:
-                self._follow_up(caller, commands, found, now)
+                self._follow_up(caller, commands, found, now, told)
                 return found
         raise AssertionError  # not reached
 
@@ -130,7 +149,13 @@ class PostgresEngine:
         self._leave()
 
     def _transact(
-        self, caller: Caller, commands: Sequence[Command], now: int | None, *, hopeful: bool
+        self,
+        caller: Caller,
+        commands: Sequence[Command],
+        now: int | None,
+        told: _Told,
+        *,
+        hopeful: bool,
     ) -> list[Reply]:
         run: Run = caller
         transaction: Any = nullcontext()
@@ -139,25 +164,28 @@ class PostgresEngine:
             run = partial(self._run_both, caller, wake)
         elif len(commands) > 1 or not is_one_call(commands[0]):
             transaction = caller.connection.transaction()
-        places: dict[str, int] = {}
-
-        floors: dict[str, list[int]] = {}
+        waiter = self._process if self._notifier is not None and now is None else None
 
         def noted(function: str, *arguments: Any) -> list[Any]:
             if function == "_claim":
-                rows = run(function, *arguments, self._floor(arguments[0]))
-                floors[arguments[0]] = rows[-1].floor
+                queue = arguments[0]
+                rows = run(function, *arguments, self._floor(queue), waiter)
+                end = rows[-1]
+                told.floors[queue] = end.floor
+                told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)
                 return rows
             rows = run(function, *arguments)
             if function in ("_put", "_replace"):
-                places[arguments[0]] = rows[-1].until
+                told.places[arguments[0]] = rows[-1].until
+            elif function == "_count":
+                told.deltas = max(told.deltas, rows[0][0]["deltas"] or 0)
             return rows
 
         with transaction:
             found = replies(noted, commands, now, hopeful=hopeful)
-        self._witness.confirmed(places)
+        self._witness.confirmed(told.places)
         if now is None:
-            self._floors.update(floors)
+            self._floors.update(told.floors)
         return found
 
     def _floor(self, queue: str) -> Array | None:
@@ -174,13 +202,18 @@ class PostgresEngine:
         return caller.then((function, arguments), wake)
 
     def _follow_up(
-        self, caller: Caller, commands: Sequence[Command], found: list[Reply], now: int | None
+        self,
+        caller: Caller,
+        commands: Sequence[Command],
+        found: list[Reply],
+        now: int | None,
+        told: _Told,
     ) -> None:
         """Wake others and keep house. The commands are carried out, whatever becomes of this."""
         try:
-            self._wake_and_sleep(caller, commands, found, now)
+            self._wake_and_sleep(caller, commands, found, now, told)
             self._until_fold -= not all(command.only_reads for command in commands)
-            if self._until_fold <= 0:
+            if self._until_fold <= 0 or told.deltas > MANY_DELTAS:
                 self._until_fold = random.randrange(FOLD_EVERY, 2 * FOLD_EVERY)
                 self._settle(caller)
                 caller("_fold")
@@ -189,12 +222,17 @@ class PostgresEngine:
             self._leave_if_lost(error)
 
     def _wake_and_sleep(
-        self, caller: Caller, commands: Sequence[Command], found: list[Reply], now: int | None
+        self,
+        caller: Caller,
+        commands: Sequence[Command],
+        found: list[Reply],
+        now: int | None,
+        told: _Told,
     ) -> None:
         """Wake the processes that would sleep too long; say how long this one is going to sleep.
 
         Both after the commit, and whoever sleeps looks once more then: so one of the two sees the
-        other.
+        other. A process that still stands there with the same moment need not say it again.
         """
         wakes: dict[str, int] = {}
         if only_puts(commands):
@@ -204,7 +242,9 @@ class PostgresEngine:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, _NEVER))
             waits = self._notifier is not None and now is None
             if waits and isinstance(reply, Claimed) and not reply.messages:
-                until = _NEVER if reply.next is None else reply.now + int(reply.next) + 1
+                until, asleep = told.waits[command.queue]
+                if asleep == until:
+                    continue
                 floor = self._floor(command.queue)
                 ((sooner,),) = caller("_sleep", self._process, command.queue, until, floor)
                 if sooner is not None and sooner < until:

@@ -2,7 +2,8 @@
 --
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
--- its `token` the number of the claim, and `exactly` the server's clock.
+-- its `token` the number of the claim, and `exactly` the server's clock. If nothing was claimed, its
+-- `until` says until when others believe `p_process` asleep, unless it has to say that again.
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
@@ -11,14 +12,12 @@
 -- appear before that moment, and the ranks move up to it. Every put begins its transaction, in this
 -- sense, before it reads the clock; what is put for a time that is past says so in `lowered`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease bigint,
-                            p_holder text, p_max_bytes bigint, p_floor bigint[])
+                            p_holder text, p_max_bytes bigint, p_floor bigint[], p_process text)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
                failures text, planned bigint, holder text, token bigint,
-               exactly double precision, floor bigint[])
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+               exactly double precision, floor bigint[], until bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   first_in_transaction CONSTANT boolean := pg_current_xact_id_if_assigned() IS NULL;
@@ -40,6 +39,7 @@ DECLARE
 BEGIN
   exactly := clock;
   IF q.id IS NULL OR q.paused THEN
+    until := _asleep(p_process, p_queue, moment);
     RETURN NEXT;
     RETURN;
   END IF;
@@ -56,7 +56,7 @@ BEGIN
     source := 0;
     first_rank := _first_rank(q.id, floors[1]);
     last_rank := moment * 256 + 255;
-    IF q.weighted OR EXISTS (SELECT FROM message WHERE queue = q.id AND state = 1) THEN
+    IF q.weighted OR _is_ready(q.id) THEN
       PERFORM _promote(q.id, first_rank, last_rank, reach);
       source := 1;
       first_rank := 0;
@@ -69,7 +69,8 @@ BEGIN
       SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
              coalesce(moment > m.due + m.expires, false) AS too_late
       FROM message m
-      WHERE m.queue = q.id AND m.state = source AND m.rank BETWEEN first_rank AND last_rank
+      WHERE m.queue = q.id AND m.state = source AND m.state >= 0
+        AND m.rank BETWEEN first_rank AND last_rank
       ORDER BY m.rank, m.seq LIMIT p_count - taken FOR UPDATE SKIP LOCKED
     ) AS p;
     EXIT WHEN picked.n = 0;
@@ -103,7 +104,7 @@ BEGIN
         FROM content c WHERE m.ctid = ANY (good) AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", c.headers, m.failures, m.planned, p_holder, claim, clock,
-                  NULL::bigint[];
+                  NULL::bigint[], NULL::bigint;
       INSERT INTO tally VALUES (q.id, 'leased', -1, cardinality(good));
     END IF;
     INSERT INTO tally
@@ -114,11 +115,11 @@ BEGIN
   END LOOP;
   IF taken = 0 THEN
     due := _next(q.id, floors);
-    IF due <= moment AND p_count > 0 AND examined = 0 AND NOT EXISTS (
-      SELECT FROM message WHERE queue = q.id AND state = 2 AND rank BETWEEN floors[2] AND moment
-    ) THEN
+    IF due <= moment AND p_count > 0 AND examined = 0
+       AND coalesce(_first_lapse(q.id, floors[2]) > moment, true) THEN
       due := moment + 10;  -- somebody else has locked what is due: look again, but do not spin
     END IF;
+    until := _asleep(p_process, p_queue, moment);
   END IF;
   token := claim;
   floor := _raised(q.id, floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
@@ -127,9 +128,28 @@ END $$;
 
 -- The lowest rank at which a delayed message can be.
 CREATE FUNCTION bide._first_rank(p_queue integer, p_floor bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-  SELECT least(p_floor, min(rank)) FROM lowered WHERE queue = p_queue
-$$;
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT least(p_floor, min(rank)) FROM lowered WHERE queue = p_queue);
+END $$;
+
+-- Whether there is a message in the state of ready. `EXISTS` would leave a choice of indices.
+CREATE FUNCTION bide._is_ready(p_queue integer) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT rank FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank LIMIT 1
+  ) IS NOT NULL;
+END $$;
+
+-- When the next lease lapses; null when there is none.
+CREATE FUNCTION bide._first_lapse(p_queue integer, p_floor bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT rank FROM message WHERE queue = p_queue AND state = 2 AND rank >= p_floor
+    ORDER BY rank LIMIT 1
+  );
+END $$;
 
 -- What the next claim begins with: see `_claim`. With a moment it may become the next one to wait for.
 CREATE FUNCTION bide._raised(p_queue integer, p_floor bigint[], p_moment bigint) RETURNS bigint[]
@@ -199,12 +219,14 @@ END $$;
 
 -- When there is something to claim or to collect; the moment itself or earlier if that is now.
 CREATE FUNCTION bide._next(p_queue integer, p_floor bigint[]) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-  SELECT CASE WHEN EXISTS (SELECT FROM message WHERE queue = p_queue AND state = 1) THEN 0
-    ELSE least(
-      (SELECT rank >> 8 FROM message
-       WHERE queue = p_queue AND state = 0 AND rank >= _first_rank(p_queue, p_floor[1])
-       ORDER BY rank LIMIT 1),
-      (SELECT rank FROM message WHERE queue = p_queue AND state = 2 AND rank >= p_floor[2]
-       ORDER BY rank LIMIT 1)) END
-$$;
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  first_rank CONSTANT bigint := _first_rank(p_queue, p_floor[1]);
+BEGIN
+  IF _is_ready(p_queue) THEN
+    RETURN 0;
+  END IF;
+  RETURN least(_first_lapse(p_queue, p_floor[2]), (
+    SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = 0 AND rank >= first_rank
+    ORDER BY rank LIMIT 1));
+END $$;

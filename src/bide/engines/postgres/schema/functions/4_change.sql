@@ -14,8 +14,7 @@ CREATE FUNCTION bide._change(
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   began CONSTANT xid8 := pg_current_xact_id();  -- before the clock is read: see `_claim`
@@ -139,9 +138,7 @@ END $$;
 -- that remembers nothing, takes one statement for all.
 CREATE FUNCTION bide._ack(p_queue text, p_now bigint, p_ids text[], p_tokens bigint[])
 RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
@@ -149,17 +146,17 @@ DECLARE
   gone bigint[];
 BEGIN
   IF q.keep = 0 THEN
-    WITH held AS MATERIALIZED (  -- one look-up each, whatever the planner believes of the table
+    WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
       SELECT m.ctid, m.seq, w.n FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n),
       LATERAL (
         SELECT ctid, seq FROM message
-        WHERE queue = q.id AND id = w.id AND token = w.token AND state + 0 = 2 AND rank + 0 > moment
-        OFFSET 0
+        WHERE queue = q.id AND id = w.id AND token = w.token AND rank > moment  -- leased: the others
+        OFFSET 0                                                                -- have no token
       ) AS m
       ORDER BY w.id COLLATE "C"
     ), acked AS (
       DELETE FROM message m USING held
-      WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank + 0 > moment
+      WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > moment
       RETURNING held.seq, held.n
     ), contents AS (
       DELETE FROM content c USING acked WHERE c.seq = acked.seq
@@ -188,7 +185,7 @@ END $$;
 -- The delayed and ready messages that a rule names, at most `p_limit`; ready ones first.
 CREATE FUNCTION bide._unheld(p_queue integer, p_group text, p_after bigint, p_before bigint,
                              p_limit integer)
-RETURNS SETOF bide.message LANGUAGE plpgsql VOLATILE AS $$
+RETURNS SETOF bide.message LANGUAGE plpgsql STABLE AS $$
 DECLARE
   found integer;
 BEGIN
@@ -212,8 +209,7 @@ END $$;
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
   p_before bigint, OUT count integer, OUT more boolean
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
@@ -231,7 +227,7 @@ BEGIN
   END CASE;
   FOR was IN
     (SELECT * FROM message
-     WHERE p_state >= 3 AND queue = q.id AND state = p_state
+     WHERE p_state >= 3 AND queue = q.id AND state = p_state AND state >= 0
        AND rank < coalesce(p_before, 9007199254740992) ORDER BY rank, seq LIMIT 1001)
     UNION ALL
     SELECT * FROM _unheld(q.id, p_group, first_due, last_due, 1001) WHERE coalesce(p_state, 0) < 2
@@ -253,8 +249,7 @@ END $$;
 CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint,
                                 p_actor text DEFAULT NULL, p_pauses integer DEFAULT 0)
 RETURNS TABLE (paused boolean, keep bigint, resumed boolean, moment bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   q queue;
@@ -278,8 +273,7 @@ END $$;
 
 -- Delete a queue that is empty. Answers whether that was done, else what is in it is to be counted.
 CREATE FUNCTION bide._delete(p_queue text, p_now bigint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
   -- Who puts into it meanwhile shares the lock, as does a put that has not been committed.
   locked CONSTANT text := pg_advisory_xact_lock(_lock(p_queue));

@@ -3,23 +3,23 @@
 -- Messages by id. With `p_lock` nobody changes them until the transaction ends.
 CREATE FUNCTION bide._find(p_queue text, p_ids text[], p_max_bytes bigint, p_lock boolean)
 RETURNS SETOF bide._message
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
   q CONSTANT queue := _queue(p_queue);
-  found bigint[];
 BEGIN
   IF p_lock THEN
     PERFORM _locked(q.id, id) FROM unnest(p_ids) AS id ORDER BY id COLLATE "C";
   END IF;
   RETURN QUERY
     SELECT (s.message).* FROM (
-      SELECT v AS message, w.n,
-             v.size AS size,
-             sum(v.size) OVER (ORDER BY w.n) AS total,
+      SELECT found.message, w.n,
+             (found.message).size AS size,
+             sum((found.message).size) OVER (ORDER BY w.n) AS total,
              row_number() OVER (ORDER BY w.n) AS nth
-      FROM unnest(p_ids) WITH ORDINALITY AS w(id, n)
-      JOIN _message v ON v.queue = q.id AND v.id = w.id
+      FROM unnest(p_ids) WITH ORDINALITY AS w(id, n),
+      LATERAL (  -- `OFFSET 0`: one look-up each
+        SELECT v AS message FROM _message AS v WHERE queue = q.id AND id = w.id OFFSET 0
+      ) AS found
     ) AS s WHERE s.total - s.size <= p_max_bytes OR s.nth <= 2 ORDER BY s.n;
 END $$;
 
@@ -39,7 +39,7 @@ DECLARE
 BEGIN
   FOR row IN
     (SELECT * FROM _message v
-     WHERE p_state IS NOT NULL AND v.queue = q.id AND v.state = p_state
+     WHERE p_state IS NOT NULL AND v.queue = q.id AND v.state = p_state AND v.state >= 0
        AND (v.rank, v.seq) > (p_rank, p_seq) AND v.rank <= p_last
        AND v.due >= p_after AND v.due < p_before AND (p_group IS NULL OR v."group" = p_group)
      ORDER BY v.rank, v.seq LIMIT p_limit)
@@ -61,55 +61,79 @@ BEGIN
   END LOOP;
 END $$;
 
--- What the counters say, by name and hour.
+-- What the counters say, by name and hour, and of how many changes that are not in `total` yet.
 CREATE VIEW bide._counter AS
-SELECT queue, what, hour, sum(n)::bigint AS n FROM (
-  SELECT queue, what, hour, count AS n FROM bide.total
-  UNION ALL SELECT queue, what, hour, by FROM bide.tally
+SELECT queue, what, hour, sum(n)::bigint AS n, sum(delta) AS deltas FROM (
+  SELECT queue, what, hour, count AS n, 0 AS delta FROM bide.total
+  UNION ALL SELECT queue, what, hour, by, 1 FROM bide.tally
 ) AS both_parts GROUP BY queue, what, hour;
 
--- How many messages are in each state, and what has become of the others, as JSON.
+-- How many messages are in each state, and what has become of the others, as JSON. `deltas`: how many
+-- changes of the counters were added up for that.
 CREATE FUNCTION bide._count(p_queue text, p_now bigint, p_recount boolean) RETURNS json
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  WITH q AS MATERIALIZED (SELECT * FROM _queue(p_queue)),
-  moment AS (SELECT _moment(p_now) AS now),
-  counted AS (SELECT what, sum(n) AS n FROM _counter WHERE queue = (SELECT id FROM q) GROUP BY what),
-  due AS (
-    SELECT count(*) FILTER (WHERE state = 0) AS delayed, count(*) AS n, min(due) AS oldest
-    FROM message, moment
-    WHERE queue = (SELECT id FROM q) AND (state = 1 OR state = 0 AND rank <= now * 256 + 255)
-  ),
-  there AS (
-    SELECT state, count(*) AS n FROM message WHERE p_recount AND queue = (SELECT id FROM q)
-    GROUP BY state
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  moment CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _queue(p_queue);
+  counters json;
+  deltas bigint;
+  due record;
+  recount record;
+BEGIN
+  SELECT json_object_agg(c.what, c.n), sum(c.deltas) INTO counters, deltas FROM (
+    SELECT what, sum(n) AS n, sum(_counter.deltas) AS deltas FROM _counter
+    WHERE queue = q.id GROUP BY what
+  ) AS c;
+  SELECT * INTO due FROM _due_now(q.id, moment);
+  SELECT NULL::json AS states, NULL::bigint AS strays INTO recount;
+  IF p_recount THEN
+    SELECT * INTO recount FROM _recount(q.id);
+  END IF;
+  RETURN json_build_object(
+    'paused', q.paused, 'keep', q.keep, 'counters', counters, 'deltas', deltas,
+    'due', due.n, 'oldest', due.oldest, 'states', recount.states, 'strays', recount.strays);
+END $$;
+
+-- How many messages are due, and since when. `ORDER BY rank`: by no other index than that by rank.
+CREATE FUNCTION bide._due_now(p_queue integer, p_moment bigint, OUT n bigint, OUT oldest bigint)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  SELECT count(*), min(due) INTO n, oldest FROM (
+    (SELECT due FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank)
+    UNION ALL
+    (SELECT due FROM message
+     WHERE queue = p_queue AND state = 0 AND rank <= p_moment * 256 + 255 ORDER BY rank)
+  ) AS due_now;
+END $$;
+
+-- How many messages are there in each state, and how many contradict the counters or have no content.
+CREATE FUNCTION bide._recount(p_queue integer, OUT states json, OUT strays bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
+SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_hashjoin = on
+SET enable_mergejoin = on AS $$
+  WITH there AS (
+    SELECT state, count(*) AS n FROM message WHERE queue = p_queue GROUP BY state
   ),
   hours AS (
     SELECT sum(abs(coalesce(c.n, 0) - coalesce(p.n, 0))) AS wrong
-    FROM (SELECT hour, n FROM _counter WHERE queue = (SELECT id FROM q) AND what = 'pending') AS c
+    FROM (SELECT hour, n FROM _counter WHERE queue = p_queue AND what = 'pending') AS c
     FULL JOIN (SELECT _hour(due) AS hour, count(*) AS n FROM message
-               WHERE p_recount AND queue = (SELECT id FROM q) AND state < 2 GROUP BY 1) AS p
+               WHERE queue = p_queue AND state < 2 GROUP BY 1) AS p
     USING (hour)
   ),
-  strays AS (
+  empty AS (
     SELECT count(*) AS n FROM message m LEFT JOIN content c ON c.seq = m.seq
-    WHERE p_recount AND m.queue = (SELECT id FROM q) AND c.seq IS NULL
+    WHERE m.queue = p_queue AND c.seq IS NULL
   )
-  SELECT json_build_object(
-    'paused', (SELECT paused FROM q), 'keep', (SELECT keep FROM q),
-    'counters', (SELECT json_object_agg(what, n) FROM counted),
-    'due', (SELECT n FROM due), 'oldest', (SELECT oldest FROM due),
-    'states', CASE WHEN p_recount THEN (SELECT json_object_agg(state, n) FROM there) END,
-    'strays', CASE WHEN p_recount THEN (SELECT n FROM strays)
-                                       + coalesce((SELECT wrong FROM hours), 0) END)
+  SELECT (SELECT json_object_agg(state, n) FROM there),
+         (SELECT n FROM empty) + coalesce((SELECT wrong FROM hours), 0)::bigint
 $$;
 
 -- Why a message is where it is, as JSON: the pauses of its queue, its row, its lease, and if it is ready
 -- how many are delivered before it, up to `p_most`. A claim makes `p_promote` ready at once.
 CREATE FUNCTION bide._explain(p_queue text, p_now bigint, p_id text, p_most integer,
                               p_promote integer) RETURNS json
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _queue(p_queue);
@@ -123,7 +147,7 @@ BEGIN
     mine := _rank(1, m.due, m.priority);
     SELECT count(*) INTO ahead FROM (
       SELECT FROM message WHERE queue = q.id AND state = 1 AND (rank, seq) < (mine, m.seq)
-      LIMIT p_most) AS before;
+      ORDER BY rank, seq LIMIT p_most) AS before;
     SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(1, d.due, d.priority), d.seq) < (mine, m.seq))
            AS before, bool_or(d.seq = m.seq) AS here
     INTO due FROM (
@@ -171,25 +195,28 @@ BEGIN
   RETURN QUERY SELECT -1::bigint, sum(n)::bigint FROM _counter
     WHERE queue = q.id AND what = 'pending' HAVING sum(n) IS NOT NULL;
   RETURN QUERY  -- of the hour that has begun, and of short buckets, the messages themselves
-    SELECT (rank / 256 - first - 1) / p_bucket, count(*) FROM message
-    WHERE queue = q.id AND state = 0 AND rank > moment * 256 + 255 AND rank <= reach * 256 + 255
-    GROUP BY 1;
+    SELECT (rank / 256 - first - 1) / p_bucket, count(*) FROM (
+      SELECT rank FROM message
+      WHERE queue = q.id AND state = 0 AND rank > moment * 256 + 255 AND rank <= reach * 256 + 255
+      ORDER BY rank
+    ) AS m GROUP BY 1;
   IF by_hour THEN
     RETURN QUERY SELECT (hour - first_hour) * 3600000 / p_bucket, sum(n)::bigint FROM _counter
       WHERE queue = q.id AND what = 'pending' AND hour > first_hour GROUP BY 1;
   ELSE
-    RETURN QUERY SELECT -2::bigint, count(*) FROM message
-      WHERE queue = q.id AND (state = 1 OR state = 0 AND rank <= moment * 256 + 255);
+    RETURN QUERY SELECT -2::bigint, n FROM _due_now(q.id, moment);
   END IF;
 END $$;
 
 -- How many delayed and ready messages a rule names.
 CREATE FUNCTION bide._count_unheld(p_queue text, p_group text, p_after bigint, p_before bigint)
-RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
-  SELECT count(*) FROM message p WHERE p.state < 2 AND p.queue = (SELECT (_queue(p_queue)).id)
-    AND p.due >= p_after AND p.due < p_before
-    AND (p_group IS NULL OR p."group" = p_group)
-$$;
+RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  q CONSTANT queue := _queue(p_queue);
+BEGIN
+  RETURN (SELECT count(*) FROM _unheld(q.id, p_group, p_after, p_before, NULL));
+END $$;
 
 -- The names of the queues that begin so, of those that the caller may use.
 CREATE FUNCTION bide._queues(p_prefix text) RETURNS SETOF text

@@ -1,27 +1,28 @@
 -- Keeping house, and waking who sleeps.
 
--- Add up the changes of the counters, unless somebody is at it; and forget processes that are gone.
+-- Add up the changes of the counters, unless somebody is at it; and forget processes that are gone. A
+-- commit that is lost with the power loses nothing: the changes are there again, and not added up.
 CREATE FUNCTION bide._fold() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
-  IF NOT pg_try_advisory_xact_lock('bide.tally'::regclass::oid::bigint) THEN
+  IF pg_is_in_recovery() OR NOT pg_try_advisory_xact_lock('bide.tally'::regclass::oid::bigint) THEN
     RETURN;
   END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
   WITH changes AS (DELETE FROM tally RETURNING *)
   INSERT INTO total AS t (queue, what, hour, count)
   SELECT queue, what, hour, sum(by) FROM changes GROUP BY queue, what, hour
   ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
   DELETE FROM total WHERE hour >= 0 AND count = 0;
-  DELETE FROM lowered AS l WHERE NOT EXISTS (
-    SELECT FROM message AS m WHERE m.queue = l.queue AND m.state = 0 AND m.rank <= l.rank);
+  DELETE FROM lowered AS l WHERE coalesce(l.rank < (
+    SELECT rank FROM message AS m WHERE m.queue = l.queue AND m.state = 0 ORDER BY rank LIMIT 1), true);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
 END $$;
 
 -- Say that a process sleeps until a moment unless it is woken (null: it is awake), and answer when
 -- there is something to claim: what was put since it looked woke nobody.
 CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
-RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
-SET plan_cache_mode = force_generic_plan AS $$
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 BEGIN
   PERFORM _check_access(p_queue);
   PERFORM set_config('synchronous_commit', 'off', true);
@@ -30,13 +31,20 @@ BEGIN
   RETURN _next((SELECT id FROM queue WHERE name = p_queue), coalesce(p_floor, '{0,0}'));
 END $$;
 
+-- Until when others believe a process asleep: null when it has not said so, or not for half a minute.
+CREATE FUNCTION bide._asleep(p_process text, p_queue text, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT until FROM sleeper
+          WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000);
+END $$;
+
 -- Wake the processes that would sleep past a moment at which something can be claimed: `p_moment`, or
 -- `p_delay` milliseconds after a put whose moment the caller does not know yet. Who wakes a little too
 -- early is told the rest.
 CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint,
                            p_delay bigint DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   wake CONSTANT bigint := least(p_moment, _moment(NULL) + greatest(0, p_delay - 5));
   woken boolean;

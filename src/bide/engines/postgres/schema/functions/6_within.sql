@@ -11,8 +11,7 @@ $$;
 
 -- Carry out commands. Answers a list with the rows of each, or an object that says what was refused.
 CREATE FUNCTION bide._within(p_asked json) RETURNS json
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
   asked CONSTANT _asked_all := json_populate_record(NULL::_asked_all, p_asked);
   here text := current_setting('bide.database', true);

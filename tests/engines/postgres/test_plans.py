@@ -1,0 +1,126 @@
+"""Statements read no more rows than they need, whatever the server believes of the tables."""
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.replies import Claimed
+from tests.postgres_server import PostgresServer
+
+MESSAGES = 3_000
+FEW = 600
+"""Entries of indices and rows: more than any of the statements needs, with room for chance."""
+
+
+@pytest.fixture
+def engine(
+    postgres: PostgresServer, postgres_url: Callable[[], str], request: pytest.FixtureRequest
+) -> Iterator[PostgresEngine]:
+    """Provide an engine on a store whose statistics stay as they are."""
+    engine = from_url(urlsplit(postgres_url()))()
+    with postgres.client() as client:
+        for table in ("message", "content"):
+            client.execute(
+                f"ALTER TABLE {engine.schema}.{table} SET (autovacuum_enabled = off)".encode()
+            )
+            client.execute(f"TRUNCATE {engine.schema}.{table}".encode())  # and what was known of it
+        if request.param == "analysed when empty":
+            client.execute(f"ANALYZE {engine.schema}.message, {engine.schema}.content".encode())
+        yield engine
+        for table in ("message", "content"):
+            client.execute(
+                f"ALTER TABLE {engine.schema}.{table} RESET (autovacuum_enabled)".encode()
+            )
+    engine.close()
+
+
+def ids(kind: str, count: int = 10) -> list[str]:
+    return [f"{kind}{number}" for number in range(count)]
+
+
+def put(engine: PostgresEngine, ids: list[str], **fields: object) -> None:
+    engine.execute([cmd.Put("q", [Item(id, b"1", **fields) for id in ids])])  # type: ignore[arg-type]
+
+
+def claim(engine: PostgresEngine, count: int = 10) -> list[cmd.Lease]:
+    (claimed,) = engine.execute([cmd.Claim("q", count, 60_000, "w")])
+    assert isinstance(claimed, Claimed)
+    assert len(claimed.messages) == count
+    return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+
+
+def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], object]]:
+    """Return what is measured, by name; its messages are put before."""
+    put(engine, ids(f"due{round}", 40), delay=0)
+    held = claim(engine, 40)
+    put(engine, ids(f"ready{round}"), delay=0)
+    put(engine, ids(f"later{round}", 60), delay=3_600_000, group=f"g{round}")
+    later = iter(ids(f"later{round}", 60))
+
+    def next_ten() -> list[str]:
+        return [next(later) for _ in range(10)]
+
+    def run(*commands: cmd.Command) -> object:
+        return engine.execute(commands)
+
+    return {
+        "put": lambda: put(engine, ids(f"new{round}"), delay=3_600_000),
+        "put what is there": lambda: put(engine, ids(f"later{round}"), delay=0),
+        "replace": lambda: run(
+            cmd.Put("q", [Item(id, b"2", delay=3_600_000) for id in next_ten()], "replace")
+        ),
+        "claim": lambda: claim(engine),
+        "ack": lambda: run(cmd.Ack("q", held[:10])),
+        "extend": lambda: run(cmd.Extend("q", held[10:20], lease=60_000)),
+        "retry": lambda: run(cmd.Retry("q", held[10:20], delay=3_600_000)),
+        "bury": lambda: run(cmd.Bury("q", held[20:30])),
+        "cancel": lambda: run(cmd.Cancel("q", next_ten())),
+        "reschedule": lambda: run(cmd.Reschedule("q", next_ten(), delay=7_200_000)),
+        "cancel a group, dry": lambda: run(
+            cmd.Cancel("q", where=cmd.Where(group=f"g{round}"), dry_run=True)
+        ),
+        "cancel a group": lambda: run(cmd.Cancel("q", where=cmd.Where(group=f"g{round}"))),
+        "find": lambda: run(cmd.Find("q", ids("m"))),
+        "scan": lambda: run(cmd.Scan("q", "delayed", limit=10)),
+        "scan all": lambda: run(cmd.Scan("q", limit=10)),
+        "count": lambda: run(cmd.Count("q")),
+        "purge": lambda: run(cmd.Purge("q", "dead")),
+        "nothing to claim": lambda: run(cmd.Claim("q", 10, 60_000, "w")),
+    }
+
+
+def read(engine: PostgresEngine, postgres: PostgresServer) -> int:
+    """Return how much was read so far: entries of indices and rows of whole tables."""
+    caller = engine._caller
+    assert caller is not None
+    caller.settle()
+    caller.connection.execute("SELECT pg_stat_force_next_flush()")
+    query = """
+        SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = %(schema)s
+                AND relname IN ('message', 'content'))
+             + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = %(schema)s
+                AND relname IN ('message', 'content'))
+    """
+    with postgres.client() as client:
+        ((count,),) = client.execute(query, {"schema": engine.schema}).fetchall()
+    return int(count)
+
+
+@pytest.mark.parametrize("engine", ["never analysed", "analysed when empty"], indirect=True)
+def test_plans_of_an_empty_store_are_good_for_a_full_one(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
+    for action in some_of_each(engine, "first").values():  # each statement is planned now
+        action()
+    for first in range(0, MESSAGES, 500):
+        put(engine, [f"m{first + n}" for n in range(500)], delay=86_400_000)
+    costs = {}
+    for name, action in some_of_each(engine, "second").items():
+        before = read(engine, postgres)
+        action()
+        costs[name] = read(engine, postgres) - before
+    assert {name: cost for name, cost in costs.items() if cost > FEW} == {}
