@@ -55,7 +55,6 @@ __all__ = [
     "Delivery",
     "Discard",
     "Empty",
-    "Explanation",
     "Failure",
     "Flow",
     "Forecast",

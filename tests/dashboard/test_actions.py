@@ -236,3 +236,49 @@ def test_every_action_is_logged_with_its_author(
         ("ann", "192.0.2.7", "orders")
     }
     assert "cancel by ann from 192.0.2.7: queue orders, messages 2, done" in caplog.text
+
+
+def test_an_edit_changes_what_the_form_says_otherwise(ann: Visitor, orders: bide.Queue) -> None:
+    orders.put({"n": 1}, id="a", delay=60, group="g", priority=3, headers={"h": "v"})
+    form = ann.get("/message?queue=orders&id=a").text
+    version = orders.get("a").version  # type: ignore[union-attr]
+    assert f'value="{version}"' in form
+    shown = '{\r\n  "n": 1\r\n}'  # as browsers send what the form showed
+    fields = {"queue": "orders", "id": "a", "version": version, "attempts": "10", "priority": "3"}
+    assert said(ann.do("edit", **fields, body=shown, group="g")) == "/?said=edit&count=0"
+    assert orders.get("a").version == version  # type: ignore[union-attr]
+    reply = ann.do("edit", **{**fields, "priority": "9"}, body='{"n": 2}', group="")
+    assert said(reply) == "/?said=edit&count=1"
+    message = orders.get("a")
+    assert message is not None
+    assert (message.body, message.priority, message.group) == ({"n": 2}, 9, None)
+    assert (message.headers, message.attempts) == ({"h": "v"}, 10)
+    late = ann.do("edit", **{**fields, "priority": "1"}, body='{"n": 2}')
+    assert late.status == 409
+    assert orders.get("a").priority == 9  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("wrong", [{"priority": "256"}, {"priority": "x"}, {"body": "{"}])
+def test_a_wrong_edit_changes_nothing(
+    ann: Visitor, orders: bide.Queue, wrong: dict[str, str]
+) -> None:
+    orders.put(1, id="a", delay=60)
+    version = orders.get("a").version  # type: ignore[union-attr]
+    fields = {"queue": "orders", "id": "a", "version": version, "attempts": "10", "priority": "0"}
+    reply = ann.do("edit", **{**fields, "body": "1", **wrong})
+    assert reply.status == 400
+    assert next(iter(wrong)) in reply.text
+    assert orders.get("a").version == version  # type: ignore[union-attr]
+
+
+def test_a_body_with_hidden_parts_is_not_edited(stage: Stage, orders: bide.Queue) -> None:
+    orders.put({"card": 1}, id="a", delay=60)
+    visitor = stage.visitor(Access(name="bob", actions=ACTIONS), hide=["card"])
+    form = visitor.get("/message?queue=orders&id=a").text
+    assert "<textarea" not in form
+    fields = {"queue": "orders", "id": "a", "attempts": "10", "priority": "5"}
+    version = orders.get("a").version  # type: ignore[union-attr]
+    said(visitor.do("edit", **fields, version=version, body='{"card": 2}'))
+    message = orders.get("a")
+    assert message is not None
+    assert (message.body, message.priority) == ({"card": 1}, 5)

@@ -14,6 +14,7 @@ EXAMPLES: list[Any] = [
     cmd.Cancel("q", ["a"], if_due=5),
     cmd.Cancel("q", where=cmd.Where("g", 1, 2), dry_run=True),
     cmd.Reschedule("q", ["a"], at=5),
+    cmd.Edit("q", ["a"], data=b"2", priority=3, group=None, delay=0),
     cmd.Claim("q", 5, 1_000, "w"),
     cmd.Explain("q", "a"),
     cmd.Extend("q", [cmd.Lease("a", 1)], 5),
@@ -46,7 +47,7 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 19
+    assert len(cmd.Command.__args__) == 20
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
@@ -124,7 +125,8 @@ def test_a_reply_travels_as_json(reply: Any) -> None:
 
 
 def test_every_field_of_a_command_that_is_not_a_choice_has_a_rule_for_the_wire() -> None:
-    own_rules = {"queue", "cursor"}  # beside those by name
+    beside = {"queue", "cursor"}  # they have rules of their own, as has what an edit changes
+    own_rules = {*beside, "priority", "attempts", "expires", "group"}
     for kind in msgspec.inspect.type_info(cmd.Command).types:  # type: ignore[attr-defined]
         for field in kind.fields:
             parts = getattr(field.type, "types", (field.type,))

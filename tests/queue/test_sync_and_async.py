@@ -11,7 +11,6 @@ from bide.lane import Lane
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Reply
-from bide.observing.explain import Explanation
 from bide.queue.base import detour
 from bide.queue.delivery import Held
 from bide.queue.results import Audit, Forecast
@@ -130,6 +129,25 @@ CALLS: dict[str, Call] = {
         lambda q: q.reschedule("d", at=SOON, if_version="0" * 16),
         [cmd.Reschedule("q", ["d"], LATER, if_version="0" * 16, actor="me")], outcome,
     ),
+    "reschedule a group": Call(
+        lambda q: q.reschedule(group="g", delay=5, before=SOON + 1),
+        [cmd.Scan("q", where=cmd.Where("g", before=LATER + 1_000), limit=1_000),
+         cmd.Reschedule("q", ["d"], delay=5_000, actor="me")], lambda r: 1,
+    ),
+    "reschedule dry": Call(
+        lambda q: q.reschedule(group="g", delay=5, dry_run=True),
+        [cmd.Cancel("q", where=cmd.Where("g"), dry_run=True, actor="me")], count,
+    ),
+    "edit": Call(
+        lambda q: q.edit("d", body={"x": 1}, priority=9, expires="5s", attempts=3, group=None,
+                         headers={"h": "v"}, delay="1m", if_version="0" * 16),
+        [cmd.Edit("q", ["d"], b'{"x":1}', True, 9, 3, 5_000, None, {"h": "v"}, delay=MINUTE,
+                  if_version="0" * 16, actor="me")], outcome,
+    ),
+    "edit a part": Call(
+        lambda q: q.edit("z", body=b"\x00"),
+        [cmd.Edit("q", ["z"], b"\x00", False, actor="me")], outcome,
+    ),
     "get": Call(lambda q: q.get("a"), [cmd.Find("q", ["a"])], lambda r: r[0].messages[0]),
     "get nothing": Call(lambda q: q.get("x"), [cmd.Find("q", ["x"])]),
     "peek": Call(lambda q: q.peek(2), [cmd.Scan("q", "next", limit=2)], messages),
@@ -178,9 +196,6 @@ CALLS: dict[str, Call] = {
     "forecast": Call(
         lambda q: q.forecast("30s", "2m"), [cmd.Forecast("q", 30_000, 4)],
         lambda r: Forecast.of(r[0], 30_000),
-    ),
-    "explain": Call(
-        lambda q: q.explain("d"), [cmd.Explain("q", "d")], lambda r: Explanation("d", "q", r[0])
     ),
     "revive": Call(lambda q: q.revive(["z"], delay=5),
                    [cmd.Revive("q", ["z"], 5_000, actor="me")], outcomes),

@@ -74,27 +74,53 @@ def cancel(
 
 @click.command()
 @option.queue
-@click.argument("id")
+@click.argument("id", required=False)
 @option.when
 @option.if_due("Move")
 @option.if_version("Only if")
+@option.rule
+@option.flag("--dry-run", help="With --group: only count.")
 @on_store
-def reschedule(store: Store, out: Output, queue: str, id: str, **change: Any) -> bool:
-    """Change when a message is due, if no worker holds it.
+def reschedule(
+    store: Store, out: Output, queue: str, id: str | None, if_due: float | None,
+    if_version: str | None, group: str | None, after: float | None, before: float | None,
+    dry_run: bool, **when: Any,
+) -> bool:  # fmt: skip
+    """Change when a message is due, if no worker holds it; or when those of a group are.
 
-    In a pipe, the line is: id, "moved" or "no", state, why not. The exit code is 1 if it was not
-    moved: a worker holds it, it is dead, or it does not exist.
+    In a pipe, the line is: id, "moved" or "no", state, why not; with --group: moved (in a dry run
+    would-move), number. The exit code is 1 if nothing was moved: a worker holds the message, it is
+    dead, or it does not exist.
 
     \b
     Example:
       bide reschedule orders order-42 --delay 1h
       bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
+      bide reschedule mail --group order:42 --delay 1d
     """  # fmt: skip
-    if (change["delay"] is None) == (change["at"] is None):
+    as_seen = if_due is not None or if_version is not None
+    spans = after is not None or before is not None or dry_run
+    if (id is None) == (group is None) or (group is None and spans) or (group and as_seen):
+        raise usage_error(
+            "reschedule takes an id (with --if-due or --if-version), or --group (with --after, "
+            "--before and --dry-run)"
+        )
+    if (when["delay"] is None) == (when["at"] is None):
         raise usage_error("reschedule needs one new due time: --delay or --at")
-    outcome = store.queue(queue).reschedule(id, **change)
-    as_seen = change["if_due"] is not None or change["if_version"] is not None
-    return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
+    if id is not None:
+        outcome = store.queue(queue).reschedule(id, if_due=if_due, if_version=if_version, **when)
+        return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
+    assert group is not None
+    count = store.queue(queue).reschedule(
+        group=group, after=after, before=before, dry_run=dry_run, **when
+    )
+    if not count:
+        store.must_have(queue)
+    verb = "would be moved" if dry_run else "moved"
+    would = {"moved": "would-move"} if dry_run else None
+    mark = DONE if count else NOT_DONE
+    out.report({"moved": count}, mark, f"{plural(count, 'message')} {verb}", would=would)
+    return count > 0
 
 
 @click.command()

@@ -129,17 +129,18 @@ rule = together(
 )
 
 
-def _message_option(option: Option) -> Decorator:
+def _message_option(option: Option, *, default: bool = True) -> Decorator:
     """Take one option of a message as `Options` declares it."""
     name = f"--{option.name.replace('_', '-')}"
     if option.least is None:
         return text(name, "NAME", option.help)
-    return count(
-        name, least=option.least, most=option.most, default=option.default, help=option.help
-    )
+    value = option.default if default else None
+    return count(name, least=option.least, most=option.most, default=value, help=option.help)
 
 
 message = together(*map(_message_option, OPTIONS.values()))
+changed = together(*(_message_option(option, default=False) for option in OPTIONS.values()))
+"""Options of a message that is there already: without defaults."""
 
 
 def if_due(verb: str) -> Decorator:

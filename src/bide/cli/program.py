@@ -14,7 +14,9 @@ from bide.cli import errors
 from bide.model.errors import BideError
 
 SECTIONS = {
-    "Messages": {"put": "put", "change": "cancel reschedule", "read": "get explain peek scan"},
+    "Messages": {
+        "put": "put", "edit": "edit", "change": "cancel reschedule", "read": "get peek scan",
+    },
     "Queues": {
         "counts": "queues counts audit", "top": "top", "forecast": "forecast",
         "dashboard": "dashboard", "change": "pause resume purge delete",

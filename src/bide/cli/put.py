@@ -1,14 +1,12 @@
 """`bide put`."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, cast
 
 import click
-import msgspec
 
 from bide.cli import option
+from bide.cli.body import Form, decode_body, option_form, read_body, read_headers
 from bide.cli.errors import usage_error
 from bide.cli.messages import changed, outcome_json, standing, state_and_due
 from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
@@ -17,8 +15,6 @@ from bide.cli.store import Store, on_any_store, refuse_own
 from bide.cli.times import now_ms
 from bide.model.replies import Outcome
 from bide.queue.sync import Queue
-
-Form = Literal["json", "text", "bytes"]
 
 APART = ("id", "headers", "if_version")
 """The options that cannot be shared by many messages."""
@@ -30,18 +26,6 @@ BATCH = 1_000
 """The maximum number of lines that one commit puts."""
 
 
-def _headers(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str] | None:
-    headers = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{value!r} must be NAME=VALUE", ctx, param)
-        headers[name] = text
-    return headers or None
-
-
 @click.command()
 @option.queue
 @click.argument("body", required=False)
@@ -50,15 +34,14 @@ def _headers(
 @option.time("--expires", "How long after its due time the message is still worth delivering.")
 @option.message
 @option.many(
-    "--header", "headers", "K=V", "A header, stored with the message", callback=_headers
+    "--header", "headers", "K=V", "A header, stored with the message", callback=read_headers
 )  # fmt: skip
 @option.choice(
     "--on-conflict", ["keep", "replace", "raise"], "What to do if the id exists already.", "keep",
     show_default=True,
 )  # fmt: skip
 @option.if_version("With --on-conflict replace: only if")
-@click.option("--text", "form", flag_value="text", help="The body is text, not JSON.")
-@click.option("--bytes", "form", flag_value="bytes", help="The body is bytes, stored unchanged.")
+@option_form
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False), metavar="PATH",
     help="Read the body (or, with --lines, the lines) from a file.",
@@ -97,7 +80,7 @@ def put(
         _refuse_with_lines(body, options)
         _put_lines(store.queue(queue, max_body), out, chosen, file, options)
         return True
-    value = _decode(_read(body, file), chosen)
+    value = decode_body(read_body(body, file), chosen)
     if as_seen := options["if_version"] is not None:
         store.must_exist()  # the version was read there; a put would create the queue
         store.must_have(queue)
@@ -123,45 +106,6 @@ def _print(out: Output, outcome: Outcome, on_conflict: str, *, as_seen: bool) ->
         out.text(NOT_DONE, f"not replaced: {standing(outcome, outcome.id, as_seen=as_seen)}")
 
 
-def _read(body: str | None, file: str | None) -> bytes:
-    """Return the bytes of the body from the argument, a file or stdin."""
-    if (body is None) == (file is None):
-        raise usage_error("put needs one body: as an argument, '-' for stdin, or --file PATH")
-    if file is not None:
-        return Path(file).read_bytes()
-    if body == "-":
-        return sys.stdin.buffer.read()
-    assert body is not None
-    return body.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
-
-
-def _decode(data: bytes, form: Form, where: str = "the body") -> Any:
-    """Return a body as the queue takes it.
-
-    Raises:
-        click.UsageError: it does not have the form that the user named.
-    """
-    if form == "bytes":
-        return data
-    if form == "json" and not data.strip():
-        raise usage_error(
-            f"{where} is empty; JSON has at least a null, and --text takes it as an empty string"
-        )
-    try:
-        return data.decode() if form == "text" else msgspec.json.decode(data)
-    except UnicodeDecodeError as error:
-        raise usage_error(
-            f"{where} is not UTF-8 text ({error.reason} at byte {error.start}); put it with --bytes"
-        ) from error
-    except msgspec.DecodeError as error:
-        shown = data[:40].decode(errors="replace") + ("..." if len(data) > 40 else "")
-        # For a bare word the parser's text does not help.
-        why = f" ({error})" if data.lstrip().startswith((b"{", b"[", b'"')) else ""
-        raise usage_error(
-            f"{where} is not JSON{why}: {shown!r}; put it as a string with --text"
-        ) from error
-
-
 def _refuse_with_lines(body: str | None, options: dict[str, Any]) -> None:
     if body not in (None, "-"):
         raise usage_error("with --lines the bodies come from stdin or --file")
@@ -184,7 +128,7 @@ def _put_lines(
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
         for batch in _batches(stream):
             try:
-                values = [_decode(line, form, f"line {number}") for number, line in batch]
+                values = [decode_body(line, form, f"line {number}") for number, line in batch]
             except click.UsageError as error:
                 before = f"the lines before line {batch[0][0]} were put, the others were not"
                 raise usage_error(

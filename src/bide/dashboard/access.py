@@ -12,16 +12,17 @@ from bide.server.rights import ALL_QUEUES, Caller
 __all__ = ["ACTIONS", "Access", "AccessFunction", "Action"]
 
 Action = Literal[
-    "cancel", "reschedule", "copy", "release", "revive", "purge", "pause", "subscriptions", "audit"
-]
+    "cancel", "reschedule", "edit", "copy", "release", "revive", "purge", "pause", "subscriptions",
+    "audit",
+]  # fmt: skip
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
-"""All that can be done: `cancel` and `reschedule` messages; `copy` one under a new id; `release`
-one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue; the same for
-`subscriptions`; `audit`: count all messages of a queue."""
+"""All that can be done: `cancel`, `reschedule` and `edit` messages; `copy` one under a new id;
+`release` one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue;
+the same for `subscriptions`; `audit`: count all messages of a queue."""
 
 RIGHTS: dict[Action, str] = {
-    "cancel": "change", "reschedule": "change", "copy": "put", "release": "admin",
+    "cancel": "change", "reschedule": "change", "edit": "change", "copy": "put", "release": "admin",
     "revive": "admin", "purge": "admin", "pause": "admin", "subscriptions": "admin",
     "audit": "read",
 }  # fmt: skip

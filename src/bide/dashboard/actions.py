@@ -1,10 +1,11 @@
 """What a visitor can do: each action is one command of the store, or that command in parts."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec import UNSET
 
 from bide.dashboard.access import ACTIONS
 from bide.dashboard.pages.audit import GONE
@@ -16,6 +17,7 @@ from bide.model.commands import (
     Command,
     Configure,
     Count,
+    Edit,
     Find,
     Purge,
     Put,
@@ -24,7 +26,7 @@ from bide.model.commands import (
 )
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
-from bide.model.message import Item
+from bide.model.options import options_of
 from bide.model.replies import Counts, Found, Outcome, Outcomes, Reply, Settings
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, in_parts
@@ -160,8 +162,34 @@ async def _reschedule(view: View, ids: list[str]) -> Result:
         raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
     full = view.queue()
     command = CommandBuilder(full).reschedule(ids[:1], delay, at, None)
-    await view.admit(full, Item("-", b"", at=command.at, delay=command.delay), moved=True)
+    await view.admit(full, Edit(full, ids[:1], at=command.at, delay=command.delay))
     return await _each(view, ids, lambda part: msgspec.structs.replace(command, ids=part))
+
+
+async def _edit(view: View, ids: list[str]) -> Result:
+    """Change what a form says otherwise than the message; if it still is as the form showed it."""
+    full, request = view.queue(), view.request
+    found = (await view.store.ask(Found, Find(full, ids[:1]))).messages[0]
+    if found is None:
+        raise Refused(404, "no-message", ids[0])
+    changes: dict[str, Any] = {}
+    for name, value in options_of(found).items():
+        given = request.get(name)
+        new = int(given) if given.isdecimal() and isinstance(value, int) else given or None
+        if new != value:
+            changes[name] = new
+    text = request.get("body").replace("\r\n", "\n")
+    if view.editable(found) not in (None, text):
+        try:
+            changes["body"] = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise InvalidArgument(f"body is not JSON: {error}; text stands in quotes") from None
+    if not changes:
+        return Result(0)
+    body, version = changes.pop("body", UNSET), request.get("version")
+    command = CommandBuilder(full).edit(ids[:1], body, None, None, version, **changes)
+    await view.admit(full, command)
+    return await _each(view, ids[:1], lambda part: msgspec.structs.replace(command, ids=part))
 
 
 async def _copy(view: View, ids: list[str]) -> Result:
@@ -239,7 +267,7 @@ def _when(view: View) -> tuple[str | None, float | None]:
 
 
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
-    "cancel": _cancel, "reschedule": _reschedule, "copy": _copy, "release": _release,
+    "cancel": _cancel, "reschedule": _reschedule, "edit": _edit, "copy": _copy, "release": _release,
     "revive": _revive, "purge": _purge, "pause": _pause, "subscriptions": _subscription,
     "audit": _audit,
 }  # fmt: skip

@@ -1,10 +1,9 @@
 """The dashboard as pages of `bide serve`, with its tokens, quotas and action log."""
 
-from collections.abc import Sequence
-
 from bide.dashboard.access import Access
 from bide.dashboard.app import Dashboard
 from bide.dashboard.session import Sessions
+from bide.model.commands import Edit
 from bide.model.message import Item
 from bide.server.service import Service
 
@@ -19,13 +18,13 @@ def dashboard_of(service: Service, key: bytes) -> Dashboard:
         key: the secret of the server's processes that makes the codes of sessions.
     """
 
-    async def admit(access: Access, queue: str, items: Sequence[Item], moved: bool) -> None:
+    async def admit(access: Access, queue: str, what: Item | Edit) -> None:
         """Keep a visitor within the quotas of their namespace."""
         quotas, now = service.quotas, service.clock.now()
-        if quotas.any and moved:
-            quotas.bound(access.caller, items, now)
+        if isinstance(what, Edit):
+            await quotas.admit_edit(access.caller, what, now)
         elif quotas.any:
-            await quotas.admit(access.caller, [queue], items, now)
+            await quotas.admit(access.caller, [queue], [what], now)
 
     return Dashboard(
         service.settings.store, lambda scope: None, service.settings.dashboard_hide,

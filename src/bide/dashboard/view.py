@@ -1,6 +1,6 @@
 """What a page is made with: the request, its visitor, and the store."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from bide.dashboard import redaction
@@ -8,6 +8,7 @@ from bide.dashboard.access import Access
 from bide.dashboard.reading import StoreReader
 from bide.dashboard.request import Request
 from bide.engines.registry import mask
+from bide.model.commands import Edit
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
 
@@ -46,9 +47,9 @@ class Redirect(NamedTuple):
     """The value of the header `Set-Cookie`."""
 
 
-Admit = Callable[[Access, str, Sequence[Item], bool], Awaitable[None]]
-"""Refuses messages beyond a quota: takes the visitor's access, the queue, the messages, and whether
-they are there already and are only moved to another time."""
+Admit = Callable[[Access, str, Item | Edit], Awaitable[None]]
+"""Refuses what is beyond a quota: takes the visitor's access, the queue, and a message to put, or
+what is to be changed of messages."""
 
 
 class View:
@@ -107,6 +108,13 @@ class View:
         """Return a body to be read, `None` if the visitor may not see it."""
         return redaction.body_of(message, self._hide) if self.access.bodies else None
 
+    def editable(self, message: Message) -> str | None:
+        """Return a body to be edited, `None` unless it is JSON that the visitor sees all of."""
+        shown = self.body(message)
+        if shown is None or shown.cut or not message.json:
+            return None
+        return shown.text if shown == redaction.body_of(message, ()) else None
+
     def headers(self, message: Message) -> Mapping[str, str]:
         """Return the headers that the visitor may see."""
         return redaction.headers_of(message, self._hide) if self.access.bodies else {}
@@ -125,11 +133,11 @@ class View:
             raise Refused(404, "not-found")
         return check_queue(self.access.caller.full(name))
 
-    async def admit(self, queue: str, item: Item, *, moved: bool = False) -> None:
-        """Refuse a message that is beyond a quota of the visitor's namespace.
+    async def admit(self, queue: str, what: Item | Edit) -> None:
+        """Refuse a message, or a change, that is beyond a quota of the visitor's namespace.
 
         Raises:
             Problem: it is.
         """
         if self._admit is not None:
-            await self._admit(self.access, queue, [item], moved)
+            await self._admit(self.access, queue, what)

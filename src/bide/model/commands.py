@@ -5,56 +5,20 @@ result that a user must expect (no such message, a lease that is over) is a repl
 so that it does not affect other commands of the batch.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from bide.model.lease import Lease
 from bide.model.limits import BULK, MAX_BYTES, MAX_LEASE
 from bide.model.message import Item, State
 
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
-    "Count", "Delete", "Explain", "Extend", "Find", "Forecast", "Lease", "Purge", "Put", "Queues",
-    "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
+    "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "Lease", "Purge", "Put",
+    "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
 ]  # fmt: skip
-
-
-class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One worker's hold on one message.
-
-    `token` is the fencing token: the number of the claim, which only grows within a queue and is
-    never used twice. A handler that writes to another system can pass it on, so that the system
-    refuses late writers (Kleppmann, "How to do distributed locking", 2016).
-    """
-
-    id: str
-    token: int
-    secret: str | None = None
-    """The secret part of a server's token: the number could be guessed. Engines ignore it."""
-
-    @property
-    def text(self) -> str:
-        """The token as text: the number, and the secret if there is one.
-
-        Example:
-            >>> Lease("order-42", 7).text, Lease("order-42", 7, "Wk3v").text
-            ('7', '7.Wk3v')
-        """
-        return str(self.token) if self.secret is None else f"{self.token}.{self.secret}"
-
-    @classmethod
-    def of(cls, id: str, text: str) -> "Lease":
-        """Return the lease of a token that was given as text.
-
-        Raises:
-            ValueError: the text is no token.
-        """
-        number, dot, secret = text.partition(".")
-        if not (number.isascii() and number.isdecimal() and len(number) <= 16):
-            raise ValueError(text)
-        if dot and not (secret.isascii() and secret.isprintable() and 0 < len(secret) <= 64):
-            raise ValueError(text)
-        return cls(id, int(number), secret if dot else None)
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -150,6 +114,42 @@ class Reschedule(_ById, frozen=True, tag="reschedule"):
     delay: int = 0
     if_due: int | None = None
     if_version: str | None = None
+
+
+class Edit(_ById, frozen=True, tag="edit"):
+    """Change what is named of messages that no worker holds, dead letters included.
+
+    All else stays: the attempts made, the failures, and the due time unless `at` or `delay` (from
+    now) gives another one, which a dead letter cannot have. Answers `Outcomes`. `if_version` as for
+    `Cancel`.
+    """
+
+    data: bytes | UnsetType = UNSET
+    json: bool = True
+    """Whether `data` is JSON."""
+    priority: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    expires: int | UnsetType | None = UNSET
+    group: str | UnsetType | None = UNSET
+    headers: dict[str, str] | UnsetType | None = UNSET
+    at: int | None = None
+    delay: int | None = None
+    if_version: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The fields that it changes beside the body and the due time."""
+        values = {name: getattr(self, name) for name in _EDITED}
+        return {name: value for name, value in values.items() if value is not UNSET}
+
+    def due(self, now: int) -> int | None:
+        """Return the new due time; `None`: it stays."""
+        if self.at is not None or self.delay is None:
+            return self.at
+        return now + self.delay
+
+
+_EDITED = ("priority", "attempts", "expires", "group", "headers")
 
 
 class Claim(_Command, frozen=True, tag="claim"):
@@ -348,6 +348,7 @@ Command = (
     Put
     | Cancel
     | Reschedule
+    | Edit
     | Claim
     | Extend
     | Ack

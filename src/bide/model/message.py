@@ -14,8 +14,8 @@ from bide.model.times import Duration, Moment, to_datetime
 
 __all__ = [
     "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS", "STATES",
-    "WITHHELD", "Failure", "Item", "Message", "Name", "NewMessage", "Options", "State", "remember",
-    "size_of", "stored_size", "version_of",
+    "WITHHELD", "Attempts", "Failure", "Group", "Item", "Message", "Name", "NewMessage", "Options",
+    "Priority", "State", "remember", "size_of", "stored_size", "version_of",
 ]  # fmt: skip
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -47,6 +47,20 @@ FORGET = 1_000
 Name = Annotated[str, Meta(min_length=1, description="1 to 512 bytes, no control characters.")]
 
 
+Priority = Annotated[
+    int,
+    Meta(ge=0, le=255, description="Higher goes first among messages that are due: 0 to 255."),
+]
+Attempts = Annotated[
+    int,
+    Meta(
+        ge=1, le=MAX_ATTEMPTS,
+        description="How often it is delivered at most before it becomes a dead letter.",
+    ),
+]  # fmt: skip
+Group = Annotated[Name, Meta(description="A name that several messages share, to cancel them by.")]
+
+
 class Options(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The options of a message that Python, the command line and HTTP take in the same form.
 
@@ -54,21 +68,9 @@ class Options(msgspec.Struct, kw_only=True, omit_defaults=True):
     its OpenAPI description, `bide put`, import and move use them; see `bide.model.options`.
     """
 
-    priority: Annotated[
-        int,
-        Meta(ge=0, le=255, description="Higher goes first among messages that are due: 0 to 255."),
-    ] = 0
-    attempts: Annotated[
-        int,
-        Meta(
-            ge=1, le=MAX_ATTEMPTS,
-            description="How often it is delivered at most before it becomes a dead letter.",
-        ),
-    ] = ATTEMPTS  # fmt: skip
-    group: (
-        Annotated[Name, Meta(description="A name that several messages share, to cancel them by.")]
-        | None
-    ) = None
+    priority: Priority = 0
+    attempts: Attempts = ATTEMPTS
+    group: Group | None = None
 
 
 class _Put(Options, kw_only=True):
@@ -215,8 +217,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def version(self) -> str:
         """A text of 16 hexadecimal digits that changes whenever the message is edited.
 
-        A put, a replacement, a reschedule and a revival change it. A claim, a failed attempt, a
-        retry and a lost lease do not.
+        A put, a replacement, an edit, a reschedule and a revival change it. A claim, a failed
+        attempt, a retry and a lost lease do not.
         """
         if self.planned is None:
             return version_of(self, self.due)

@@ -24,7 +24,6 @@ from bide.observing.tally import Histogram, Tally
 __all__ = [
     "BEAT",
     "QUEUE",
-    "Busy",
     "Heartbeat",
     "RecentLateness",
     "Report",
@@ -60,31 +59,6 @@ LONGEST_REASON = 300
 _log = logging.getLogger("bide.worker")
 
 
-class Busy(msgspec.Struct, omit_defaults=True):
-    """How busy a process is on one queue."""
-
-    places: int
-    """How many messages it handles at a time."""
-    running: int = 0
-    """How many it handles now."""
-    longest: str | None = None
-    """The id of the message that it has handled for the longest time."""
-    since: int | None = None
-    """Since when, in Unix milliseconds of its own clock."""
-
-    def check(self) -> None:
-        """Check what another process reports.
-
-        Raises:
-            InvalidArgument: a value is impossible.
-        """
-        if self.longest is not None:
-            check_name(self.longest)
-        for number in (self.places, self.running, self.since or 0):
-            if not 0 <= number <= 1 << 53:
-                raise InvalidArgument(f"a worker reports {number:,}, which is impossible")
-
-
 class Report(msgspec.Struct, omit_defaults=True):
     """What a process reports."""
 
@@ -92,8 +66,6 @@ class Report(msgspec.Struct, omit_defaults=True):
     """The queues that it works on, by the name under which it claims."""
     lateness: dict[str, Histogram] = {}
     """The lateness of recent deliveries, by queue."""
-    busy: dict[str, Busy] = {}
-    """What it handles, by queue."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -143,9 +115,6 @@ def read(message: Message) -> Report | None:
         for queue, histogram in roll.lateness.items():
             check_queue(queue)
             histogram.check()
-        for queue, busy in roll.busy.items():
-            check_queue(queue)
-            busy.check()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
@@ -153,7 +122,6 @@ def read(message: Message) -> Report | None:
     return Report(
         {holder: [home + queue for queue in queues] for holder, queues in roll.workers.items()},
         {home + queue: histogram for queue, histogram in roll.lateness.items()},
-        {home + queue: busy for queue, busy in roll.busy.items()},
     )
 
 
@@ -215,7 +183,6 @@ class Heartbeat:
         process: the id of the report.
         workers: returns the workers, and the queues of each.
         tallies: returns what was done so far, by queue.
-        busy: returns what is being handled, by queue.
     """
 
     def __init__(
@@ -225,14 +192,12 @@ class Heartbeat:
         process: str,
         workers: Callable[[], Mapping[str, list[str]]],
         tallies: Callable[[], Mapping[str, Tally]],
-        busy: Callable[[], dict[str, Busy]] = dict,
     ) -> None:
         self._lane = lane
         self._clock = clock
         self._process = process
         self._workers = workers
         self._tallies = tallies
-        self._busy = busy
         self._lately = RecentLateness()
         self._listed = False
         self._complained = False
@@ -268,8 +233,7 @@ class Heartbeat:
         lately = self._lately.of(lateness, self._clock.monotonic())
         workers = {holder: sorted(queues) for holder, queues in self._workers().items()}
         if workers or lately:
-            report = Report(workers, lately, self._busy())
-            await self._lane.acall(put_report(self._process, report))
+            await self._lane.acall(put_report(self._process, Report(workers, lately)))
             self._listed = True
         elif self._listed:
             await self._lane.acall(delete_report(self._process))

@@ -19,17 +19,18 @@ from bide.model.replies import (
     Settings,
 )
 from bide.model.times import Duration, Moment
-from bide.queue.base import AsyncBase
-from bide.queue.command_builder import OnConflict, one_or_several, wait_seconds
+from bide.queue.changing import AsyncChanges
+from bide.queue.command_builder import OnConflict
 from bide.queue.delivery import AsyncDelivery, leases
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
+from bide.queue.values import one_or_several, wait_seconds
 
 __all__ = ["AsyncQueue"]
 
 
-class AsyncQueue(AsyncBase):
+class AsyncQueue(AsyncChanges):
     """Async form of `Queue`: the same methods, with `await`, on the same stores.
 
     Safe to share between tasks, of one event loop or of several. Tasks that put or claim at the
@@ -95,54 +96,6 @@ class AsyncQueue(AsyncBase):
                 raise self._was_closed()
             return []
         return (await self._do(Outcomes, command, within=within)).outcomes
-
-    @overload
-    async def cancel(
-        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
-        within: object = None,
-    ) -> Outcome: ...  # fmt: skip
-    @overload
-    async def cancel(
-        self, *, group: str | None = None, after: Moment | None = None,
-        before: Moment | None = None, dry_run: bool = False, within: object = None,
-    ) -> int: ...  # fmt: skip
-    async def cancel(
-        self,
-        id: str | None = None,
-        *,
-        if_due: Moment | None = None,
-        if_version: str | None = None,
-        group: str | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
-        dry_run: bool = False,
-        within: object = None,
-    ) -> Outcome | int:
-        """Async form of `Queue.cancel`."""
-        command = self._builder.cancel_by(
-            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
-        )
-        if id is None:
-            return await self._repeat(command, within)
-        return (await self._do(Outcomes, command, within=within)).outcomes[0]
-
-    async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
-        """Async form of `Queue.cancel_many`."""
-        return (await self._do(Outcomes, self._builder.cancel(ids, None))).outcomes
-
-    async def reschedule(
-        self,
-        id: str,
-        *,
-        delay: Duration | None = None,
-        at: Moment | None = None,
-        if_due: Moment | None = None,
-        if_version: str | None = None,
-        within: object = None,
-    ) -> Outcome:
-        """Async form of `Queue.reschedule`."""
-        command = self._builder.reschedule([id], delay, at, if_due, if_version)
-        return (await self._do(Outcomes, command, within=within)).outcomes[0]
 
     async def get(self, id: str) -> Message | None:
         """Async form of `Queue.get`."""

@@ -8,19 +8,22 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from bide.model import body as bodies
 from bide.model import commands as cmd
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_actor, check_name, check_queue, new_id, new_ids
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE
-from bide.model.message import STATES, Item, NewMessage, State
-from bide.model.options import DEFAULTS, check_options, values_of
+from bide.model.message import Item, NewMessage, State
+from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, milliseconds, unix, when
 from bide.queue.values import (
     OnConflict,
+    check_state,
     checked_version,
     headers_of,
+    ids_of,
     lasting,
     policy_of,
     policy_of_many,
@@ -29,8 +32,7 @@ from bide.queue.values import (
 )
 
 __all__ = [
-    "ID_OR_RULE", "CommandBuilder", "OnConflict", "check_joins", "one_or_several", "own_name",
-    "wait_seconds",
+    "ID_OR_RULE", "CommandBuilder", "OnConflict", "own_name",
 ]  # fmt: skip
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
@@ -159,7 +161,7 @@ class CommandBuilder:
     def cancel(self, ids: Iterable[str], if_due: Moment | None) -> cmd.Cancel:
         """Return the command that cancels by id."""
         due = None if if_due is None else unix(if_due, "if_due")
-        return cmd.Cancel(self.queue, _ids(ids), if_due=due, actor=self.actor)
+        return cmd.Cancel(self.queue, ids_of(ids), if_due=due, actor=self.actor)
 
     def cancel_by(
         self,
@@ -222,7 +224,79 @@ class CommandBuilder:
         moment, ms = when(delay, at)
         due = None if if_due is None else unix(if_due, "if_due")
         version = None if if_version is None else checked_version(if_version)
-        return cmd.Reschedule(self.queue, _ids(ids), moment, ms, due, version, actor=self.actor)
+        return cmd.Reschedule(self.queue, ids_of(ids), moment, ms, due, version, actor=self.actor)
+
+    def reschedule_by(
+        self,
+        id: str | None,
+        delay: Duration | None,
+        at: Moment | None,
+        if_due: Moment | None,
+        if_version: str | None,
+        *,
+        group: str | None,
+        after: Moment | None,
+        before: Moment | None,
+        dry_run: bool,
+        within: object,
+    ) -> cmd.Reschedule:
+        """Return the command that changes when one message is due; or, without an id, a group."""
+        if id is not None:
+            if group is not None or after is not None or before is not None or dry_run:
+                raise InvalidArgument(ID_OR_RULE)
+            return self.reschedule([id], delay, at, if_due, if_version)
+        if group is None:
+            raise InvalidArgument("reschedule needs to know what: an id, or group=")
+        if if_due is not None or if_version is not None or within is not None:
+            raise InvalidArgument("if_due=, if_version= and within= are for one message: name it")
+        return self.reschedule([], delay, at, None)
+
+    def edit(
+        self,
+        ids: Sequence[str],
+        body: Any,
+        delay: Duration | None,
+        at: Moment | None,
+        if_version: str | None,
+        *,
+        decoded: bool = False,
+        **options: Any,
+    ) -> cmd.Edit:
+        """Return the command that changes what is named of messages; `UNSET` is not named.
+
+        Args:
+            ids: of the messages.
+            body, delay, at, if_version: as for `Queue.edit`.
+            decoded: the body was decoded from JSON, see `bodies.encode`.
+            options: priority, expires, attempts, group, headers.
+        """
+        named = {name: value for name, value in options.items() if value is not UNSET}
+        moves = delay is not None or at is not None
+        if body is UNSET and not named and not moves:
+            raise InvalidArgument(
+                "edit needs to know what to change: body=, priority=, expires=, attempts=, group=, "
+                "headers=, delay= or at="
+            )
+        for name, option in OPTIONS.items():
+            if name in named:
+                option.check(named[name])
+        if named.get("expires") is not None:
+            named["expires"] = lasting(named["expires"])
+        if named.get("headers") is not None:
+            named["headers"] = headers_of(named["headers"])
+        moment, ms = when(delay, at) if moves else (None, None)
+        data: bytes | UnsetType = UNSET
+        is_json = True
+        if body is not UNSET:
+            if isinstance(body, msgspec.Struct):
+                refuse_whole(body)
+            data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
+        return cmd.Edit(
+            self.queue, ids_of(ids), data, is_json, **named, at=moment,
+            delay=ms if moment is None else None,
+            if_version=None if if_version is None else checked_version(if_version),
+            actor=self.actor,
+        )  # fmt: skip
 
     def claim(self, count: int, lease: Duration, holder: str | None) -> cmd.Claim:
         """Return the command that claims."""
@@ -310,52 +384,7 @@ class CommandBuilder:
 
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, _ids(ids), when(delay, None)[1], actor=self.actor)
-
-
-def check_joins(command: cmd.Command) -> None:
-    """See that a command can be part of a user's transaction.
-
-    Raises:
-        InvalidArgument: it cannot.
-    """
-    if getattr(command, "if_version", None) is not None:
-        raise InvalidArgument(
-            "if_version= and within= cannot be combined: lock a row of your own in the transaction"
-        )
-    if command.only_reads:
-        raise InvalidArgument("dry_run= only counts: leave out within=")
-
-
-def check_state(state: str) -> State:
-    """Return a valid state.
-
-    Raises:
-        InvalidArgument: it is none.
-    """
-    if state not in STATES:
-        raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
-    return state
-
-
-def wait_seconds(wait: Duration | None) -> float | None:
-    """Return a wait in seconds."""
-    return None if wait is None else milliseconds(wait, "wait") / 1000
-
-
-def one_or_several(ids: str | Iterable[str]) -> list[str]:
-    """Return ids as a list.
-
-    Raises:
-        InvalidArgument: they are not.
-    """
-    return _ids([ids] if isinstance(ids, str) else ids)
-
-
-def _ids(ids: Iterable[str]) -> list[str]:
-    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
-        raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
-    return [check_name(id) for id in ids]
+        return cmd.Revive(self.queue, ids_of(ids), when(delay, None)[1], actor=self.actor)
 
 
 def _as_message(given: Any, shared: NewMessage) -> NewMessage:

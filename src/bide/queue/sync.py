@@ -9,17 +9,18 @@ from bide.model.commands import Count, Delete
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import Claimed, Counts, Found, Outcome, Outcomes, Settings
 from bide.model.times import Duration, Moment
-from bide.queue.base import BlockingBase
-from bide.queue.command_builder import OnConflict, one_or_several, wait_seconds
+from bide.queue.changing import BlockingChanges
+from bide.queue.command_builder import OnConflict
 from bide.queue.delivery import Delivery, leases
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
+from bide.queue.values import one_or_several, wait_seconds
 
 __all__ = ["Queue"]
 
 
-class Queue(BlockingBase):
+class Queue(BlockingChanges):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -130,80 +131,6 @@ class Queue(BlockingBase):
                 raise self._was_closed()
             return []
         return self._do(Outcomes, command, within=within).outcomes
-
-    @overload
-    def cancel(
-        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
-        within: object = None,
-    ) -> Outcome: ...  # fmt: skip
-    @overload
-    def cancel(
-        self, *, group: str | None = None, after: Moment | None = None,
-        before: Moment | None = None, dry_run: bool = False, within: object = None,
-    ) -> int: ...  # fmt: skip
-    def cancel(
-        self,
-        id: str | None = None,
-        *,
-        if_due: Moment | None = None,
-        if_version: str | None = None,
-        group: str | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
-        dry_run: bool = False,
-        within: object = None,
-    ) -> Outcome | int:
-        """Cancel a message that no worker holds; or all of a group, or of a time span.
-
-        Args:
-            id: of the message.
-            if_due: only if this is still its due time.
-            if_version: only the version that you saw, by its `Message.version`.
-            group: instead of an id: all messages of this group that no worker holds,
-            after: and that are due at this time or later,
-            before: and that are due before this time.
-            dry_run: only count them.
-            within: as for `put`.
-
-        Returns:
-            By id an `Outcome`: true if the message is gone for good, else it says where it is. By
-            group or span, how many were cancelled, 1,000 in each commit.
-        """
-        command = self._builder.cancel_by(
-            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
-        )
-        if id is None:
-            return self._repeat(command, within)
-        return self._do(Outcomes, command, within=within).outcomes[0]
-
-    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
-        """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
-        return self._do(Outcomes, self._builder.cancel(ids, None)).outcomes
-
-    def reschedule(
-        self,
-        id: str,
-        *,
-        delay: Duration | None = None,
-        at: Moment | None = None,
-        if_due: Moment | None = None,
-        if_version: str | None = None,
-        within: object = None,
-    ) -> Outcome:
-        """Change when a message is due that no worker holds.
-
-        Args:
-            id: of the message.
-            delay: how long from now until it is due.
-            at: the due time instead.
-            if_due, if_version: as for `cancel`.
-            within: as for `put`.
-
-        Returns:
-            The outcome: true if it was changed, else it says where the message is.
-        """
-        command = self._builder.reschedule([id], delay, at, if_due, if_version)
-        return self._do(Outcomes, command, within=within).outcomes[0]
 
     def get(self, id: str) -> Message | None:
         """Read a message; `None` if there is none with this id."""

@@ -1,18 +1,21 @@
 """Checks of single arguments, with errors that name the fix."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
+from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
-from bide.model.message import NewMessage
+from bide.model.identity import check_name
+from bide.model.message import STATES, NewMessage, State
 from bide.model.times import Duration, milliseconds
 
 __all__ = [
-    "OnConflict", "checked_version", "headers_of", "lasting", "policy_of", "policy_of_many",
-    "refuse_whole", "text_of",
+    "OnConflict", "check_joins", "check_state", "checked_version", "headers_of", "ids_of",
+    "lasting", "one_or_several", "policy_of", "policy_of_many", "refuse_whole", "text_of",
+    "wait_seconds",
 ]  # fmt: skip
 
 OnConflict = Literal["keep", "replace"]
@@ -84,3 +87,53 @@ def lasting(expires: Duration) -> int:
 def text_of(reason: object) -> str:
     """Return a reason as text that every store can hold."""
     return str(reason).encode(errors="backslashreplace").decode()
+
+
+def check_state(state: str) -> State:
+    """Return a valid state.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if state not in STATES:
+        raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
+    return state
+
+
+def wait_seconds(wait: Duration | None) -> float | None:
+    """Return a wait in seconds."""
+    return None if wait is None else milliseconds(wait, "wait") / 1000
+
+
+def one_or_several(ids: str | Iterable[str]) -> list[str]:
+    """Return ids as a list.
+
+    Raises:
+        InvalidArgument: they are not.
+    """
+    return ids_of([ids] if isinstance(ids, str) else ids)
+
+
+def ids_of(ids: Iterable[str]) -> list[str]:
+    """Return several ids as a list.
+
+    Raises:
+        InvalidArgument: they are not.
+    """
+    if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
+        raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
+    return [check_name(id) for id in ids]
+
+
+def check_joins(command: Command) -> None:
+    """See that a command can be part of a user's transaction.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    if getattr(command, "if_version", None) is not None:
+        raise InvalidArgument(
+            "if_version= and within= cannot be combined: lock a row of your own in the transaction"
+        )
+    if command.only_reads:
+        raise InvalidArgument("dry_run= only counts: leave out within=")

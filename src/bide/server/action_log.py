@@ -17,6 +17,7 @@ from bide.model.limits import MAX_NAME
 from bide.model.replies import Affected, Claimed, Found, Outcome, Outcomes, Page
 from bide.observing.logs import timestamp
 from bide.server import wire
+from bide.server.change_wire import MovedOut
 
 __all__ = ["DONE", "Act", "ActionLog", "count_of"]
 
@@ -150,6 +151,6 @@ def count_of(content: Any) -> int | None:
             return sum(message is not None for message in content.messages)
         case wire.MessageOut():
             return 1
-        case Affected() | wire.AffectedOut():
+        case Affected() | wire.AffectedOut() | MovedOut():
             return content.count
     return None

@@ -1,9 +1,11 @@
 """Conditions of a request: only if the message is what the caller saw (RFC 9110, section 13)."""
 
 from bide.model.message import Message
+from bide.model.replies import Outcome
+from bide.server.operation import Answer
 from bide.server.problem import Problem
 
-__all__ = ["chosen", "is_named", "tag_of"]
+__all__ = ["changed", "chosen", "is_named", "tag_of"]
 
 
 def tag_of(version: str) -> str:
@@ -55,6 +57,29 @@ def overtaken(message: Message) -> Problem:
         f"{message.id} is {message.state}, and was edited since you looked; look again",
         headers={"etag": tag_of(message.version)},
     )
+
+
+def changed(outcome: Outcome, *, conditional: bool) -> Answer:
+    """Return the answer of a change of one message.
+
+    Args:
+        outcome: what the store said.
+        conditional: whether the change depended on the message being as the caller saw it.
+
+    Raises:
+        Problem: it was not changed.
+    """
+    if outcome.done:
+        return Answer(200, outcome)
+    if conditional and outcome.state in (None, "delayed", "ready", "dead"):
+        raise Problem(
+            "precondition-failed",
+            f"{outcome}: somebody else has changed it since you looked; look again",
+            outcomes=[outcome],
+        )
+    if outcome.state is None:
+        raise Problem("not-found", f"{outcome}", outcomes=[outcome])
+    raise Problem("conflict", f"{outcome}; nothing was changed", outcomes=[outcome])
 
 
 def _listed(header: str) -> list[str]:

@@ -22,6 +22,7 @@ from bide.model.replies import Reply
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.action_log import Act
+from bide.server.change_wire import Changed
 from bide.server.long_calls import LongCalls
 from bide.server.problem import Problem, of_validation
 from bide.server.receiving import Receive, read_body
@@ -233,7 +234,7 @@ class Call:
                 f"content-type is {content_type!r}; this takes application/json",
                 field="content-type",
             )
-        if kind is not wire.Given:
+        if kind not in (wire.Given, Changed):
             check_json(data, bodies=kind is wire.PutMany)
         return decode(data or b"{}", kind)
 

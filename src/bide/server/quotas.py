@@ -9,6 +9,7 @@ from math import ceil
 
 import msgspec
 
+from bide.model.commands import Edit
 from bide.model.message import Item, stored_size
 from bide.observing.heartbeat import is_register
 from bide.server.problem import Problem
@@ -113,8 +114,31 @@ class Quotas:
             max_subscriptions=quota.subscriptions, max_push_concurrency=quota.push_concurrency,
         )  # fmt: skip
 
+    async def admit_edit(self, caller: Caller, edit: Edit, now: int) -> None:
+        """Let an edit of messages through: what it adds counts as if it were new.
+
+        Raises:
+            Problem: the messages become too large, or are too far ahead.
+        """
+        if not self.any:
+            return
+        item = Item(
+            "", edit.data or b"", at=edit.at, delay=edit.delay or 0, group=edit.group or None,
+            headers=edit.headers or None,
+        )  # fmt: skip
+        if stored_size(item):
+            await self.admit(caller, (), [item] * len(edit.ids), now, there=True)
+        else:
+            self.bound(caller, [item], now)
+
     async def admit(
-        self, caller: Caller, queues: Collection[str], items: Sequence[Item], now: int
+        self,
+        caller: Caller,
+        queues: Collection[str],
+        items: Sequence[Item],
+        now: int,
+        *,
+        there: bool = False,
     ) -> None:
         """Let messages through.
 
@@ -123,26 +147,28 @@ class Quotas:
             queues: the full names of the queues that they are for.
             items: the messages.
             now: Unix milliseconds.
+            there: whether the messages are in the queues already, and are only changed.
 
         Raises:
             Problem: they are too many, too large, or too far ahead.
         """
         size = self.bound(caller, items, now)
+        added = 0 if there else len(items)
         quota = self.of(caller.namespace)
         whole = msgspec.structs.replace(caller, queues=ALL_QUEUES)
-        if quota.queues is not None:
+        if quota.queues is not None and queues:
             await self._let_in(whole, queues, quota.queues)
-        if quota.pending is not None:
+        if quota.pending is not None and added:
             await self._counts.count(whole, COUNT_EVERY)
             with self._usage.of(caller.namespace) as use:
-                seems_full = use.pending + len(items) > quota.pending
+                seems_full = use.pending + added > quota.pending
             if seems_full:
                 await self._counts.count(whole, RECOUNT_EVERY)
         if quota.stored is not None:
             await self._counts.keep_weighed(whole, quota.stored - size)
         with self._usage.of(caller.namespace) as use:
-            if quota.pending is not None:
-                self._room(use, quota.pending, len(items))
+            if quota.pending is not None and added:
+                self._room(use, quota.pending, added)
             if quota.stored is not None and use.stored + size > quota.stored:
                 raise Problem(
                     "quota-exceeded",
@@ -152,7 +178,7 @@ class Quotas:
                 )
             if quota.rate is not None:
                 self._pace(use, quota.rate, len(items))
-            use.pending += len(items)
+            use.pending += added
             use.stored += size
             use.added += size
 

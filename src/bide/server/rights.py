@@ -39,6 +39,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 
 _OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Put: "put", cmd.Cancel: "change", cmd.Reschedule: "change",
+    cmd.Edit: "change",
     cmd.Claim: "consume", cmd.Extend: "consume", cmd.Ack: "consume", cmd.Retry: "consume",
     cmd.Bury: "consume", cmd.Find: "read", cmd.Scan: "read", cmd.Count: "read",
     cmd.Forecast: "read", cmd.Explain: "read", cmd.Queues: "read", cmd.Release: "admin",

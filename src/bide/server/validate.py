@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from bide.engines.cursor import position
 from bide.model import commands as cmd
@@ -28,7 +29,7 @@ from bide.model.options import check_options
 from bide.model.times import LATEST
 from bide.server.rights import Caller, rights_of
 
-__all__ = ["check", "check_item"]
+__all__ = ["check", "check_edit", "check_item"]
 
 _DIGITS = set("0123456789abcdef")
 
@@ -95,6 +96,17 @@ def check_item(item: Item, max_body: int) -> None:
         _within(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)
         _within(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
     _moment(item.died, "died")
+
+
+def check_edit(edit: cmd.Edit, max_body: int) -> None:
+    """Check what is to be changed of messages.
+
+    Raises:
+        InvalidArgument: one of its values cannot be.
+    """
+    data = b"0" if edit.data is UNSET else edit.data
+    is_json = edit.json or edit.data is UNSET
+    check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
 
 
 def _few(named: Sequence[object], name: str) -> None:

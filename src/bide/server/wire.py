@@ -22,7 +22,6 @@ __all__ = [
     "AckRequest",
     "AffectedOut",
     "BuryRequest",
-    "Changed",
     "ClaimedOut",
     "ConfigureRequest",
     "CountsOut",
@@ -101,13 +100,6 @@ class PutMany(_In):
     messages: Annotated[list[Given], Meta(max_length=MAX_HTTP_MESSAGES)]
     on_conflict: Literal["keep", "replace"] = "keep"
     """What to do with a message whose id is there already."""
-
-
-class Changed(_In):
-    """The new moment of a message: `delay` or `at`."""
-
-    delay: Span | None = None
-    at: When | None = None
 
 
 class Deliver(_In):

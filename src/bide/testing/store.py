@@ -15,8 +15,8 @@ from bide.model.message import Message, State
 from bide.model.replies import Outcomes, Page, Reply
 from bide.model.times import Duration, Moment
 from bide.queue.base import detour
-from bide.queue.command_builder import check_state
 from bide.queue.sync import Queue
+from bide.queue.values import check_state
 from bide.testing.clock import FakeClock
 from bide.testing.faults import EngineWrapper
 from bide.testing.puts import ANY, Expected, PutRecord, complaint

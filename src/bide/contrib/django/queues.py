@@ -19,7 +19,7 @@ from bide.model.replies import Outcomes, Reply
 from bide.model.times import Duration
 from bide.outbox.guest import outbox, pending, timed
 from bide.queue.base import BaseQueue, is_detoured
-from bide.queue.command_builder import check_joins
+from bide.queue.values import check_joins
 from bide.within import dialect_of
 
 __all__ = ["AsyncQueue", "OfSettings", "Queue", "group_of"]

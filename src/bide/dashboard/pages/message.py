@@ -5,15 +5,14 @@ from bide.model.commands import Find
 from bide.model.identity import check_name
 from bide.model.message import size_of
 from bide.model.replies import Found
-from bide.observing.explain import Explanation
 
 __all__ = ["POSSIBLE", "message"]
 
 POSSIBLE = {
-    "delayed": ("reschedule", "cancel", "copy"),
-    "ready": ("reschedule", "cancel", "copy"),
+    "delayed": ("reschedule", "edit", "cancel", "copy"),
+    "ready": ("reschedule", "edit", "cancel", "copy"),
     "leased": ("release", "copy"),
-    "dead": ("revive", "purge", "copy"),
+    "dead": ("edit", "revive", "purge", "copy"),
     "acked": ("copy",),
     "expired": ("copy",),
 }
@@ -27,10 +26,8 @@ async def message(view: View) -> Page:
     one = found.messages[0]
     if one is None:
         raise Refused(404, "no-message", id)
-    facts = await view.store.explain(full, id)
     return Page("message.html", {
-        "explanation": Explanation(id, view.own(full), facts),
         "queue": view.own(full), "message": one, "body": view.body(one),
-        "headers": view.headers(one), "size": size_of(one),
+        "editable": view.editable(one), "headers": view.headers(one), "size": size_of(one),
         "actions": [action for action in POSSIBLE[one.state] if view.may(action)],
     })  # fmt: skip

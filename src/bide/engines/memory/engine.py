@@ -132,10 +132,23 @@ class MemoryEngine:
             still = record.is_still(command.if_due, command.if_version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
-            queue.delay(record, due)
+            queue.plan(record, due)
             return record.outcome(True, now)
 
         return self._each(queue, command.ids, now, reschedule)
+
+    def _edit(self, command: cmd.Edit, now: int) -> Outcomes:
+        queue = self._queue(command.queue, now)
+        due = command.due(now)
+        states = ("delayed", "ready", "dead") if due is None else ("delayed", "ready")
+
+        def edit(record: Record) -> Outcome | None:
+            if record.state not in states or not record.is_still(None, command.if_version):
+                return None
+            queue.edit(record, command, due)
+            return record.outcome(True, now)
+
+        return self._each(queue, command.ids, now, edit)
 
     def _release(self, command: cmd.Release, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
@@ -157,7 +170,7 @@ class MemoryEngine:
             if record.state != "dead":
                 return None
             record.attempt = 0
-            queue.delay(record, now + command.delay)
+            queue.plan(record, now + command.delay)
             queue.tally["revived"] += 1
             return record.outcome(True, now)
 

@@ -5,11 +5,12 @@ from itertools import chain, islice
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from sortedcontainers import SortedList
 
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
-from bide.engines.memory.record import Record
-from bide.model.commands import Scan, Where
+from bide.engines.memory.record import Record, matches
+from bide.model.commands import Edit, Scan, Where
 from bide.model.message import (
     EXPIRED_KEEP,
     LAPSED,
@@ -90,6 +91,33 @@ class QueueState:
         record.due = due
         record.ended = record.planned = None
         self._move(record, "delayed", delayed_rank(due, record.priority))
+
+    def plan(self, record: Record, due: int) -> None:
+        """Make the record delayed until `due`, and let it expire as its put asked, from then on."""
+        if record.expires is not None and record.planned is not None:
+            record.expires += record.due - record.planned
+        self.delay(record, due)
+
+    def edit(self, record: Record, edit: Edit, due: int | None) -> None:
+        """Change what a command names; with a due time, the record is planned anew."""
+        if due is not None:
+            self.plan(record, due)
+        if edit.data is not UNSET:
+            record.data, record.json = edit.data, edit.json
+        options = edit.options
+        if options.get("expires") is not None and record.planned is not None:
+            options["expires"] -= record.due - record.planned
+        if record.group is not None:
+            _discard(self.groups, record.group, record.seq)
+        for name, value in options.items():
+            setattr(record, name, value)
+        if record.group is not None:
+            self.groups.setdefault(record.group, {})[record.seq] = record
+        self.weighted = self.weighted or record.priority != 0
+        if record.state == "delayed":
+            self._move(record, "delayed", delayed_rank(record.due, record.priority))
+        elif record.state == "ready":
+            self.ready(record)
 
     def ready(self, record: Record) -> None:
         """Make the record ready."""
@@ -337,15 +365,6 @@ class QueueState:
             strays=0 if recount else None,
             stored=sum(map(stored_size, self.records.values())) if stored else None,
         )
-
-
-def matches(record: Record, where: Where | None) -> bool:
-    """Tell whether the record matches the rule."""
-    return where is None or (
-        (where.group is None or record.group == where.group)
-        and (where.after is None or record.due >= where.after)
-        and (where.before is None or record.due < where.before)
-    )
 
 
 def _discard(chunks: dict[Any, dict[int, Record]], key: int | str, seq: int) -> None:

@@ -1,11 +1,12 @@
-"""A message of the memory engine."""
+"""One message of the memory engine."""
 
 import msgspec
 
+from bide.model.commands import Where
 from bide.model.message import Failure, Item, Message, State
 from bide.model.replies import Outcome
 
-__all__ = ["Record"]
+__all__ = ["Record", "matches"]
 
 
 class Record(msgspec.Struct, gc=False):
@@ -66,3 +67,12 @@ class Record(msgspec.Struct, gc=False):
             self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
             self.failures, self.holder, self.until, self.ended, self.planned,
         )  # fmt: skip
+
+
+def matches(record: Record, where: Where | None) -> bool:
+    """Tell whether the record matches the rule."""
+    return where is None or (
+        (where.group is None or record.group == where.group)
+        and (where.after is None or record.due >= where.after)
+        and (where.before is None or record.due < where.before)
+    )

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from bide.engines.postgres.arrays import Array, booleans, byteas, integers, texts
 from bide.engines.postgres.reading import (
@@ -74,6 +75,8 @@ def is_one_call(command: cmd.Command) -> bool:
         case cmd.Release() | cmd.Purge() | cmd.Configure():
             return True
         case cmd.Cancel(if_version=None) | cmd.Reschedule(if_version=None) | cmd.Revive():
+            return True
+        case cmd.Edit(if_version=None):
             return True
         case _:
             return command.only_reads
@@ -246,6 +249,22 @@ def _reschedule(run: Run, command: cmd.Reschedule, now: int | None) -> Reply:
     )  # fmt: skip
 
 
+def _edit(run: Run, command: cmd.Edit, now: int | None) -> Reply:
+    only = None
+    if command.if_version is not None:
+        only = integers(_of_version(run, command.queue, command.ids, command.if_version))
+    options, data = command.options, None if command.data is UNSET else command.data
+    headers = options.get("headers")
+    rows = run(
+        "_edit", command.queue, now, texts(command.ids), texts(list(options)), data,
+        None if data is None else command.json, options.get("priority"), options.get("attempts"),
+        options.get("expires"), options.get("group"),
+        None if headers is None else msgspec.json.encode(headers).decode(), command.at,
+        command.delay, only,
+    )  # fmt: skip
+    return change_outcomes(command.ids, rows)
+
+
 def _revive(run: Run, command: cmd.Revive, now: int | None) -> Reply:
     return _change(run, "revive", command, command.ids, now, delay=command.delay)
 
@@ -307,6 +326,7 @@ def _delete(run: Run, command: cmd.Delete, now: int | None) -> Reply:
 _VERBS: dict[type, Callable[[Run, Any, int | None], Reply]] = {
     cmd.Cancel: _cancel,
     cmd.Reschedule: _reschedule,
+    cmd.Edit: _edit,
     cmd.Claim: claim,
     cmd.Extend: _extend,
     cmd.Ack: _ack,

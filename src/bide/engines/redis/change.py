@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from bide.engines.redis.calls import Call, Step, decode, everywhere, share_out, spread
 from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue
@@ -25,6 +28,8 @@ def _change(command: Any) -> tuple[str, tuple[Arg, ...]]:
             still = f"{due}v{command.if_version}" if command.if_version is not None else f"{due}"
             if isinstance(command, cmd.Reschedule):
                 when = f"+{command.delay}" if command.at is None else f"{command.at}"
+        case cmd.Edit():
+            return "edit", _edit(command)
         case cmd.Revive():
             when = f"+{command.delay}"
         case cmd.Extend():
@@ -35,6 +40,31 @@ def _change(command: Any) -> tuple[str, tuple[Arg, ...]]:
         case cmd.Bury() | cmd.Release():
             reason = command.reason[:REASON_LENGTH]
     return "change", (verb, when, still, reason)
+
+
+def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
+    """Return the arguments of an edit before the ids; see edit.lua."""
+    still = "" if command.if_version is None else f"v{command.if_version}"
+    when = "" if command.delay is None else f"+{command.delay}"
+    if command.at is not None:
+        when = f"{command.at}"
+    body = b"" if command.data is UNSET else (b"j" if command.json else b"b") + command.data
+    options = command.options
+    flags = "".join(letter for letter, name in _FLAGS.items() if options.get(name))
+    expires = options.get("expires", "")
+    group, headers = options.get("group", UNSET), options.get("headers", UNSET)
+    return (
+        still, when, flags, body, options.get("priority", ""), options.get("attempts", ""),
+        "-" if expires is None else expires,
+        "" if group is UNSET else f"={group or ''}",
+        b"" if headers is UNSET else b"=" + (b"" if headers is None else _encode(headers)),
+    )  # fmt: skip
+
+
+_FLAGS = {"w": "priority", "g": "group", "e": "expires"}
+"""The flags of a queue, by the option that sets them."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 def _named(command: Any) -> list[tuple[str, Arg]]:

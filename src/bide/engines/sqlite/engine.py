@@ -23,7 +23,7 @@ from bide.engines.sqlite.notifier import SocketNotifier, folder_of, ring_all
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs import VERBS
-from bide.model.commands import Bury, Command, Put, Retry
+from bide.model.commands import Bury, Command, Edit, Put, Retry
 from bide.model.errors import Closed, StoreFull
 from bide.model.replies import Outcome, Outcomes, Reply, Settings
 
@@ -312,6 +312,10 @@ def _bytes_added(commands: Sequence[Command]) -> int:
                 if item.headers is not None or item.failures:
                     headers = sum(len(k) + len(v) for k, v in (item.headers or {}).items())
                     added += 2 * (headers + sum(len(failure.reason) for failure in item.failures))
+        elif isinstance(command, Edit):
+            size = len(command.data or b"")
+            size += sum(len(name) + len(text) for name, text in (command.headers or {}).items())
+            added += (PER_MESSAGE + 2 * size) * len(command.ids)
         elif isinstance(command, Bury) or (isinstance(command, Retry) and not command.release):
             added += (PER_MESSAGE + 2 * len(command.reason)) * len(command.leases)
     return added

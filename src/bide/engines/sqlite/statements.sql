@@ -250,14 +250,18 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND failures IS NOT NULL;
 UPDATE bide_message SET attempt = ?, failures = ? WHERE seq = ?;
 
 -- name: reschedule
-UPDATE bide_message SET due = ?, planned = NULL WHERE seq = ?;
+-- It expires so long after its due time as its put asked; a retry has changed that.
+UPDATE bide_message SET expires = expires + due - coalesce(planned, due), due = ?, planned = NULL
+WHERE seq = ?;
 
 -- name: move_due
 -- For a retry: `planned` keeps the due time that was asked for.
 UPDATE bide_message SET planned = coalesce(planned, due), due = ?, expires = ? WHERE seq = ?;
 
 -- name: revive
-UPDATE bide_message SET due = ?, attempt = 0, planned = NULL WHERE seq = ?;
+UPDATE bide_message SET
+  expires = expires + due - coalesce(planned, due), due = ?, attempt = 0, planned = NULL
+WHERE seq = ?;
 
 -- name: forgettable
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?

@@ -12,7 +12,7 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import WITHHELD, Item, Message
-from bide.model.replies import Claimed, Explained, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
@@ -103,6 +103,8 @@ async def batch(call: Call) -> Answer:
             if isinstance(command, cmd.Reschedule):
                 moved = [Item(id, b"", at=command.at, delay=command.delay) for id in command.ids]
                 service.quotas.bound(call.caller, moved, service.clock.now())
+            elif isinstance(command, cmd.Edit):
+                await service.quotas.admit_edit(call.caller, command, service.clock.now())
     answers = await service.batch(commands, lambda: call.counted(service.slow_calls))
     if service.admission.asks:
         answers = [
@@ -110,10 +112,6 @@ async def batch(call: Call) -> Answer:
             if isinstance(reply, Claimed) else reply
             for command, reply in zip(commands, answers, strict=True)
         ]  # fmt: skip
-    answers = [
-        await service.explained(command.queue, reply) if isinstance(reply, Explained) else reply
-        for command, reply in zip(commands, answers, strict=True)
-    ]
     replies = [_told(call, reply) for reply in answers]
     for act, told in zip(call.acts, replies, strict=True):
         act.messages = count_of(told)
@@ -145,6 +143,9 @@ async def _own(call: Call, command: cmd.Command) -> cmd.Command:
         await call.service.large_bodies.turn(len(item.data))
         validate.check_item(item, call.service.settings.max_body)
         since = await give_way(since)
+    if isinstance(command, cmd.Edit):
+        await call.service.large_bodies.turn(len(command.data or b""))
+        validate.check_edit(command, call.service.settings.max_body)
     queue = call.caller.prefix(command.queue)
     actor = None if command.only_reads else _actor(call, command.actor)
     if leases := getattr(command, "leases", None):

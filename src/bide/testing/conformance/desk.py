@@ -167,6 +167,10 @@ class Desk:
         """Change when messages are due."""
         return self.ask(cmd.Reschedule(self.queue, list(ids), **fields), Outcomes).outcomes
 
+    def edit(self, *ids: str, **fields: Any) -> list[Outcome]:
+        """Change what is named of messages."""
+        return self.ask(cmd.Edit(self.queue, list(ids), **fields), Outcomes).outcomes
+
     def revive(self, *ids: str, delay: int = 0) -> list[Outcome]:
         """Revive dead letters."""
         return self.ask(cmd.Revive(self.queue, list(ids), delay), Outcomes).outcomes

@@ -52,6 +52,13 @@ BY_LEASE = {
 BY_ID = {
     "bury by id": Verb(lambda queue, held: cmd.Bury(queue, ids=_ids(held)), WAITING),
     "cancel": Verb(lambda queue, held: cmd.Cancel(queue, _ids(held)), WAITING),
+    "edit": Verb(
+        lambda queue, held: cmd.Edit(queue, _ids(held), data=b"3"), [*WAITING, "dead"],
+        repeats=True,
+    ),
+    "edit with a due time": Verb(
+        lambda queue, held: cmd.Edit(queue, _ids(held), delay=5), WAITING, repeats=True
+    ),
     "purge by id": Verb(lambda queue, held: cmd.Purge(queue, "dead", ids=_ids(held)), ["dead"]),
     "put": Verb(_put, [], stores=True),
     "put that replaces": Verb(

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec import UNSET
 
 from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, version_of
@@ -72,6 +73,25 @@ def items() -> SearchStrategy[Item]:
     )
 
 
+def edits() -> SearchStrategy[cmd.Edit]:
+    """Return changes of what is named of messages."""
+    return st.builds(
+        cmd.Edit,
+        queue=queues,
+        ids=st.lists(ids, max_size=3),
+        data=some([UNSET, UNSET, b"1", b"2"]),
+        json=some([True, False]),
+        priority=some([UNSET, UNSET, *WEIGHTS]),
+        attempts=some([UNSET, UNSET, 1, 2, 3]),
+        expires=some([UNSET, UNSET, None, 2, 10]),
+        group=some([UNSET, UNSET, None, *GROUPS]),
+        headers=some([UNSET, UNSET, None, {}, {"a": "b"}]),
+        at=some([None, None, None, None, *MOMENTS[:3]]),
+        delay=some([None, None, None, *DELAYS]),
+        if_version=maybe_version,
+    )
+
+
 def _held(verb: Any, **fields: SearchStrategy[Any]) -> SearchStrategy[Held]:
     whiches = some(["right"] * 5 + ["stale", "another's", "another queue's"])
     refs = st.lists(st.builds(Ref, ids, whiches), max_size=4).map(tuple)
@@ -92,6 +112,7 @@ def _changes() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans()),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
         st.builds(cmd.Reschedule, queues, named, delay=delays),
+        edits(),
         st.builds(cmd.Release, queues, named, some(["released", "no"])),
         st.builds(cmd.Revive, queues, named, delays),
         st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named),

@@ -73,6 +73,12 @@ end
 
 local function to_ready(r) move(r, READY, (255 - r.priority) * STRIPE + r.due) end
 
+-- Sets when a message is due, and lets it expire as its put asked, from then on.
+local function plan(r, due)
+  if r.expires and r.planned then r.expires = r.expires + r.due - r.planned end
+  r.planned, r.due = nil, due
+end
+
 -- Sets a message aside: dead, or kept as acked or expired.
 local function set_aside(r, state, counted)
   r.state, r.ended = state, now

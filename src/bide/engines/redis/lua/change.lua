@@ -49,10 +49,13 @@ local function do_it(r, token)
     if verb == 'revive' then
       r.attempt = 0
       count('revived')
-    elseif verb ~= 'reschedule' and r.expires then  -- the moment at which it expires stays
-      r.expires = r.expires - (moment - r.due)
     end
-    r.planned, r.due = (verb == 'retry' or verb == 'untouched') and (r.planned or r.due) or nil, moment
+    if verb == 'revive' or verb == 'reschedule' then
+      plan(r, moment)
+    else
+      if r.expires then r.expires = r.expires - (moment - r.due) end  -- when it expires stays
+      r.planned, r.due = r.planned or r.due, moment
+    end
     to_delayed(r)
   end
   if not (r.gone or r.state or r.token) then earliest = min(earliest or r.due, r.due) end

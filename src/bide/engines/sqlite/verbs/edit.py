@@ -1,17 +1,30 @@
-"""Cancel, reschedule, revive, purge, configure, delete: changes of what no worker holds."""
+"""Cancel, reschedule, edit, revive, purge, configure, delete: changes of what no worker holds."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from bide.engines.sqlite.rows import DEAD, Place, QueueRow
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
-from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Reschedule, Revive, Where
+from bide.model.commands import (
+    BULK,
+    Cancel,
+    Configure,
+    Delete,
+    Edit,
+    Purge,
+    Reschedule,
+    Revive,
+    Where,
+)
 from bide.model.message import STATES
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 
 __all__ = [
-    "cancel", "configure", "delete", "edit_each", "purge", "reschedule", "revive", "set_aside",
+    "cancel", "configure", "delete", "edit", "edit_each", "purge", "reschedule", "revive",
+    "set_aside",
 ]  # fmt: skip
 
 NEVER = 1 << 53
@@ -20,30 +33,32 @@ _Pending = tuple[int, int, int]
 """seq, due, priority"""
 
 May = Callable[[QueueRow, Place], bool]
-Edit = Callable[[QueueRow, list[Place]], list[Outcome]]
+Change = Callable[[QueueRow, list[Place]], list[Outcome]]
 
 
-def edit_each(session: Session, name: str, ids: Sequence[str], may: May, edit: Edit) -> Outcomes:
-    """Edit the messages that may be edited; the outcomes of the others say where they are."""
+def edit_each(
+    session: Session, name: str, ids: Sequence[str], may: May, change: Change
+) -> Outcomes:
+    """Change the messages that may be changed; the outcomes of the others say where they are."""
     queue = session.open(name)
     if queue is None:
         return Outcomes([Outcome(id, False) for id in ids])
     if len(set(ids)) == len(ids):
-        found = _edited(session, queue, ids, may, edit)
+        found = _changed(session, queue, ids, may, change)
     else:  # an id named twice: one after the other, as two commands would
-        found = [out for id in ids for out in _edited(session, queue, [id], may, edit)]
+        found = [out for id in ids for out in _changed(session, queue, [id], may, change)]
     wakes = [
         o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
     ]
     return Outcomes(found, min(wakes, default=None))
 
 
-def _edited(
-    session: Session, queue: QueueRow, ids: Sequence[str], may: May, edit: Edit
+def _changed(
+    session: Session, queue: QueueRow, ids: Sequence[str], may: May, change: Change
 ) -> list[Outcome]:
     places = session.locate(queue, ids)
     chosen = [place for place in places.values() if may(queue, place)]
-    outcomes = {outcome.id: outcome for outcome in edit(queue, chosen)} if chosen else {}
+    outcomes = {outcome.id: outcome for outcome in change(queue, chosen)} if chosen else {}
     return [
         outcomes.get(id)
         or (places[id].outcome(False, session.now) if id in places else Outcome(id, False))
@@ -132,6 +147,53 @@ def reschedule(session: Session, command: Reschedule) -> Outcomes:
         return _delayed(session, queue, places, due)
 
     return edit_each(session, command.queue, command.ids, _still(session, command), move)
+
+
+def edit(session: Session, command: Edit) -> Outcomes:
+    """Change what is named of messages."""
+    due = command.due(session.now)
+    values: dict[str, Any] = command.options
+    if values.get("headers") is not None:
+        values["headers"] = json_text(values["headers"])
+    if command.data is not UNSET:
+        values["data"] = command.data.decode() if command.json else command.data
+    changes = [f'"{name}" = :{name}' for name in values if name != "expires"]
+    if due is not None:
+        changes += ["due = :due", "planned = NULL"]
+    expires = ":expires" if "expires" in values else "expires + due - coalesce(planned, due)"
+    if "expires" in values and due is None:  # a retry keeps the time at which it expires
+        expires += " + coalesce(planned, due) - due"
+    if "expires" in values or due is not None:
+        changes.append(f"expires = {expires}")
+
+    def may(queue: QueueRow, place: Place) -> bool:
+        right = _waits(queue, place) or (place.aside == DEAD and due is None)
+        return right and session.is_of(queue, place, command.if_version)
+
+    def change(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        queue.weighted = int(queue.weighted or bool(values.get("priority")))
+        for place in places:
+            if changes:
+                row = {**values, "due": due, "seq": place.seq}
+                session.run(f"UPDATE bide_message SET {', '.join(changes)} WHERE seq = :seq", row)
+            if place.aside is None:
+                _move(session, queue, place, due, values.get("priority", place.priority))
+        moved = [place._replace(due=place.due if due is None else due) for place in places]
+        return [place.outcome(True, session.now) for place in moved]
+
+    return edit_each(session, command.queue, command.ids, may, change)
+
+
+def _move(session: Session, queue: QueueRow, place: Place, due: int | None, priority: int) -> None:
+    """Give a message that waits the rank of another due time and priority."""
+    if due is None and priority == place.priority:
+        return
+    ready = queue.ready
+    session.leave_pending(queue, [(place.seq, place.due, place.priority)])
+    if due is None and queue.ready < ready:
+        session.ready(queue, [place._replace(priority=priority)])
+    else:
+        session.delay(queue, place.due if due is None else due, priority, place.seq)
 
 
 def revive(session: Session, command: Revive) -> Outcomes:

@@ -53,7 +53,10 @@ BEGIN
       CONTINUE;
     END IF;
     new := was;
-    new.planned := CASE WHEN p_verb NOT IN ('reschedule', 'revive') THEN was.planned END;
+    IF p_verb IN ('reschedule', 'revive') THEN  -- it expires as its put asked, from then on
+      new.planned := NULL;
+      new.expires := was.expires + was.due - coalesce(was.planned, was.due);
+    END IF;
     cause := NULL;
     CASE p_verb
       WHEN 'cancel' THEN

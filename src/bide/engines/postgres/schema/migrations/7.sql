@@ -1,0 +1,1 @@
+-- For `_edit`, and for what `_change` does with the time at which a message expires.

@@ -1,0 +1,282 @@
+"""Change messages that no worker holds: cancel, reschedule, edit."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, overload
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from bide.model.limits import BULK
+from bide.model.message import Message
+from bide.model.replies import Affected, Outcome, Outcomes, Page
+from bide.model.times import Duration, Moment
+from bide.queue.base import AsyncBase, BlockingBase
+
+__all__ = ["AsyncChanges", "BlockingChanges", "unheld"]
+
+
+def unheld(messages: Iterable[Message]) -> list[str]:
+    """Return the ids of the messages that no worker holds and that still are to be delivered."""
+    return [message.id for message in messages if message.state in ("delayed", "ready")]
+
+
+class BlockingChanges(BlockingBase):
+    """The methods of `Queue` that change messages."""
+
+    @overload
+    def cancel(
+        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...  # fmt: skip
+    @overload
+    def cancel(
+        self, *, group: str | None = None, after: Moment | None = None,
+        before: Moment | None = None, dry_run: bool = False, within: object = None,
+    ) -> int: ...  # fmt: skip
+    def cancel(
+        self,
+        id: str | None = None,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        within: object = None,
+    ) -> Outcome | int:
+        """Cancel a message that no worker holds; or all of a group, or of a time span.
+
+        Args:
+            id: of the message.
+            if_due: only if this is still its due time.
+            if_version: only the version that you saw, by its `Message.version`.
+            group: instead of an id: all messages of this group that no worker holds,
+            after: and that are due at this time or later,
+            before: and that are due before this time.
+            dry_run: only count them.
+            within: as for `put`.
+
+        Returns:
+            By id an `Outcome`: true if the message is gone for good, else it says where it is. By
+            group or span, how many were cancelled, 1,000 in each commit.
+        """
+        command = self._builder.cancel_by(
+            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
+        )
+        if id is None:
+            return self._repeat(command, within)
+        return self._do(Outcomes, command, within=within).outcomes[0]
+
+    def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+        """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
+        return self._do(Outcomes, self._builder.cancel(ids, None)).outcomes
+
+    @overload
+    def reschedule(
+        self, id: str, *, delay: Duration | None = None, at: Moment | None = None,
+        if_due: Moment | None = None, if_version: str | None = None, within: object = None,
+    ) -> Outcome: ...  # fmt: skip
+    @overload
+    def reschedule(
+        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
+        after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
+    ) -> int: ...  # fmt: skip
+    def reschedule(
+        self,
+        id: str | None = None,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        within: object = None,
+    ) -> Outcome | int:
+        """Change when a message is due that no worker holds; or when those of a group are.
+
+        Args:
+            id: of the message.
+            delay: how long from now until it is due.
+            at: the due time instead.
+            if_due, if_version: as for `cancel`.
+            group: instead of an id: all messages of this group that no worker holds,
+            after: and that are due at this time or later,
+            before: and that are due before this time.
+            dry_run: only count them.
+            within: as for `put`, by id.
+
+        Returns:
+            By id an `Outcome`: true if it was changed, else it says where the message is. By group,
+            how many were changed, up to 1,000 in each commit; messages that join the group
+            meanwhile may be left out.
+        """
+        command = self._builder.reschedule_by(
+            id, delay, at, if_due, if_version, group=group, after=after, before=before,
+            dry_run=dry_run, within=within,
+        )  # fmt: skip
+        if id is not None:
+            return self._do(Outcomes, command, within=within).outcomes[0]
+        if dry_run:
+            counted = self._builder.cancel_where(group, after, before, dry_run=True)
+            return self._do(Affected, counted).count
+        scan = self._builder.scan(None, group, after, before, BULK)
+        count = 0
+        while True:
+            page = self._do(Page, scan)
+            if ids := unheld(page.messages):
+                outcomes = self._do(Outcomes, msgspec.structs.replace(command, ids=ids)).outcomes
+                count += sum(map(bool, outcomes))
+            if page.cursor is None:
+                return count
+            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+
+    def edit(
+        self,
+        id: str,
+        *,
+        body: Any = UNSET,
+        priority: int | UnsetType = UNSET,
+        expires: Duration | UnsetType | None = UNSET,
+        attempts: int | UnsetType = UNSET,
+        group: str | UnsetType | None = UNSET,
+        headers: Mapping[str, str] | UnsetType | None = UNSET,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_version: str | None = None,
+    ) -> Outcome:
+        """Change what is named of a message that no worker holds: delayed, ready or dead.
+
+        All else stays: the due time, the attempts made, the failures, and a dead letter stays dead.
+
+        Args:
+            id: of the message.
+            body: any JSON value, or bytes.
+            priority, attempts: as for `put`.
+            expires, group, headers: as for `put`; `None` takes them away.
+            delay: how long from now until it is due; not of a dead letter, see `revive`.
+            at: the due time instead.
+            if_version: only the version that you saw, by its `Message.version`.
+
+        Returns:
+            The outcome: true if it was changed, else it says where the message is.
+
+        Example:
+            >>> import bide
+            >>> orders = bide.Queue("orders", "memory://")
+            >>> outcome = orders.put({"order": 42}, id="order-42", group="shop", delay="1h")
+            >>> bool(orders.edit("order-42", priority=5, group=None))
+            True
+        """
+        command = self._builder.edit(
+            [id], body, delay, at, if_version, priority=priority, expires=expires,
+            attempts=attempts, group=group, headers=headers,
+        )  # fmt: skip
+        return self._do(Outcomes, command).outcomes[0]
+
+
+class AsyncChanges(AsyncBase):
+    """The methods of `AsyncQueue` that change messages."""
+
+    @overload
+    async def cancel(
+        self, id: str, *, if_due: Moment | None = None, if_version: str | None = None,
+        within: object = None,
+    ) -> Outcome: ...  # fmt: skip
+    @overload
+    async def cancel(
+        self, *, group: str | None = None, after: Moment | None = None,
+        before: Moment | None = None, dry_run: bool = False, within: object = None,
+    ) -> int: ...  # fmt: skip
+    async def cancel(
+        self,
+        id: str | None = None,
+        *,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        within: object = None,
+    ) -> Outcome | int:
+        """Async form of `Queue.cancel`."""
+        command = self._builder.cancel_by(
+            id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
+        )
+        if id is None:
+            return await self._repeat(command, within)
+        return (await self._do(Outcomes, command, within=within)).outcomes[0]
+
+    async def cancel_many(self, ids: Iterable[str]) -> list[Outcome]:
+        """Async form of `Queue.cancel_many`."""
+        return (await self._do(Outcomes, self._builder.cancel(ids, None))).outcomes
+
+    @overload
+    async def reschedule(
+        self, id: str, *, delay: Duration | None = None, at: Moment | None = None,
+        if_due: Moment | None = None, if_version: str | None = None, within: object = None,
+    ) -> Outcome: ...  # fmt: skip
+    @overload
+    async def reschedule(
+        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
+        after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
+    ) -> int: ...  # fmt: skip
+    async def reschedule(
+        self,
+        id: str | None = None,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_due: Moment | None = None,
+        if_version: str | None = None,
+        group: str | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        dry_run: bool = False,
+        within: object = None,
+    ) -> Outcome | int:
+        """Async form of `Queue.reschedule`."""
+        command = self._builder.reschedule_by(
+            id, delay, at, if_due, if_version, group=group, after=after, before=before,
+            dry_run=dry_run, within=within,
+        )  # fmt: skip
+        if id is not None:
+            return (await self._do(Outcomes, command, within=within)).outcomes[0]
+        if dry_run:
+            counted = self._builder.cancel_where(group, after, before, dry_run=True)
+            return (await self._do(Affected, counted)).count
+        scan = self._builder.scan(None, group, after, before, BULK)
+        count = 0
+        while True:
+            page = await self._do(Page, scan)
+            if ids := unheld(page.messages):
+                reply = await self._do(Outcomes, msgspec.structs.replace(command, ids=ids))
+                count += sum(map(bool, reply.outcomes))
+            if page.cursor is None:
+                return count
+            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+
+    async def edit(
+        self,
+        id: str,
+        *,
+        body: Any = UNSET,
+        priority: int | UnsetType = UNSET,
+        expires: Duration | UnsetType | None = UNSET,
+        attempts: int | UnsetType = UNSET,
+        group: str | UnsetType | None = UNSET,
+        headers: Mapping[str, str] | UnsetType | None = UNSET,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        if_version: str | None = None,
+    ) -> Outcome:
+        """Async form of `Queue.edit`."""
+        command = self._builder.edit(
+            [id], body, delay, at, if_version, priority=priority, expires=expires,
+            attempts=attempts, group=group, headers=headers,
+        )  # fmt: skip
+        return (await self._do(Outcomes, command)).outcomes[0]

@@ -1,0 +1,156 @@
+"""Change messages that no worker holds: edit, reschedule, cancel."""
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from bide.model.commands import Cancel, Edit
+from bide.model.identity import check_name
+from bide.model.limits import BULK
+from bide.model.message import Item, Message, Name, version_of
+from bide.model.replies import Affected, Outcome, Outcomes, Page
+from bide.queue.changing import unheld
+from bide.server import wire
+from bide.server.change_wire import Changed, Moved, MovedOut
+from bide.server.conditions import changed, chosen, tag_of
+from bide.server.operation import Answer, Call, Operation
+from bide.server.routes.given import body_of, headers_of
+from bide.server.routes.messages import find_or_none
+from bide.server.structure import check_fields
+
+__all__ = ["CHANGES"]
+
+Conditional = TypeVar("Conditional", Cancel, Edit)
+
+
+class RuleQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages to move; all that is given must hold."""
+
+    group: Name
+    after: wire.When | None = None
+    before: wire.When | None = None
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=BULK)] = BULK
+
+
+class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages to take back; all that is given must hold."""
+
+    group: Name | None = None
+    after: wire.When | None = None
+    before: wire.When | None = None
+    dry_run: bool = False
+    """Only count."""
+
+
+async def edit(call: Call) -> Answer:
+    """Change what is named of a message that nobody holds."""
+    given = await call.read(Changed)
+    check_fields(bytes(given.headers).count(b":"))
+    options: dict[str, Any] = {
+        name: getattr(given, name) for name in ("priority", "attempts", "expires", "group")
+    }
+    if bytes(given.headers):
+        options["headers"] = headers_of(given.headers)
+    command = call.arguments.edit(
+        [check_name(call.part("id"))], await body_of(call, given), given.delay,
+        wire.moment(given.at, "at"), None, decoded=True, **options,
+    )  # fmt: skip
+    seen, command = await _only_if(call, command)
+    await call.service.quotas.admit_edit(call.caller, command, call.service.clock.now())
+    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    answer = changed(outcome, conditional=command.if_version is not None)
+    if seen is None:
+        return answer
+    return answer._replace(headers={"etag": tag_of(_version(seen, command, outcome.due or 0))})
+
+
+def _version(seen: Message, edit: Edit, due: int) -> str:
+    """Return the version that a message has after an edit, by which it is due at `due`."""
+    planned = seen.due if seen.planned is None else seen.planned
+    expires = None if seen.expires is None else seen.expires + seen.due - planned
+    changes = {"expires": expires, **edit.options}
+    if edit.data is not UNSET:
+        changes |= {"data": edit.data, "json": edit.json}
+    moved = edit.at is not None or edit.delay is not None
+    return version_of(msgspec.structs.replace(seen, **changes), due if moved else planned)
+
+
+async def reschedule_where(call: Call) -> Answer:
+    """Move the messages of a group that nobody holds to another moment, a part at a time."""
+    query = call.query(RuleQuery)
+    moved = await call.read(Moved)
+    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
+    command = call.arguments.reschedule([], moved.delay, wire.moment(moved.at, "at"), None)
+    scan = call.arguments.scan(None, query.group, after, before, query.limit)
+    page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
+    count = 0
+    if ids := unheld(page.messages):
+        if call.service.quotas.any:
+            items = [Item(ids[0], b"", at=command.at, delay=command.delay)]
+            call.service.quotas.bound(call.caller, items, call.service.clock.now())
+        move = msgspec.structs.replace(command, ids=ids)
+        count = sum(map(bool, (await call.service.ask(Outcomes, move)).outcomes))
+    return Answer(200, MovedOut(count, page.cursor))
+
+
+async def cancel(call: Call) -> Answer:
+    """Take a message back before somebody holds it."""
+    command = call.arguments.cancel([check_name(call.part("id"))], None)
+    _, command = await _only_if(call, command)
+    (outcome,) = (await call.service.ask(Outcomes, command)).outcomes
+    return changed(outcome, conditional=command.if_version is not None)
+
+
+async def cancel_where(call: Call) -> Answer:
+    """Take back all messages of a group, or of a range of time, that nobody holds."""
+    query = call.query(CancelQuery)
+    after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
+    command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
+    found = await call.ask(Affected, command)
+    return Answer(200, wire.AffectedOut(found.count, found.more))
+
+
+async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
+    """Return what the caller saw, and the command that changes nothing else."""
+    match = call.header("if-match")
+    if match is None or match.strip() == "*":
+        return None, command
+    message = await find_or_none(call)
+    version = chosen(match, message)
+    return message, msgspec.structs.replace(command, if_version=version)
+
+
+_QUEUE = "/v1/queues/{queue}"
+_ONE = f"{_QUEUE}/messages/{{id}}"
+_IF_MATCH = {
+    "if-match": "The etag that a GET told: only if nobody has edited or moved the message since."
+}
+
+CHANGES = (
+    Operation(
+        "edit", "PATCH", _ONE, "Change what is named of a message", "change", edit,
+        {200: Outcome}, takes=Changed, headers=_IF_MATCH, problems=(404, 409, 412, 429, 507),
+        description="Body, options, headers, or when it is due; all else stays, as do its attempts "
+        "and failures. Of a dead letter, all but when it is due.",
+    ),
+    Operation(
+        "cancel", "DELETE", _ONE, "Take a message back", "change", cancel, {200: Outcome},
+        headers=_IF_MATCH, problems=(404, 409, 412),
+        description="Final when it answers 200. 409 tells who holds the message, or that it is "
+        "done already.",
+    ),
+    Operation(
+        "rescheduleWhere", "PATCH", f"{_QUEUE}/messages", "Move a group to another moment",
+        "change", reschedule_where, {200: MovedOut}, takes=Moved, query=RuleQuery,
+        problems=(429,),
+        description="A part of its messages, up to 1,000; repeat with the `cursor` while there is "
+        "one.",
+    ),
+    Operation(
+        "cancelWhere", "DELETE", f"{_QUEUE}/messages", "Take back a group or a range of time",
+        "change", cancel_where, {200: wire.AffectedOut}, query=CancelQuery,
+        description="Up to 1,000 at a time; repeat while `more` is true.",
+    ),
+)  # fmt: skip

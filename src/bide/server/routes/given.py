@@ -1,0 +1,146 @@
+"""Messages as requests give them."""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, new_id
+from bide.model.message import Item, NewMessage
+from bide.model.options import options_of
+from bide.server import wire
+from bide.server.change_wire import Changed
+from bide.server.large_bodies import ESCAPED, LARGE
+from bide.server.operation import JSON, Call, decode
+from bide.server.problem import Problem, of_validation
+from bide.server.structure import check_fields
+
+__all__ = ["HEADER_TYPE", "PutQuery", "body_of", "headers_of", "item_of", "to_item"]
+
+HEADER_TYPE = "content-type"
+"""The header of a message that tells what its bytes are."""
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class PutQuery(wire.PutOptions, kw_only=True):
+    """What a put may say beside the body; with a body of bytes, all that it says."""
+
+    on_conflict: Literal["keep", "replace", "raise"] = "keep"
+
+
+async def item_of(call: Call, id: str | None) -> tuple[Item, str]:
+    """Return the message that a request puts, and what to do if its id exists."""
+    query = call.query(PutQuery)
+    if query.delay is not None:
+        query.delay = wire.span(query.delay)
+    if query.expires is not None:
+        query.expires = wire.span(query.expires)
+    if call.content_type in ("", JSON):
+        given = await call.read(wire.Given)
+        check_fields(bytes(given.headers).count(b":"))
+        if id is not None:
+            if given.id not in (None, id):
+                raise Problem("invalid-argument", "id differs from the one in the path", field="id")
+            given.id = id
+        if query != _NOTHING_SAID:
+            _add(given, query)
+    elif call.content_type == FORM:
+        raise Problem(
+            "unsupported-type",
+            f"content-type is {FORM}, which is what curl -d and many libraries say of anything; "
+            f"send content-type: {JSON} (curl --json), or a form as bytes (base64) in JSON",
+            field=HEADER_TYPE,
+        )
+    else:
+        data = await call.bytes()
+        options = msgspec.structs.asdict(query)
+        del options["on_conflict"]
+        kind = msgspec.json.encode({HEADER_TYPE: call.header("content-type") or ""})
+        given = wire.Given(raw=data, id=id, headers=msgspec.Raw(kind), **options)
+    return await to_item(call, given), query.on_conflict
+
+
+_NOTHING_SAID = PutQuery()
+
+_DEFAULTS = wire.Given()
+
+
+def _add(given: wire.Given, query: PutQuery) -> None:
+    """Add to what the body says what the query says beside it."""
+    for name, value in msgspec.structs.asdict(query).items():
+        if name == "on_conflict" or value == getattr(_NOTHING_SAID, name):
+            continue
+        if getattr(given, name) != getattr(_DEFAULTS, name):
+            raise Problem(
+                "invalid-argument",
+                f"{name} is given in the body and in the query; give it once",
+                field=name,
+            )
+        setattr(given, name, value)
+
+
+async def to_item(call: Call, given: wire.Given, place: str = "") -> Item:
+    """Return a message of a request as the store takes it; errors tell its place."""
+    body = await body_of(call, given, place)
+    if body is UNSET:
+        raise _not_one_body("neither is", place)
+    try:
+        message = NewMessage(
+            body, delay=given.delay, at=wire.moment(given.at, "at"), expires=given.expires,
+            headers=headers_of(given.headers, place),
+            **options_of(given),
+        )  # fmt: skip
+        id = new_id() if given.id is None else check_name(given.id)
+        return call.arguments.item(message, id, decoded=True)
+    except InvalidArgument as error:
+        if not place:
+            raise
+        raise Problem("invalid-argument", f"{place}: {error}", field=place) from None
+
+
+async def body_of(call: Call, given: wire.Given | Changed, place: str = "") -> Any:
+    """Return the body that a request gives, `UNSET` if it gives none."""
+    text = bytes(given.body)
+    if text and given.raw is not UNSET:
+        raise _not_one_body("both are", place)
+    return await _decoded(call, text) if text else given.raw
+
+
+def _not_one_body(told: str, place: str) -> Problem:
+    return Problem(
+        "invalid-argument",
+        f"a message has a body (JSON) or bytes (base64), and {told} given",
+        field=f"{place}.body" if place else "body",
+    )
+
+
+def headers_of(raw: msgspec.Raw, place: str = "") -> dict[str, str] | None:
+    """Return the headers that a request gives, `None` if it gives none."""
+    if (text := bytes(raw)) in (b"", b"null"):
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.ValidationError as error:
+        what, _, within = str(error).partition(" - at `$")
+        at = f"{what} - at `$.{place}{'.' if place else ''}headers{within or '`'}"
+        raise of_validation(msgspec.ValidationError(at), wire.Given) from None
+    except UnicodeDecodeError as error:
+        raise Problem("malformed", f"The headers are no UTF-8: {error}") from None
+
+
+async def _decoded(call: Call, text: bytes) -> Any:
+    """Decode the body of a message, not more of them at a time than memory and others can bear."""
+    most = call.service.settings.max_body
+    if len(text) > ESCAPED * most:
+        raise InvalidArgument(
+            f"body takes {len(text):,} bytes, the limit is {most:,}; store it elsewhere and put a "
+            "reference"
+        )
+    if len(text) <= LARGE:
+        return decode(text, Any)
+    await call.service.large_bodies.turn(len(text))
+    body = decode(text, Any)
+    await call.service.large_bodies.turn(len(text))  # encoding takes as long
+    return body
