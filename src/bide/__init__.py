@@ -55,6 +55,7 @@ __all__ = [
     "Delivery",
     "Discard",
     "Empty",
+    "Explanation",
     "Failure",
     "Flow",
     "Forecast",

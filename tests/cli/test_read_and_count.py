@@ -183,3 +183,17 @@ def test_looking_makes_no_store(run: Bide, tmp_path: Path, command: list[str]) -
     assert result.exit_code == 3
     assert "there is no store at" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_explain_tells_why(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, id="a")
+    orders.pause()
+    result = run("explain", "orders", "a", "b")
+    assert result.exit_code == 1
+    first, second = result.output.splitlines()
+    assert first.startswith("a\tready\tpaused,no-worker\ta is ready since ")
+    assert second == "b\tgone\tmissing\tb is not in orders: it never was, or it is gone"
+    found = json.loads(run("explain", "orders", "a", "--json", "--language", "zh").output)
+    assert found["reasons"] == ["paused", "no-worker"]
+    assert "暂停" in found["sentence"]
+    assert found["facts"]["ahead"] == 0

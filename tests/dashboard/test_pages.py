@@ -322,3 +322,12 @@ def test_an_access_function_may_be_async(stage: Stage) -> None:
 def test_an_action_must_exist() -> None:
     with pytest.raises(InvalidArgument, match="delete"):
         Access(actions=["delete"])
+
+
+def test_a_message_says_why_it_is_where_it_is(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders", actor="bob")
+    orders.put(1, id="order-42")
+    orders.pause()
+    page = "/message?queue=orders&id=order-42"
+    assert "the queue is paused since" in text_of(ann.get(page).text)
+    assert "被 bob 暂停" in ann.get(page, accept_language="zh").text

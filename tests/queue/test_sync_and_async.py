@@ -11,6 +11,7 @@ from bide.lane import Lane
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Reply
+from bide.observing.explain import Explanation
 from bide.queue.base import detour
 from bide.queue.delivery import Held
 from bide.queue.results import Audit, Forecast
@@ -196,6 +197,9 @@ CALLS: dict[str, Call] = {
     "forecast": Call(
         lambda q: q.forecast("30s", "2m"), [cmd.Forecast("q", 30_000, 4)],
         lambda r: Forecast.of(r[0], 30_000),
+    ),
+    "explain": Call(
+        lambda q: q.explain("d"), [cmd.Explain("q", "d")], lambda r: Explanation("d", "q", r[0])
     ),
     "revive": Call(lambda q: q.revive(["z"], delay=5),
                    [cmd.Revive("q", ["z"], 5_000, actor="me")], outcomes),

@@ -113,6 +113,9 @@ def test_wrong_entries_of_workers_are_skipped_and_logged_once(
         {"workers": {"web": ["not a queue"]}},
         {"workers": {"\x1b[2J": ["orders"]}},
         {"workers": {"w" * 1_000: ["orders"]}},
+        {"workers": {}, "busy": {"orders": {"places": -1}}},
+        {"workers": {}, "busy": {"orders": {"places": 1, "longest": "\x00"}}},
+        {"workers": {}, "busy": {"orders": {"places": 1, "since": 1 << 60}}},
     ]
     lane = open_lane(server.app.service.settings.store)
     items = [

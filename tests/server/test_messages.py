@@ -319,3 +319,26 @@ def test_fields_of_a_message_come_in_their_order_and_none_is_left_out() -> None:
     head = ("id", "queue", "state", "due", "priority", "attempt", "attempts", "group")
     assert fields[: len(head)] == head
     assert set(OPTIONS) <= set(fields)
+
+
+def test_a_message_is_explained(client: Client) -> None:
+    client.put(ONE, {"body": 1})
+    client.post(f"{Q}/pause", {})
+    told = client.get(f"{ONE}/explanation").json
+    assert (told["id"], told["queue"]) == ("order-42", "orders")
+    assert told["reasons"] == ["paused", "no-worker"]
+    assert "the queue is paused since" in told["sentence"]
+    assert told["facts"]["state"] == "ready"
+    assert "暂停" in client.get(f"{ONE}/explanation?language=zh").json["sentence"]
+    assert client.get(f"{Q}/messages/x/explanation").status == 404
+    assert client.get(f"{ONE}/explanation?language=fr").status == 400
+
+
+def test_a_server_knows_who_waits_at_it(client: Client) -> None:
+    client.put(f"{Q}/messages/a", {"body": 1})
+    client.post(f"{Q}/claim", {"holder": "curl:1"})
+    client.put(ONE, {"body": 1})
+    command = {"command": "explain", "queue": "orders", "id": "order-42"}
+    (reply,) = client.post("/v1/batch", {"commands": [command]}).json["replies"]
+    assert reply["workers"] == [{"holder": "curl:1"}]
+    assert client.get(f"{ONE}/explanation").json["reasons"] == ["next"]

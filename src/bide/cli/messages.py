@@ -89,8 +89,8 @@ def _attempts(message: Message, of: str) -> str:
     return made if message.state == "dead" else f"{made}{of}{message.attempts}"
 
 
-def print_sheet(out: Output, message: Message) -> None:
-    """Print all fields of one message, for people."""
+def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
+    """Print all fields of one message for people, and why it is where it is."""
     now = now_ms()
 
     def moment(ms: int) -> Cell:
@@ -101,6 +101,8 @@ def print_sheet(out: Output, message: Message) -> None:
         ("state", (message.state, STYLES[message.state])),
         ("due", moment(message.due)),
     ]
+    if why is not None:
+        rows.insert(2, ("why", why))
     if message.expires is not None:
         rows.append(("expires", moment(message.due + message.expires)))
     rows.append(("attempt", _attempts(message, " of ")))

@@ -15,7 +15,8 @@ from bide.model.errors import BideError
 
 SECTIONS = {
     "Messages": {
-        "put": "put", "edit": "edit", "change": "cancel reschedule", "read": "get peek scan",
+        "put": "put", "edit": "edit", "change": "cancel reschedule",
+        "read": "get explain peek scan",
     },
     "Queues": {
         "counts": "queues counts audit", "top": "top", "forecast": "forecast",

@@ -1,9 +1,10 @@
-"""`bide get`, `bide peek` and `bide scan`: read messages without changing them."""
+"""`bide get`, `bide explain`, `bide peek` and `bide scan`: read messages without changing them."""
 
 import sys
 from typing import Any
 
 import click
+import msgspec
 
 from bide.cli import option
 from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, row
@@ -49,11 +50,56 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
             stream.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
             stream.flush()
         elif out.terminal:
-            print_sheet(out, message)
+            print_sheet(out, message, orders.explain(id).sentence)
         elif out.as_json:
             out.json(as_json(message))
         else:
             out.row(*row(message))
+    return all_there
+
+
+@click.command()
+@option.queue
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@option.choice("--language", ("en", "zh"), "Of the sentence: English or Simplified Chinese.")
+@on_store
+def explain(
+    store: Store, out: Output, queue: str, ids: tuple[str, ...], language: str | None
+) -> bool:
+    """Tell why messages are where they are.
+
+    When a message is due, who holds it and since when, or why no worker has taken it: the queue is
+    paused, no worker serves it, all workers are busy, other messages go first. In a pipe, each line
+    is: id, state, reasons with commas between them, sentence. The exit code is 1 if a message does
+    not exist.
+
+    \b
+    Example:
+      bide explain orders order-42
+      bide explain orders order-42 --json | jq .facts
+    """  # fmt: skip
+    orders = store.existing(queue)
+    all_there = True
+    for id in ids:
+        found = orders.explain(id)
+        sentence = found.in_language(language or "en")
+        all_there = all_there and found.state is not None
+        if out.as_json:
+            facts = msgspec.structs.asdict(found.facts)
+            out.json(
+                {
+                    "id": id,
+                    "queue": queue,
+                    "state": found.state,
+                    "reasons": found.reasons,
+                    "sentence": sentence,
+                    "facts": facts,
+                }
+            )
+        elif out.terminal:
+            out.text(sentence)
+        else:
+            out.row(id, found.state or "gone", ",".join(found.reasons), sentence)
     return all_there
 
 

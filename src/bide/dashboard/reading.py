@@ -12,10 +12,11 @@ from bide.dashboard.access import Access
 from bide.dashboard.recent import Recent
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Command, Forecast, Queues, Scan
+from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import is_listed
 from bide.model.message import Message
-from bide.model.replies import Forecasted, Names, Page, Reply
+from bide.model.replies import Explained, Forecasted, Names, Page, Reply
+from bide.observing.explain.facts import afollow, look_around
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.sample import Looking, RecentWorkers, Sample, Worker, take_sample
@@ -143,6 +144,14 @@ class StoreReader:
         except StopIteration as done:
             found: T = done.value
             return found
+
+    async def explain(self, queue: str, id: str) -> Explained:
+        """Return what tells why a message is where it is."""
+        facts = await self.ask(Explained, Explain(queue, id))
+        if not self.lane.capabilities.shared:
+            return facts
+        steps = look_around(queue, facts)
+        return await afollow(steps, lambda command: self.lane.acall(command, self))
 
     async def names(self, access: Access, prefix: str = "", *, own: bool = False) -> list[str]:
         """Return the names of the queues that a visitor may see, as the store has them.

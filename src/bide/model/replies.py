@@ -10,8 +10,8 @@ from bide.model.times import to_datetime
 
 __all__ = [
     "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Explained", "Flow",
-    "Forecasted", "Found", "Names", "Outcome", "Outcomes", "Page", "Pause", "Reply", "Settings",
-    "Sizes",
+    "Forecasted", "Found", "Names", "Outcome", "Outcomes", "Page", "Pause", "Reply", "Serving",
+    "Settings", "Sizes", "Subscribed",
 ]  # fmt: skip
 
 
@@ -204,6 +204,40 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
     """Who paused the queue, if they said so."""
 
 
+class Serving(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A worker that serves a queue."""
+
+    holder: str
+    """The name under which it claims."""
+    places: int | None = None
+    """How many messages of this queue it handles at a time; `None`: it did not say."""
+    running: int = 0
+    """How many it handles now, of this queue."""
+    longest: str | None = None
+    """The id of the message that it has handled for the longest time."""
+    since: int | None = None
+    """Since when, in Unix milliseconds."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether all its places are taken."""
+        return self.places is not None and self.running >= self.places
+
+
+class Subscribed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A subscription of a queue that sends nothing for now."""
+
+    name: str
+    paused: bool
+    """Whether it was paused; else its circuit is open, because its receiver fails."""
+    reason: str = ""
+    """Why it was paused, or the last failure."""
+    since: int | None = None
+    """Since when the circuit is open, in Unix milliseconds."""
+    until: int | None = None
+    """When the receiver is tried again."""
+
+
 class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_defaults=True):
     """What a store knows about the place of a message. Times are Unix milliseconds."""
 
@@ -236,6 +270,10 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     """When the lease expires."""
     ended: int | None = None
     """When it became dead, acked or expired."""
+    workers: list[Serving] | None = None
+    """Who serves the queue, if a server or the caller has looked."""
+    subscriptions: list[Subscribed] | None = None
+    """Which subscriptions of the queue send nothing, if a server or the caller has looked."""
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True):

@@ -24,6 +24,7 @@ from bide.observing.tally import Histogram, Tally
 __all__ = [
     "BEAT",
     "QUEUE",
+    "Busy",
     "Heartbeat",
     "RecentLateness",
     "Report",
@@ -59,6 +60,31 @@ LONGEST_REASON = 300
 _log = logging.getLogger("bide.worker")
 
 
+class Busy(msgspec.Struct, omit_defaults=True):
+    """How busy a process is on one queue."""
+
+    places: int
+    """How many messages it handles at a time."""
+    running: int = 0
+    """How many it handles now."""
+    longest: str | None = None
+    """The id of the message that it has handled for the longest time."""
+    since: int | None = None
+    """Since when, in Unix milliseconds of its own clock."""
+
+    def check(self) -> None:
+        """Check what another process reports.
+
+        Raises:
+            InvalidArgument: a value is impossible.
+        """
+        if self.longest is not None:
+            check_name(self.longest)
+        for number in (self.places, self.running, self.since or 0):
+            if not 0 <= number <= 1 << 53:
+                raise InvalidArgument(f"a worker reports {number:,}, which is impossible")
+
+
 class Report(msgspec.Struct, omit_defaults=True):
     """What a process reports."""
 
@@ -66,6 +92,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     """The queues that it works on, by the name under which it claims."""
     lateness: dict[str, Histogram] = {}
     """The lateness of recent deliveries, by queue."""
+    busy: dict[str, Busy] = {}
+    """What it handles, by queue."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -115,6 +143,9 @@ def read(message: Message) -> Report | None:
         for queue, histogram in roll.lateness.items():
             check_queue(queue)
             histogram.check()
+        for queue, busy in roll.busy.items():
+            check_queue(queue)
+            busy.check()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
@@ -122,6 +153,7 @@ def read(message: Message) -> Report | None:
     return Report(
         {holder: [home + queue for queue in queues] for holder, queues in roll.workers.items()},
         {home + queue: histogram for queue, histogram in roll.lateness.items()},
+        {home + queue: busy for queue, busy in roll.busy.items()},
     )
 
 
@@ -183,6 +215,7 @@ class Heartbeat:
         process: the id of the report.
         workers: returns the workers, and the queues of each.
         tallies: returns what was done so far, by queue.
+        busy: returns what is being handled, by queue.
     """
 
     def __init__(
@@ -192,12 +225,14 @@ class Heartbeat:
         process: str,
         workers: Callable[[], Mapping[str, list[str]]],
         tallies: Callable[[], Mapping[str, Tally]],
+        busy: Callable[[], dict[str, Busy]] = dict,
     ) -> None:
         self._lane = lane
         self._clock = clock
         self._process = process
         self._workers = workers
         self._tallies = tallies
+        self._busy = busy
         self._lately = RecentLateness()
         self._listed = False
         self._complained = False
@@ -233,7 +268,8 @@ class Heartbeat:
         lately = self._lately.of(lateness, self._clock.monotonic())
         workers = {holder: sorted(queues) for holder, queues in self._workers().items()}
         if workers or lately:
-            await self._lane.acall(put_report(self._process, Report(workers, lately)))
+            report = Report(workers, lately, self._busy())
+            await self._lane.acall(put_report(self._process, report))
             self._listed = True
         elif self._listed:
             await self._lane.acall(delete_report(self._process))

@@ -18,12 +18,14 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Cancel, Command, Configure, Find, Purge, Put, Scan
+from bide.model.commands import Cancel, Command, Configure, Explain, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.message import Message
-from bide.model.replies import Affected, Found, Outcome, Outcomes, Page
+from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration, milliseconds
+from bide.observing.explain import Explanation
+from bide.observing.explain.facts import afollow, follow, look_around
 from bide.observing.spans import API, sending, tracer
 from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
@@ -207,6 +209,29 @@ class BlockingBase(BaseQueue):
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
+    def explain(self, id: str) -> Explanation:
+        """Tell why a message is where it is: when it is due, what it waits for, or who holds it.
+
+        Args:
+            id: of the message.
+
+        Returns:
+            The explanation: `sentence` for people, `reasons` and `facts` for programs. Its cost
+            does not depend on how many messages are pending.
+
+        Example:
+            >>> from bide import Queue
+            >>> orders = Queue("unpaid", "memory://")
+            >>> outcome = orders.put({"order": 42}, delay="30m", id="order-42")
+            >>> orders.explain("order-42").reasons
+            ('delayed',)
+        """
+        facts = self._do(Explained, Explain(self.name, check_name(id)))
+        if self._lane.capabilities.shared:
+            steps = look_around(self.name, facts)
+            facts = follow(steps, lambda command: self._lane.call(command, self))
+        return Explanation(id, self.name, facts)
+
     def _walk(self, command: Scan) -> Iterator[Message]:
         """Yield the messages of a scan, page by page."""
         while True:
@@ -283,6 +308,14 @@ class AsyncBase(BaseQueue):
             reply = await (lane.hand_in(command) or lane.acall(command, self, wait))
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
+
+    async def explain(self, id: str) -> Explanation:
+        """Async form of `Queue.explain`."""
+        facts = await self._do(Explained, Explain(self.name, check_name(id)))
+        if self._lane.capabilities.shared:
+            steps = look_around(self.name, facts)
+            facts = await afollow(steps, lambda command: self._lane.acall(command, self))
+        return Explanation(id, self.name, facts)
 
     async def _repeat(self, command: Cancel | Purge, within: object = None) -> int:
         """Repeat a command by rule until no message matches; return how many it changed."""

@@ -13,7 +13,8 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Claim, Command, Count, Lease, Queues
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
-from bide.model.replies import Claimed, Counts, Names, Reply
+from bide.model.replies import Claimed, Counts, Explained, Names, Reply
+from bide.observing.explain.facts import afollow, look_around
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access import Tokens
@@ -170,6 +171,16 @@ class Service:
                     self._less.notify_all()
 
         return await within_budget(commands, execute, self.clock.now())
+
+    async def explained(self, queue: str, told: Explained) -> Explained:
+        """Add to what the store knows of a message who could take it.
+
+        Args:
+            queue: its name in the store.
+            told: the reply of the store.
+        """
+        steps = look_around(queue, told, self.claimers.listed())
+        return await afollow(steps, lambda command: self.lane.acall(command, self))
 
     async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
         """Return the leases that a caller settles as the store knows them.

@@ -5,6 +5,7 @@ from bide.model.commands import Find
 from bide.model.identity import check_name
 from bide.model.message import size_of
 from bide.model.replies import Found
+from bide.observing.explain import Explanation
 
 __all__ = ["POSSIBLE", "message"]
 
@@ -26,7 +27,9 @@ async def message(view: View) -> Page:
     one = found.messages[0]
     if one is None:
         raise Refused(404, "no-message", id)
+    facts = await view.store.explain(full, id)
     return Page("message.html", {
+        "explanation": Explanation(id, view.own(full), facts),
         "queue": view.own(full), "message": one, "body": view.body(one),
         "editable": view.editable(one), "headers": view.headers(one), "size": size_of(one),
         "actions": [action for action in POSSIBLE[one.state] if view.may(action)],

@@ -6,6 +6,7 @@ from bide.server.routes.changes import CHANGES
 from bide.server.routes.dead import DEAD
 from bide.server.routes.deliveries import DELIVERIES
 from bide.server.routes.events import EVENTS
+from bide.server.routes.explanation import EXPLANATION
 from bide.server.routes.messages import MESSAGES
 from bide.server.routes.monitoring import MONITORING
 from bide.server.routes.queues import QUEUES
@@ -14,6 +15,7 @@ from bide.server.routes.subscriptions import SUBSCRIPTIONS
 __all__ = ["OPERATIONS"]
 
 OPERATIONS: tuple[Operation, ...] = (
-    *MESSAGES, *CHANGES, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS, *BATCH, *EVENTS, *MONITORING,
+    *MESSAGES, *CHANGES, *EXPLANATION, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS, *BATCH,
+    *EVENTS, *MONITORING,
 )  # fmt: skip
 """All of them, in the order in which they are described."""

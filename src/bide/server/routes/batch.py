@@ -12,7 +12,7 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import WITHHELD, Item, Message
-from bide.model.replies import Claimed, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Explained, Found, Names, Page, Reply
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
@@ -112,6 +112,10 @@ async def batch(call: Call) -> Answer:
             if isinstance(reply, Claimed) else reply
             for command, reply in zip(commands, answers, strict=True)
         ]  # fmt: skip
+    answers = [
+        await service.explained(command.queue, reply) if isinstance(reply, Explained) else reply
+        for command, reply in zip(commands, answers, strict=True)
+    ]
     replies = [_told(call, reply) for reply in answers]
     for act, told in zip(call.acts, replies, strict=True):
         act.messages = count_of(told)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from bide.consuming.busy import busy_of
 from bide.consuming.consumer import Consumer
 from bide.consuming.crash_isolation import CrashIsolation
 from bide.consuming.graceful_stop import cancel, first_of, stop
@@ -20,7 +21,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
-from bide.observing.heartbeat import Heartbeat, can_report
+from bide.observing.heartbeat import Busy, Heartbeat, can_report
 from bide.observing.tally import Tally
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
@@ -84,6 +85,13 @@ class Runner:
     def tallies(self) -> dict[str, Tally]:
         """Return what was done so far on each queue."""
         return {queue: consumer.current() for queue, consumer in self.consumers.items()}
+
+    def busy(self) -> dict[str, Busy]:
+        """Return what is being handled of each queue."""
+        return {
+            queue: busy_of(one.running, one.queue_handlers.concurrency, self._app.clock)
+            for queue, one in self.consumers.items()
+        }
 
     def stuck(self) -> list[str]:
         """Return the queues whose places are all taken by handlers that do not return."""
@@ -155,7 +163,7 @@ class Runner:
         consumers = list(self.consumers.values())
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
-            lambda: {holder: list(self.consumers)}, self.tallies,
+            lambda: {holder: list(self.consumers)}, self.tallies, self.busy,
         )  # fmt: skip
         if self._present and can_report(store_client.lane):
             beside.append(asyncio.create_task(heartbeat.keep()))

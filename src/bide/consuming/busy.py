@@ -1,0 +1,26 @@
+"""How busy a consumer is, for heartbeats."""
+
+from collections.abc import Iterable
+
+from bide.clock import Clock
+from bide.consuming.handling import Handling
+from bide.observing.heartbeat import Busy
+
+__all__ = ["busy_of"]
+
+
+def busy_of(running: Iterable[Handling], places: int, clock: Clock) -> Busy:
+    """Return what a consumer handles now.
+
+    Args:
+        running: its deliveries in the order of their start.
+        places: how many it handles at a time.
+        clock: of the consumer.
+    """
+    handled = list(running)
+    found = Busy(places, len(handled))
+    if handled:
+        longest = handled[0]
+        lasting = clock.monotonic() - longest.began
+        found.longest, found.since = longest.id, round(clock.now() - lasting * 1000)
+    return found

@@ -1,0 +1,165 @@
+"""From facts to an explanation: what holds a message where it is."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from bide.model.message import State
+from bide.model.replies import AHEAD, Explained, Pause
+from bide.observing.explain.sentences import joined, render
+
+__all__ = ["Explanation", "Reason"]
+
+Reason = Literal[
+    "missing", "delayed", "retry", "returned", "paused", "subscription", "no-worker", "busy",
+    "failed", "ahead", "next", "leased", "lapsed", "dead", "acked", "expired",
+]  # fmt: skip
+"""One cause. A ready message may have several: the first one counts most."""
+
+
+class _Clause(NamedTuple):
+    """A part of the sentence: which one, and its values."""
+
+    name: str
+    values: dict[str, Any]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a message is where it is.
+
+    Example:
+        >>> from bide import Queue
+        >>> orders = Queue("explained", "memory://")
+        >>> orders.explain("order-42").sentence
+        'order-42 is not in explained: it never was, or it is gone'
+    """
+
+    id: str
+    queue: str
+    facts: Explained
+    """What the sentence is made of. Times are Unix milliseconds."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def state(self) -> State | None:
+        """The state of the message; `None`: there is none of this id."""
+        return self.facts.state
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The causes, the most important one first."""
+        return tuple(reason for reason, _ in self._causes())
+
+    @property
+    def sentence(self) -> str:
+        """The explanation in English."""
+        return self.in_language("en")
+
+    def in_language(self, language: str) -> str:
+        """Return the explanation as a sentence.
+
+        Args:
+            language: "en" or "zh" (Simplified Chinese).
+        """
+        causes = [clause for _, clause in self._causes()]
+        if self.state == "ready":
+            late = self.facts.now - self.facts.due
+            causes.insert(0, _Clause("ready", {"due": self.facts.due, "late": late}))
+        common = {"id": self.id, "queue": self.queue}
+        return joined(
+            [render(clause.name, {**common, **clause.values}, language) for clause in causes],
+            language,
+        )
+
+    def _causes(self) -> Iterator[tuple[Reason, _Clause]]:
+        facts = self.facts
+        match facts.state:
+            case None:
+                yield "missing", _Clause("missing", {})
+            case "delayed":
+                yield self._delayed()
+            case "ready":
+                yield from self._ready()
+            case "leased":
+                yield self._leased()
+            case "dead":
+                yield "dead", _Clause("dead", {**self._failure(), **self._since(facts.ended)})
+            case "acked":
+                yield "acked", _Clause("acked", self._since(facts.ended))
+            case "expired":
+                yield "expired", _Clause("expired", self._since(facts.ended))
+
+    def _delayed(self) -> tuple[Reason, _Clause]:
+        facts = self.facts
+        values = {"due": facts.due, "left": facts.due - facts.now}
+        if facts.planned is None:
+            return "delayed", _Clause("delayed", values)
+        if facts.failure is None:
+            return "returned", _Clause("returned", values)
+        return "retry", _Clause("retry", {**values, **self._failure()})
+
+    def _ready(self) -> Iterator[tuple[Reason, _Clause]]:
+        facts = self.facts
+        pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)
+        if pause.until is None:
+            name = "paused by" if pause.actor else "paused"
+            since = {} if pause.since is None else self._since(pause.since)
+            values = {"actor": pause.actor, **since}
+            yield "paused", _Clause(name if since else "paused before", values)
+        for one in facts.subscriptions or ():
+            name = "subscription paused" if one.paused else "circuit"
+            since = self._since(one.since or facts.now)
+            values = {"name": one.name, "error": one.reason or "-", "until": one.until, **since}
+            yield "subscription", _Clause(name, values)
+        yield from self._workers()
+        if facts.failure is not None and facts.attempt:
+            yield "failed", _Clause("failed", self._failure())
+        if facts.ahead:
+            many = facts.ahead > AHEAD
+            count = AHEAD if many else facts.ahead
+            yield "ahead", _Clause("ahead more" if many else "ahead", {"count": count})
+        elif pause.until is not None and not facts.subscriptions and facts.workers:
+            yield "next", _Clause("next", {})
+
+    def _workers(self) -> Iterator[tuple[Reason, _Clause]]:
+        workers = self.facts.workers
+        if workers is None:
+            return
+        if not workers:
+            yield "no-worker", _Clause("no-worker", {})
+        elif all(one.busy for one in workers):
+            places = sum(one.places or 0 for one in workers)
+            values = {"places": places, "workers": len(workers)}
+            oldest = min(
+                (one for one in workers if one.since is not None),
+                key=lambda one: one.since or 0, default=None,
+            )  # fmt: skip
+            if oldest is None or oldest.since is None:
+                yield "busy", _Clause("busy", values)
+                return
+            longest = {"longest": oldest.longest, "holder": oldest.holder}
+            yield "busy", _Clause("busy with", {**values, **longest, **self._since(oldest.since)})
+
+    def _leased(self) -> tuple[Reason, _Clause]:
+        facts = self.facts
+        assert facts.until is not None
+        values = {"holder": facts.holder, "until": facts.until, "left": facts.until - facts.now}
+        if facts.until <= facts.now:
+            return "lapsed", _Clause("lapsed", values)
+        if facts.since is None:
+            return "leased", _Clause("leased before", values)
+        values |= {"extended": facts.extended, **self._since(facts.since)}
+        return "leased", _Clause("leased extended" if facts.extended else "leased", values)
+
+    def _since(self, moment: int | None) -> dict[str, Any]:
+        """Return a time in the past, and how long ago it was."""
+        moment = self.facts.now if moment is None else moment
+        return {"since": moment, "lasting": self.facts.now - moment}
+
+    def _failure(self) -> dict[str, Any]:
+        facts = self.facts
+        error = None if facts.failure is None else facts.failure.reason
+        return {"attempt": facts.attempt, "attempts": facts.attempts, "error": error}

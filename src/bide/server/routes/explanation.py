@@ -1,0 +1,57 @@
+"""Why a message is where it is."""
+
+from typing import Literal
+
+import msgspec
+
+from bide.model.commands import Explain
+from bide.model.identity import check_name
+from bide.model.replies import Explained
+from bide.observing.explain import Explanation, Reason
+from bide.server.operation import Answer, Call, Operation
+from bide.server.problem import Problem
+
+__all__ = ["EXPLANATION"]
+
+
+class ExplainQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How to explain."""
+
+    language: Literal["en", "zh"] = "en"
+    """Of the sentence: English or Simplified Chinese."""
+
+
+class ExplanationOut(msgspec.Struct):
+    """Why a message is where it is."""
+
+    id: str
+    queue: str
+    sentence: str
+    reasons: list[Reason]
+    """The causes, the most important one first."""
+    facts: Explained
+    """What the sentence is made of."""
+
+
+async def explain(call: Call) -> Answer:
+    """Tell why a message is where it is."""
+    query = call.query(ExplainQuery)
+    queue, id = call.arguments.queue, check_name(call.part("id"))
+    facts = await call.service.ask(Explained, Explain(queue, id))
+    found = Explanation(id, call.queue, await call.service.explained(queue, facts))
+    if facts.state is None:
+        raise Problem("not-found", found.sentence)
+    sentence = found.in_language(query.language)
+    return Answer(200, ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts))
+
+
+EXPLANATION = (
+    Operation(
+        "explain", "GET", "/v1/queues/{queue}/messages/{id}/explanation",
+        "Tell why a message is where it is", "read", explain,
+        {200: ExplanationOut}, query=ExplainQuery, problems=(404,),
+        description="When it is due, who holds it, or why no worker has taken it: the queue is "
+        "paused, no worker serves it, all are busy, others go first. Its cost does not depend on "
+        "how many messages are pending.",
+    ),
+)  # fmt: skip

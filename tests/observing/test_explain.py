@@ -1,0 +1,222 @@
+"""The sentence that tells why a message is where it is, and its parts."""
+
+import asyncio
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import bide
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.model.replies import AHEAD, Explained, Pause, Serving, Subscribed
+from bide.model.times import LATEST
+from bide.observing.explain import Explanation
+from bide.observing.explain.sentences import clauses
+from bide.observing.heartbeat import Busy, Report, put_report
+from bide.targets.http.circuit import Circuit
+from bide.targets.http.peers import CIRCUITS
+from bide.targets.http.records import SUBSCRIPTIONS
+from bide.targets.http.subscription import Subscription
+from bide.testing import FakeClock
+
+DUE = 1_700_000_000_000
+
+
+class Store:
+    """A file, a clock, and queues on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = FakeClock()
+        self.url = f"sqlite:///{path}/bide.db"
+        self.lane = open_lane(self.url, self.clock)
+        self.queues: list[bide.Queue] = []
+
+    def queue(self, name: str = "orders", **more: Any) -> bide.Queue:
+        queue = bide.Queue(name, self.url, clock=self.clock, **more)
+        self.queues.append(queue)
+        return queue
+
+    def report(self, holder: str, busy: Busy | None, queue: str = "orders", home: str = "") -> None:
+        report = Report({holder: [queue]}, {}, {} if busy is None else {queue: busy})
+        put = put_report(holder, report)
+        self.lane.call(msgspec.structs.replace(put, queue=home + put.queue))
+
+    def close(self) -> None:
+        for queue in self.queues:
+            queue.close()
+        close_lane(self.lane)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def test_a_delayed_message_waits_for_its_time_or_its_retry(store: Store) -> None:
+    orders = store.queue(holder="web1:7")
+    orders.put(1, id="later", delay="1h")
+    told = orders.explain("later")
+    assert (told.reasons, told.state) == (("delayed",), "delayed")
+    assert "in 1h" in told.sentence
+    orders.put(1, id="a")
+    orders.claim()[0].retry("5m", "ValueError: no\nTraceback")
+    told = orders.explain("a")
+    assert told.reasons == ("retry",)
+    assert told.sentence.endswith("in 5m, because attempt 1 of 10 failed: ValueError: no")
+
+
+def test_a_ready_message_tells_who_paused_its_queue(store: Store) -> None:
+    orders = store.queue(actor="ann")
+    orders.put(1, id="a")
+    orders.pause()
+    store.clock.advance(90)
+    store.report("web1:7", None)
+    told = orders.explain("a")
+    assert told.reasons == ("paused",)
+    assert "(1m30s) by ann" in told.sentence
+    assert "被 ann 暂停" in told.in_language("zh")
+    orders.resume()
+    assert orders.explain("a").reasons == ("next",)
+
+
+def test_a_ready_message_tells_who_could_take_it(store: Store) -> None:
+    orders = store.queue()
+    orders.put(1, id="a")
+    assert orders.explain("a").reasons == ("no-worker",)
+    store.report("mail1:3", None, queue="mail")
+    assert orders.explain("a").reasons == ("no-worker",)
+    since = store.clock.now()
+    store.clock.advance(5)
+    store.report("web1:7", Busy(4, 4, "order-42", since))
+    told = orders.explain("a")
+    assert told.reasons == ("busy", "next")
+    assert "order-42, which web1:7 has handled for 5s" in told.sentence
+    assert told.facts.workers == [Serving("web1:7", 4, 4, "order-42", since)]
+    store.report("web2:9", Busy(4, 3, "order-43", since))
+    assert orders.explain("a").reasons == ("next",)
+    store.clock.advance(30)  # both are silent
+    assert orders.explain("a").reasons == ("no-worker",)
+
+
+def test_a_ready_message_tells_what_is_ahead_and_what_failed(store: Store) -> None:
+    orders = store.queue()
+    store.report("web1:7", None)
+    orders.put_many([{"n": n} for n in range(AHEAD)])
+    orders.put(1, id="a")
+    told = orders.explain("a")
+    assert told.reasons == ("ahead",)
+    assert told.sentence.endswith("messages delivered before it: 1,000")
+    orders.put(1, id="b")
+    assert orders.explain("b").sentence.endswith("more than 1,000")
+    [first] = orders.claim(1)
+    first.retry(0, "no")
+    assert orders.explain(first.id).reasons == ("failed", "next")
+
+
+def test_a_tenant_hears_of_its_own_workers_and_those_of_the_whole_store(store: Store) -> None:
+    orders = store.queue("shop/orders")
+    orders.put(1, id="a")
+    store.report("theirs:1", None, home="mail/")
+    assert orders.explain("a").facts.workers == []
+    store.report("ours:1", None, home="shop/")
+    store.report("house:1", None, queue="shop/orders")
+    told = orders.explain("a")
+    assert [one.holder for one in told.facts.workers or ()] == ["house:1", "ours:1"]
+
+
+def test_a_subscription_that_sends_nothing_is_named(store: Store) -> None:
+    orders = store.queue()
+    orders.put(1, id="a")
+    store.report("push:web1:7", None)
+    hooks = [
+        Subscription(name="hook", queue="orders", url="https://shop.example/"),
+        Subscription(name="other", queue="mail", url="https://shop.example/"),
+        Subscription(
+            name="idle", queue="orders", url="https://shop.example/", paused=True, reason="by ann"
+        ),
+    ]
+    items = [Item(one.key, msgspec.json.encode(one), at=LATEST) for one in hooks]
+    store.lane.call(Put(SUBSCRIPTIONS, items))
+    now = store.clock.now()
+    circuit = Circuit(since=now, until=now + 30_000, error="503")
+    records = [Item(one.key, msgspec.json.encode(circuit), at=LATEST) for one in hooks[:2]]
+    store.lane.call(Put(CIRCUITS, records))
+    told = orders.explain("a")
+    assert told.reasons == ("subscription", "subscription")
+    assert told.facts.subscriptions == [
+        Subscribed("hook", False, "503", now, now + 30_000), Subscribed("idle", True, "by ann")
+    ]  # fmt: skip
+    assert "hook fails since" in told.sentence
+    assert "idle is paused (by ann)" in told.sentence
+
+
+def test_a_lease_tells_since_when_and_until_when(store: Store) -> None:
+    orders = store.queue(holder="web1:7")
+    orders.put(1, id="a")
+    [delivery] = orders.claim(lease="1m")
+    store.clock.advance(20)
+    told = orders.explain("a")
+    assert told.reasons == ("leased",)
+    assert told.sentence.startswith("web1:7 holds a since ")
+    assert told.sentence.endswith("(40s left)")
+    delivery.extend("1m")
+    assert orders.explain("a").sentence.endswith("lease extensions so far: 1")
+    store.clock.advance(61)
+    assert orders.explain("a").reasons == ("lapsed",)
+
+
+def test_what_has_ended_tells_when_and_why(store: Store) -> None:
+    orders = store.queue(keep="1d")
+    orders.put(1, id="a", attempts=1)
+    orders.claim()[0].retry(0, "ValueError: no")
+    store.clock.advance(60)
+    told = orders.explain("a")
+    assert told.reasons == ("dead",)
+    assert told.sentence.endswith("(1m), after attempt 1 of 1: ValueError: no")
+    orders.put(1, id="b")
+    orders.claim()[0].ack()
+    assert orders.explain("b").reasons == ("acked",)
+    assert orders.explain("x").reasons == ("missing",)
+
+
+def test_tasks_ask_the_same(store: Store) -> None:
+    store.queue().put(1, id="a")
+
+    async def ask() -> Explanation:
+        async with bide.AsyncQueue("orders", store.url, clock=store.clock) as orders:
+            return await orders.explain("a")
+
+    assert asyncio.run(ask()).sentence == store.queue().explain("a").sentence
+
+
+def test_every_clause_has_the_same_values_in_both_languages() -> None:
+    for name, texts in clauses().items():
+        assert set(texts) == {"en", "zh"}
+        if name != "separator":
+            fields = [{field for _, field, *_ in string.Formatter().parse(texts[language]) if field}
+                      for language in ("en", "zh")]  # fmt: skip
+            assert fields[0] == fields[1], name
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_whatever_is_unknown_leaves_a_sentence(language: str) -> None:
+    facts = [
+        Explained(DUE),
+        Explained(DUE, state="delayed", due=DUE + 5, planned=DUE),
+        Explained(DUE, [Pause(None)], "ready", DUE),
+        Explained(DUE, state="ready", due=DUE, workers=[Serving("w", 1, 1)]),
+        Explained(DUE, state="leased", holder="w", until=DUE + 5),
+        Explained(DUE, state="dead", ended=DUE),
+        Explained(DUE, state="expired", ended=DUE),
+    ]
+    for one in facts:
+        told = Explanation("a", "q", one)
+        assert told.reasons or one.state == "ready"
+        assert "{" not in told.in_language(language)
