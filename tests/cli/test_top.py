@@ -21,6 +21,7 @@ import bide
 from bide.cli.top.polling import View
 from bide.cli.top.screen import picture
 from bide.model.replies import Flow, Sizes
+from bide.observing.heartbeat import Busy
 from bide.observing.sample import REMEMBER, Lateness, Rates, RecentWorkers, Sample, Worker, rates
 from tests.cli.conftest import BOUND, environment
 
@@ -34,6 +35,18 @@ def sample(moment: float, **flow: int) -> Sample:
 def test_rates_are_what_has_happened_a_second() -> None:
     before, after = sample(1.0, put=10, acked=5), sample(3.0, put=30, acked=6, retried=3, died=1)
     assert rates(before, after, "orders") == Rates(10.0, 0.5, 2.0)
+
+
+def test_the_longest_delivery_of_a_worker_is_shown() -> None:
+    busy = {"orders": Busy(4, 2, "a", 40_000), "mail": Busy(4, 1, "b", 10_000), "idle": Busy(4)}
+    worker = Worker("web1:7", {"orders": 2, "mail": 1}, busy=busy)
+    assert worker.longest == ("mail", busy["mail"])
+    view = View(Sample(9.0, {}, {"web1:7": worker}), None, [worker], 100_000)
+    console = Console(width=100, file=io.StringIO())
+    console.print(picture(view, "here"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "longest" in shown
+    assert "1m30s" in shown
 
 
 def test_rates_that_nobody_can_know_are_not_told() -> None:

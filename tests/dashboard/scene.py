@@ -8,7 +8,7 @@ import msgspec
 import bide
 from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
-from bide.observing.heartbeat import Report, put_report
+from bide.observing.heartbeat import Busy, Report, put_report
 from bide.observing.tally import Histogram
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
@@ -88,7 +88,8 @@ def beat(url: str) -> None:
     lateness.observe_all([0.0008] * 900 + [0.004] * 95 + [0.02] * 5)
     works = {"web1:4711": ["mail", "orders"], "web2:815": ["mail", "reminders"]}
     lane = open_lane(url)
-    lane.call(put_report("web", Report(works, {"orders": lateness, "mail": lateness})))
+    busy = {"mail": Busy(4, 3, "mail-1", SYSTEM_CLOCK.now() - 192_000)}
+    lane.call(put_report("web", Report(works, {"orders": lateness, "mail": lateness}, busy)))
     close_lane(lane)
 
 

@@ -1,5 +1,6 @@
 """A worker says in the store that it is there, with or without work."""
 
+import asyncio
 import os
 import socket
 
@@ -51,6 +52,29 @@ def test_it_tells_how_late_deliveries_began(scene: Scene) -> None:
             (roll,) = rolls(scene)
             assert roll.lateness["q"].count == 20
             assert roll.lateness["q"].quantile(0.5) == 5.0
+
+    scene.play(story())
+
+
+def test_it_tells_what_it_handles_and_for_how_long(scene: Scene) -> None:
+    over = asyncio.Event()
+
+    @scene.app.handler("q", concurrency=2)
+    async def handle(body: int) -> None:
+        await over.wait()
+
+    async def story() -> None:
+        began = scene.clock.now()
+        await scene.put(1)
+        async with scene.at_work(present=True) as runner:
+            await until(lambda: runner.busy()["q"].running)
+            await scene.pass_time(lambda: any(roll.busy["q"].running for roll in rolls(scene)), 1)
+            (roll,) = rolls(scene)
+            assert roll.busy["q"].places == 2
+            assert (roll.busy["q"].running, roll.busy["q"].longest) == (1, "q-0")
+            assert began <= (roll.busy["q"].since or 0) <= scene.clock.now()
+            over.set()
+            await scene.acked(1)
 
     scene.play(story())
 

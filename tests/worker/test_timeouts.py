@@ -209,6 +209,55 @@ def test_a_handler_in_time_hears_nothing_of_its_timeout(scene: Scene) -> None:
     scene.play(story())
 
 
+def test_a_handler_that_runs_long_is_warned_of_once(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        said = [record.getMessage() for record in caplog.records]
+        return [one for one in said if "goes on" in one]
+
+    async def story() -> None:
+        over = asyncio.Event()
+
+        @scene.app.handler("q", warn_after="5m")
+        async def handle(_: Any) -> None:
+            await over.wait()
+
+        await scene.put(1)
+        async with scene.at_work() as runner:
+            await until(lambda: runner.tallies()["q"].running)
+            scene.clock.advance(60)
+            assert runner.tallies()["q"].longest.seconds == 60
+            assert not warnings()
+            await scene.pass_time(warnings, 30)
+            scene.clock.advance(600)
+            over.set()
+            await scene.acked(1)
+            assert runner.tallies()["q"].longest.seconds == 0
+        (warning,) = warnings()
+        assert "has run for 5m, and goes on" in warning
+
+    scene.play(story())
+
+
+def test_one_that_ends_in_time_is_not_warned_of(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        @scene.app.handler("q", warn_after="5s")
+        async def handle(_: Any) -> None: ...
+
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.acked(1)
+            scene.clock.advance(6)
+            await scene.put(2, id="second")
+            await scene.acked(2)
+
+    scene.play(story())
+    assert "goes on" not in caplog.text
+
+
 def test_lost_is_known_to_who_asks_later(scene: Scene) -> None:
     """The event is made when it is asked for, which may be after the fact."""
     one: Any = None

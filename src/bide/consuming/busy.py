@@ -5,8 +5,15 @@ from collections.abc import Iterable
 from bide.clock import Clock
 from bide.consuming.handling import Handling
 from bide.observing.heartbeat import Busy
+from bide.observing.tally import Longest
 
-__all__ = ["busy_of"]
+__all__ = ["busy_of", "longest_of"]
+
+
+def longest_of(running: Iterable[Handling], now: float) -> Longest:
+    """Return how long the first of some deliveries has run, in the order of their start."""
+    first = next(iter(running), None)
+    return Longest() if first is None else Longest(round(now - first.began, 3))
 
 
 def busy_of(running: Iterable[Handling], places: int, clock: Clock) -> Busy:

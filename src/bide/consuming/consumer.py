@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
 from bide.consuming import delivery_log, policy
+from bide.consuming.busy import longest_of
 from bide.consuming.claimer import Claimer
 from bide.consuming.crash_isolation import CrashIsolation, is_suspect
 from bide.consuming.graceful_stop import cancel
@@ -153,6 +154,7 @@ class Consumer(Claimer):
     def current(self) -> Tally:
         """Return the totals so far, and how much is running."""
         self.tally.running, self.tally.waiting = len(self.running), len(self._prefetch.waiting)
+        self.tally.longest = longest_of(self.running, self._clock.monotonic())
         self._add_up()
         return self.tally
 
@@ -260,8 +262,7 @@ class Consumer(Claimer):
         """Release the messages of a claim; their attempt does not count."""
         if reply.died:
             self.tally.ended("dead", len(reply.died))
-        now = self._clock.monotonic()
-        handler = self.queue_handlers.any
+        now, handler = self._clock.monotonic(), self.queue_handlers.any
         back = [Handling(m, reply.token, reply.now, handler, self._state) for m in reply.messages]
         for one in back:
             one.arrived = one.began = now
@@ -275,6 +276,9 @@ class Consumer(Claimer):
         if handler.timeout is not None:
             late = partial(self._out_of_time, one)
             one.timer = self._clock.call_later(self._loop, handler.timeout, late)
+        if handler.warn_after is not None:
+            warn = partial(delivery_log.lasting, one, handler.warn_after)
+            one.warning = self._clock.call_later(self._loop, handler.warn_after, warn)
         self._run.start(one)
 
     def _wait(self, seconds: float) -> None:
@@ -308,8 +312,7 @@ class Consumer(Claimer):
         self._durations.append(took)
         if self._prefetch.waiting:
             self._begin(self._prefetch.waiting.popleft(), now)
-        if one.timer is not None:
-            one.timer.cancel()
+        one.stop_timers()
         if one.gone:
             self._stuck_handlers.look(self.running, self.queue_handlers.concurrency)
             how = one.handler.name, "well" if error is None else type(error).__name__

@@ -10,7 +10,7 @@ from bide.model.replies import Outcome
 from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
 
-__all__ = ["SUMMARY", "Summary", "overrun", "settled", "tell"]
+__all__ = ["SUMMARY", "Summary", "lasting", "overrun", "settled", "tell"]
 
 SUMMARY = 10.0
 """Seconds between two summaries of a queue."""
@@ -48,6 +48,14 @@ def settled(
                 level, text = logging.DEBUG, f"done in {one.took * 1000:.1f} ms"
         fields = _fields(one, result, verdict if verdict.reason else None)
         _log.log(level, "%s: %s", one, text, extra=fields)
+
+
+def lasting(one: Handling, seconds: float) -> None:
+    """Warn of a handler that has run for longer than its `warn_after`."""
+    tell(
+        logging.WARNING, one, "running", "%s has run for %s, and goes on",
+        one.handler.name, format_duration(seconds * 1000),
+    )  # fmt: skip
 
 
 class Summary:

@@ -39,6 +39,8 @@ class Handler:
     """Which arguments it takes: "b", "bd", "db" or "d", for body and delivery."""
     timeout: float | None = None
     """In seconds."""
+    warn_after: float | None = None
+    """Seconds after which a warning says that a delivery still runs."""
     retry: Backoff = field(default_factory=Backoff)
     still_wanted: Callable[[Any, Handling], Any] | None = None
 
@@ -74,6 +76,7 @@ def make_handler(
     retry: Backoff | None = None,
     still_wanted: Callable[..., Any] | None = None,
     body: Any = Any,
+    warn_after: Duration | None = None,
 ) -> Handler:
     """Return the handler of a function.
 
@@ -83,6 +86,7 @@ def make_handler(
         retry: the delays and the number of attempts.
         still_wanted: the check before it, if any.
         body: the type of a body without annotation; for a method, its class.
+        warn_after: how long a delivery may take before a warning is logged.
 
     Raises:
         InvalidArgument: it takes anything but a body and a delivery, or a setting is not valid.
@@ -124,7 +128,8 @@ def make_handler(
         )
     decode = decoder(kind, name) if "b" in order else None
     seconds, backoff = seconds_of(timeout), checked_retry(retry) or Backoff()
-    return Handler(name, function, is_async, decode, order, seconds, backoff, wanted)
+    warning = seconds_of(warn_after, "warn_after")
+    return Handler(name, function, is_async, decode, order, seconds, warning, backoff, wanted)
 
 
 def done(result: Any, name: str) -> Any:
@@ -181,15 +186,19 @@ def _takes_delivery(still_wanted: Callable[..., Any]) -> bool:
     )
 
 
-def seconds_of(timeout: Duration | None) -> float | None:
+def seconds_of(timeout: Duration | None, what: str = "timeout") -> float | None:
     """Return a timeout in seconds.
+
+    Args:
+        timeout: as the user gave it.
+        what: the name of the argument, for the error.
 
     Raises:
         InvalidArgument: it is 0 or less.
     """
-    seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
+    seconds = None if timeout is None else milliseconds(timeout, what) / 1000
     if seconds is not None and seconds <= 0:
-        raise InvalidArgument("timeout must be longer than 0; leave it out for no limit")
+        raise InvalidArgument(f"{what} must be longer than 0; leave it out for no limit")
     return seconds
 
 

@@ -32,7 +32,7 @@ class Handling(Delivery):
 
     __slots__ = (
         "_event", "arrived", "began", "error", "expires", "given", "gone", "handler",
-        "state", "task", "timed_out", "timer", "took",
+        "state", "task", "timed_out", "timer", "took", "warning",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Handling(Delivery):
         self.error: BaseException | None = None
         """What its task has raised, until the consumer was told."""
         self.timer: Timer | None = None
+        self.warning: Timer | None = None
+        """Logs that it takes long."""
         self._event: threading.Event | None = None
 
     def __str__(self) -> str:
@@ -96,6 +98,13 @@ class Handling(Delivery):
         if self._event is not None:
             self._event.set()
         self.cancel()
+
+    def stop_timers(self) -> None:
+        """Cancel its timers, at its end."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.warning is not None:
+            self.warning.cancel()
 
     def cancel(self) -> None:
         """Interrupt an async handler; a plain one continues."""

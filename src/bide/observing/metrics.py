@@ -111,6 +111,9 @@ DELIVERIES = (
            lambda one: one.running),
     Family("gauge", "bide_deliveries_waiting", "Messages claimed ahead of a free handler.", "queue",
            lambda one: one.waiting),
+    Family("gauge", "bide_deliveries_longest_seconds",
+           "For how long the handler has run that was started first.", "queue",
+           lambda one: one.longest.seconds),
     Family("histogram", "bide_delivery_duration_seconds", "How long handlers ran.", "queue",
            lambda one: one.duration),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Samples of a store: counts of its queues, its workers, and how late deliveries are."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from bide.model.commands import Command, Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page, Reply
-from bide.observing.heartbeat import read
+from bide.observing.heartbeat import Busy, read
 from bide.observing.tally import Histogram, total
 
 __all__ = [
@@ -38,11 +39,19 @@ class Worker(msgspec.Struct):
     """Milliseconds for which its report has been overdue."""
     seen: float = 0.0
     """When it was last seen, by the clock of the sample."""
+    busy: dict[str, Busy] = {}
+    """What it handles, by queue, if it reported that."""
 
     @property
     def holds(self) -> int:
         """The number of messages that it holds."""
         return sum(self.held.values())
+
+    @property
+    def longest(self) -> tuple[str, Busy] | None:
+        """The queue and the delivery that it has handled for the longest time."""
+        lasting = [(name, one) for name, one in self.busy.items() if one.since is not None]
+        return min(lasting, key=lambda pair: pair[1].since or 0, default=None)
 
 
 class Lateness(msgspec.Struct, frozen=True):
@@ -91,7 +100,7 @@ class RecentWorkers:
         """Return the workers that were seen lately, those that hold most first."""
         for name, worker in self._known.items():
             if name not in sample.workers:
-                worker.held, worker.until = {}, None
+                worker.held, worker.until, worker.busy = {}, None, {}
         self._known |= sample.workers
         self._known = {
             name: worker
@@ -177,7 +186,7 @@ def take_sample(
             if silent is None:
                 rolls.append(roll)
             for holder, works_on in roll.workers.items():
-                _present(holder, filter(wanted, works_on), silent, workers, moment)
+                _present(holder, filter(wanted, works_on), silent, workers, moment, roll.busy)
     lateness = {
         queue: Lateness.of(histogram)
         for queue, histogram in total(roll.lateness for roll in rolls).items()
@@ -201,6 +210,7 @@ def _present(
     silent: int | None,
     workers: dict[str, Worker],
     moment: float,
+    busy: Mapping[str, Busy] = MappingProxyType({}),
 ) -> None:
     named = sorted(queues)
     if not named:
@@ -208,6 +218,7 @@ def _present(
     worker = workers.setdefault(holder, Worker(holder, seen=moment - (silent or 0) / 1000))
     worker.silent = silent if worker.seen < moment else None
     worker.held = dict.fromkeys(named, 0) | worker.held
+    worker.busy |= {name: busy[name] for name in named if name in busy}
 
 
 def _finite(value: float | None) -> float | None:

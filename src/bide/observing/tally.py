@@ -9,7 +9,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 
-__all__ = ["OUTCOMES", "Histogram", "Stats", "Tally", "total"]
+__all__ = ["OUTCOMES", "Histogram", "Longest", "Stats", "Tally", "total"]
 
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -137,6 +137,25 @@ class Histogram(Stats, gc=False, array_like=True):
         return Histogram([max(0, now - then) for now, then in pairs], self.sum - earlier.sum)
 
 
+class Longest(Stats, gc=False, array_like=True):
+    """For how long the longest one has lasted; of several processes, the longest of all.
+
+    Example:
+        >>> Longest(3.0).plus(Longest(5.0)).seconds
+        5.0
+    """
+
+    seconds: float = 0.0
+
+    def plus(self, other: "Longest") -> "Longest":
+        """Return the longer one."""
+        return max(self, other, key=lambda one: one.seconds)
+
+    def ceased(self) -> "Longest":
+        """Return what remains after the end of the process: nothing lasts."""
+        return Longest()
+
+
 class Tally(Stats, gc=False):
     """What was done on a queue since the process started; `running` and `waiting` are current."""
 
@@ -155,6 +174,8 @@ class Tally(Stats, gc=False):
     running: int = 0
     waiting: int = 0
     """Claimed, and waiting for a free handler."""
+    longest: Longest = msgspec.field(default_factory=Longest)
+    """How long the handler has run that was started first, of those that run."""
 
     def ended(self, outcome: str, count: int = 1) -> None:
         """Count deliveries that ended in the same way."""

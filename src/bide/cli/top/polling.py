@@ -12,6 +12,7 @@ from bide.cli.times import now_ms
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts
+from bide.observing.heartbeat import Busy
 from bide.observing.sample import (
     Lateness,
     RecentWorkers,
@@ -143,6 +144,7 @@ class EventPoller(Poller):
             one["holder"]: Worker(
                 one["holder"], one["holds"], one.get("until"), one.get("silent"),
                 moment - one.get("silent", 0) / 1000,
+                msgspec.convert(one.get("busy", {}), dict[str, Busy]),
             )
             for one in self._at_work.get("workers", [])
         }  # fmt: skip

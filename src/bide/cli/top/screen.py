@@ -8,7 +8,7 @@ from bide.cli.output import STYLES, Output
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import rounded
 from bide.cli.top.polling import View
-from bide.observing.sample import Lateness, Rates, Sample, rates
+from bide.observing.sample import Lateness, Rates, Sample, Worker, rates
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,8 +26,12 @@ QUEUES = (
 )  # fmt: skip
 WORKERS = (
     Column("worker", least=ID), Column("holds", right=True),
-    Column("first lease ends", falls=1, right=True), Column("of", least=TEXT),
+    Column("first lease ends", falls=1, right=True),
+    Column("longest", falls=2, right=True, unless=""), Column("of", least=TEXT),
 )  # fmt: skip
+LONG = 600_000
+"""Milliseconds of a delivery that is shown in red."""
+
 ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
 
 
@@ -45,7 +49,7 @@ def as_facts(view: View) -> dict[str, Any]:
     listed = [
         {"holder": worker.holder, "holds": worker.holds, "queues": worker.held,
          "until": worker.until, "seen": round(sample.moment - worker.seen, 3),
-         "silent": None if worker.silent is None else worker.silent / 1000}
+         "silent": None if worker.silent is None else worker.silent / 1000, "busy": worker.busy}
         for worker in workers
     ]  # fmt: skip
     return {"now": now, "queues": queues, "workers": listed}
@@ -155,10 +159,20 @@ def _workers(view: View, places: int | None, width: int | None) -> "Table":
         else:
             left = worker.until - now
             more = [f"in {rounded(left)}" if left > 0 else ("over", "red"), of]
+        more.insert(1, _longest(worker, now))
         rows.append([worker.holder, (count, "yellow" if worker.holds else "dim"), *more])
     if places is not None and len(workers) > places:
         rows.append(_more(len(workers) - places, WORKERS))
     return table_of(WORKERS, rows, width)[0]
+
+
+def _longest(worker: Worker, now: int) -> Cell:
+    """Return for how long the worker has handled the message that it handles for longest."""
+    found = worker.longest
+    if found is None or found[1].since is None:
+        return ""
+    lasting = max(0, now - found[1].since)
+    return rounded(lasting), "red" if lasting >= LONG else ""
 
 
 def _more(count: int, columns: Sequence[Column]) -> list[Cell]:

@@ -13,7 +13,7 @@ from bide.model.errors import Closed, StoreError
 from bide.model.replies import Counts, Names
 from bide.model.times import milliseconds
 from bide.observing.heartbeat import QUEUE as REGISTER
-from bide.observing.heartbeat import is_register
+from bide.observing.heartbeat import Busy, is_register
 from bide.observing.sample import Lateness, Sample, take_sample
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
@@ -70,6 +70,8 @@ class WorkerOut(msgspec.Struct, omit_defaults=True):
     """When the first of their leases lapses, in Unix milliseconds."""
     silent: int | None = None
     """For how many milliseconds they have been overdue to say that they are there."""
+    busy: dict[str, Busy] = {}
+    """What they handle, by queue, if they say so."""
 
 
 class AtWork(msgspec.Struct):
@@ -277,6 +279,7 @@ class _Stream:
                 {name: held for queue, held in worker.held.items() if (name := own(queue))},
                 worker.until,
                 worker.silent,
+                {name: busy for queue, busy in worker.busy.items() if (name := own(queue))},
             )
             for worker in sample.workers.values()
         ]

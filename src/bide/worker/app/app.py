@@ -95,6 +95,7 @@ class App(Periodic):
         lease: Duration = "1m",
         concurrency: int | None = None,
         timeout: Duration | None = None,
+        warn_after: Duration | None = None,
         retry: Backoff | None = None,
         still_wanted: Callable[..., Any] | None = None,
     ) -> Callable[[F], F]:
@@ -117,6 +118,8 @@ class App(Periodic):
                 attempt fails with a `TimeoutError`. An async handler is cancelled. A plain one
                 keeps its thread until it returns, while the next attempt may run beside it; it can
                 check `delivery.lost`.
+            warn_after: how long a delivery may take before a warning is logged, once for each
+                delivery; by default there is none.
             retry: the delays and the number of attempts; `Backoff()` by default.
             still_wanted: called before each delivery with the body, or the body and the delivery.
                 If it returns false, the message is discarded: it is acked, and the handler is not
@@ -130,7 +133,7 @@ class App(Periodic):
 
         def register(function: F) -> F:
             self._check_free(queue, "for several kinds of work in one queue use @app.job")
-            handler = make_handler(function, timeout, retry, still_wanted)
+            handler = make_handler(function, timeout, retry, still_wanted, warn_after=warn_after)
             self._add(queue, None, handler, lease, concurrency)
             return function
 
@@ -144,6 +147,7 @@ class App(Periodic):
         lease: Duration = "1m",
         concurrency: int | None = None,
         timeout: Duration | None = None,
+        warn_after: Duration | None = None,
         retry: Backoff | None = None,
     ) -> Callable[[J], J]:
         """Register a class whose instances are the work, a subclass of `bide.Job`.
@@ -154,7 +158,7 @@ class App(Periodic):
                 keep it if you rename the class.
             lease: as for `handler`; the same for all jobs of a queue.
             concurrency: as for `handler`; the same for all jobs of a queue.
-            timeout: as for `handler`.
+            timeout, warn_after: as for `handler`.
             retry: as for `handler`.
 
         Raises:
@@ -178,7 +182,9 @@ class App(Periodic):
                 what = "has a plain handler" if None in others else f"knows {known_as!r}"
                 raise InvalidArgument(f"queue {queue!r} {what} already; choose another queue")
             wanted = None if kind.still_wanted is Job.still_wanted else kind.still_wanted
-            handler = make_handler(kind.run, timeout, retry, wanted, body=kind)
+            handler = make_handler(
+                kind.run, timeout, retry, wanted, body=kind, warn_after=warn_after
+            )
             self._add(queue, known_as, handler, lease, concurrency)
             kind._queue, kind._name = queue, known_as
             return kind
