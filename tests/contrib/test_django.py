@@ -3,17 +3,48 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, until
 
 PROJECT = Path(__file__).parent / "django_project"
 BOUND = 300.0
 
 Run = Callable[..., str]
+
+PUT_ONE_EACH = """
+from kit.handlers import later, orders
+from kit.models import Order
+
+for queue in (orders, later):
+    queue.put({"order": Order.objects.create().pk})
+Order.objects.create(state="asked")  # the source finds it
+"""
+
+OTHERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = 'kit' AND application_name <> 'bide' AND pid <> pg_backend_pid()
+"""
+"""The connections that are not of the store, and so Django's."""
+
+
+@contextmanager
+def worker(environment: dict[str, str]) -> Iterator[None]:
+    """Run `manage.py bide worker` for the length of a block."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "manage.py", "bide", "worker"],
+        cwd=PROJECT, env={**os.environ, **environment},
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(BOUND) == 0
 
 
 @pytest.fixture
@@ -41,6 +72,27 @@ def test_the_cases_on_postgresql(run: Run, postgres: PostgresServer) -> None:
         "test", "--pattern", "cases_*.py", "--noinput", KIT_POSTGRES=str(postgres.folder)
     )  # fmt: skip
     assert "OK" in told
+
+
+@pytest.mark.process
+def test_a_worker_lets_its_connections_go(
+    run: Run, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """After a plain handler, an async one and a source, as `CONN_MAX_AGE` is 0."""
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE kit")
+    environment = {"KIT_POSTGRES": str(postgres.folder), "KIT_DATABASE": "kit"}
+    run("migrate", "-v0", **environment)
+    run("shell", "-v0", "-c", PUT_ONE_EACH, **environment)
+    url = postgres.url.replace("/postgres", "/kit")
+    with (
+        worker({**environment, "KIT_FOLDER": str(tmp_path)}),
+        psycopg.connect(url, autocommit=True) as kit,
+    ):
+        until(kit, "SELECT count(*) FROM kit_order WHERE state IN ('asked', 'unpaid')", [(0,)])
+        until(kit, OTHERS, [(0,)])
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE kit")
 
 
 def test_no_migration_is_missing(run: Run) -> None:

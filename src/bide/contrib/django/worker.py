@@ -2,6 +2,7 @@
 
 import django
 from django.apps import apps
+from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 import bide
@@ -18,11 +19,26 @@ if not apps.ready:  # a process of the worker has begun
 
 def _app_of_project() -> bide.App:
     if (target := configuration().app) is not None:
-        return load(target)
-    from bide.contrib.django.application import app
+        found = load(target)
+    else:
+        from bide.contrib.django.application import app as found
 
-    autodiscover_modules("handlers")
-    return app
+        autodiscover_modules("handlers")
+    _serve_tasks(found)
+    return found
+
+
+def _serve_tasks(app: bide.App) -> None:
+    """Register the queues of `django.tasks`, where it is there and a backend of bide is set."""
+    if django.VERSION < (6, 0) or not settings.TASKS:
+        return
+    from django.tasks import task_backends
+
+    from bide.contrib.django.tasks import BideBackend
+
+    for backend in task_backends.all():
+        if isinstance(backend, BideBackend):
+            backend.register(app)
 
 
 app = _app_of_project()

@@ -2,8 +2,6 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime
 
-from django.db import connection
-
 import bide
 from bide.contrib.django import Queue, app
 from kit.models import Order
@@ -27,15 +25,9 @@ async def expire_later(body: dict[str, int]) -> None:
     await order.asave()
 
 
-@app.handler("connected")
-def connected(body: None) -> None:
-    """Leave a connection that a worker has to close."""
-    connection.ensure_connection()
-    print("connection", id(connection.connection), flush=True)
-
-
 @app.source("orders", every="1h", window="2h")
 def unpaid(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
     threads.append(threading.current_thread())
     for order in Order.objects.filter(state="asked"):
+        Order.objects.filter(pk=order.pk).update(state="found")
         yield bide.NewMessage({"order": order.pk}, at=before, id=f"order-{order.pk}")

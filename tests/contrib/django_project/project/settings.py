@@ -45,7 +45,7 @@ if "KIT_POSTGRES" in os.environ:
     DATABASES = {
         "default": {
             "ENGINE": "django.db.backends.postgresql",
-            "NAME": "postgres",
+            "NAME": os.environ.get("KIT_DATABASE", "postgres"),
             "USER": "bide",
             "HOST": os.environ["KIT_POSTGRES"],
         }
@@ -59,4 +59,11 @@ else:
             "TEST": {"NAME": FOLDER / "test.db"},  # a file: other connections see it
         }
     }
+TASKS = {
+    "default": {
+        "BACKEND": "bide.contrib.django.tasks.BideBackend",
+        "QUEUES": ["default", "mail"],
+        "OPTIONS": {"LEASE": os.environ.get("KIT_LEASE", "1m")},
+    }
+}
 BIDE = {"HIDE": ["card"]}

@@ -1,0 +1,163 @@
+"""What the store keeps of a task, and the `TaskResult` that Django makes of it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks.base import TaskError
+from django.utils import timezone
+from django.utils.json import normalize_json
+from django.utils.module_loading import import_string
+
+from bide.model.message import Failure, Message
+from bide.model.times import to_datetime
+
+__all__ = [
+    "Outcome", "Record", "WorkerLost", "errors_of", "record_of", "result_of", "result_of_message",
+    "time_of",
+]  # fmt: skip
+
+
+class WorkerLost(Exception):
+    """The process that ran a task died, or lost its lease."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a task has succeeded."""
+
+    value: Any
+    started: datetime
+    attempted: datetime
+    finished: datetime
+    workers: list[str]
+    errors: list[tuple[str, str]]
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a task's message, and of the message that is its result."""
+
+    task: str
+    """The path of the task."""
+    args: list[Any]
+    kwargs: dict[str, Any]
+    backend: str
+    queue: str
+    priority: int
+    enqueued: datetime
+    after: datetime | None = None
+    outcome: Outcome | None = None
+
+    @classmethod
+    def of(
+        cls, task: Task, backend: str, args: Sequence[Any], kwargs: Mapping[str, Any],
+        now: datetime,
+    ) -> "Record":  # fmt: skip
+        """Return the record of a task that is enqueued now."""
+        return cls(
+            task.module_path, normalize_json(list(args)), normalize_json(dict(kwargs)), backend,
+            task.queue_name, int(task.priority), now, task.run_after,
+        )  # fmt: skip
+
+    def imported(self) -> Task:
+        """Return the task, as its module has it now, with the options of this call.
+
+        Raises:
+            ImportError: there is no such task any more.
+        """
+        task = import_string(self.task)
+        if not isinstance(task, Task):
+            raise ImportError(f"{self.task} is no task of Django")
+        chosen = {"priority": self.priority, "queue_name": self.queue, "backend": self.backend}
+        return task.using(**chosen, run_after=self.after)
+
+
+_record = msgspec.json.Decoder(Record).decode
+
+
+def record_of(message: Message) -> Record:
+    """Return the record in a message.
+
+    Raises:
+        ValidationError: there is none.
+    """
+    return _record(message.seen_data)
+
+
+def result_of(
+    id: str, record: Record, status: Any, task: Task, *,
+    started: datetime | None = None, attempted: datetime | None = None,
+    finished: datetime | None = None, errors: Sequence[TaskError] = (),
+    workers: Sequence[str] = (), value: Any = None,
+) -> TaskResult:  # fmt: skip
+    """Return a `TaskResult`."""
+    result = TaskResult(
+        task=task, id=id, status=status, enqueued_at=record.enqueued, started_at=started,
+        finished_at=finished, last_attempted_at=attempted, args=record.args,
+        kwargs=record.kwargs, backend=record.backend, errors=list(errors),
+        worker_ids=list(workers),
+    )  # fmt: skip
+    object.__setattr__(result, "_return_value", value)  # as Django's own backends do
+    return result
+
+
+def result_of_message(message: Message, since: int | None = None) -> TaskResult:
+    """Return the `TaskResult` of a task whose message is in the store, or of its result.
+
+    Args:
+        message: of the task, or its result.
+        since: if a worker holds it, since when, in Unix milliseconds.
+    """
+    record = record_of(message)
+    task, ended = record.imported(), record.outcome
+    if ended is not None:
+        return result_of(
+            message.id, record, TaskResultStatus.SUCCESSFUL, task, started=ended.started,
+            attempted=ended.attempted, finished=ended.finished, workers=ended.workers,
+            errors=[TaskError(exception_class_path=p, traceback=t) for p, t in ended.errors],
+            value=ended.value,
+        )  # fmt: skip
+    failures = message.failures
+    workers = [failure.holder for failure in failures]
+    attempted = failures[-1].moment if failures else None
+    status, finished = TaskResultStatus.READY, None
+    if message.state == "leased":
+        status, attempted = TaskResultStatus.RUNNING, since or attempted
+        workers.append(message.holder or "")
+    elif message.state in ("dead", "expired"):
+        status, finished = TaskResultStatus.FAILED, message.ended
+    started = failures[0].moment if failures else since
+    return result_of(
+        message.id, record, status, task, started=time_of(started),
+        attempted=time_of(attempted), finished=time_of(finished), errors=errors_of(failures),
+        workers=workers,
+    )  # fmt: skip
+
+
+def errors_of(failures: Sequence[Failure]) -> list[TaskError]:
+    """Return the errors of failed attempts, as Django has them."""
+    return [_error_of(failure) for failure in failures]
+
+
+def _error_of(failure: Failure) -> TaskError:
+    if failure.lapsed:
+        path = f"{WorkerLost.__module__}.{WorkerLost.__qualname__}"
+        return TaskError(exception_class_path=path, traceback=failure.reason)
+    # "shop.Error: what it said", and its traceback; or the text of whoever buried it.
+    path, colon, _ = failure.reason.partition("\n")[0].partition(":")
+    if not colon or " " in path:
+        path = "Exception"
+    return TaskError(
+        exception_class_path=path if "." in path else f"builtins.{path}",
+        traceback=failure.reason,
+    )
+
+
+def time_of(moment: int | None) -> datetime | None:
+    """Return a time of the store as Django has it; without `USE_TZ` it is naive."""
+    if moment is None:
+        return None
+    found = to_datetime(moment)
+    return found if settings.USE_TZ else timezone.make_naive(found)

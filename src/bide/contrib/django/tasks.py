@@ -1,0 +1,258 @@
+"""A backend of `django.tasks`: delayed, prioritized and recoverable, with results on any store.
+
+    TASKS = {"default": {"BACKEND": "bide.contrib.django.tasks.BideBackend"}}
+
+It needs Django 6 or newer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
+from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+
+import bide
+from bide.contrib.django.queues import Queue
+from bide.contrib.django.task_records import Record, result_of, result_of_message
+from bide.contrib.django.task_runner import TaskRunner
+from bide.model.commands import Explain
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_queue
+from bide.model.message import ATTEMPTS, MAX_ATTEMPTS, Message
+from bide.model.replies import Explained
+from bide.model.times import Duration, milliseconds
+
+__all__ = ["BideBackend", "BideTask"]
+
+PREFIX = "tasks."
+"""Before the name of a queue of Django, in the store."""
+
+RESULTS = "task-results"
+"""The queue of the results: each is a message, due when it may be forgotten."""
+
+MIDDLE = 128
+"""The priority, in the store, of a task with the default priority 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BideTask(Task):
+    """A task of `BideBackend`."""
+
+    retry: bide.Backoff | None = None
+    """When a task that raises is tried again; by default never. A crashed worker is no failure of
+    the task: it is tried again in any case, up to the option `ATTEMPTS`."""
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="upper"):
+    """The `OPTIONS` of the backend."""
+
+    result_ttl: str | float = "1d"
+    """How long the result of a task is kept after its success; 0: not at all."""
+    attempts: int = ATTEMPTS
+    """How often a task is begun at most, when the processes that run it die."""
+    lease: str | float = "1m"
+    """How long after the death of a process another one gets its tasks."""
+    concurrency: int = 16
+    """How many tasks of a queue a process runs at a time."""
+    timeout: str | float | None = None
+    """How long a task may take; by default there is no limit."""
+
+
+class BideBackend(BaseTaskBackend):
+    """Keeps the tasks of Django in bide's store, where `manage.py bide worker` runs them.
+
+    Inside `transaction.atomic` a task is enqueued with the transaction; see `Queue`.
+    """
+
+    task_class = BideTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        try:
+            self._options = msgspec.convert(self.options, Options)
+            self.result_ttl = milliseconds(self._options.result_ttl, "RESULT_TTL")
+        except (msgspec.ValidationError, InvalidArgument) as error:
+            names = ", ".join(Options.__struct_encode_fields__)
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}]['OPTIONS']: {error}; known are {names}"
+            ) from error
+
+    # What Django asks for.
+
+    def validate_task(self, task: Task) -> None:
+        """Refuse a task that cannot be enqueued.
+
+        Raises:
+            InvalidTask: it says why.
+        """
+        super().validate_task(task)
+        try:
+            check_queue(PREFIX + task.queue_name)
+        except InvalidArgument as error:
+            raise InvalidTask(f"queue_name: {error}") from error
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        """Enqueue a task."""
+        self.validate_task(task)
+        id = f"{task.queue_name}:{get_random_string(32)}"
+        record = Record.of(task, self.alias, args, kwargs, timezone.now())
+        result = result_of(id, record, TaskResultStatus.READY, task)
+        retry: bide.Backoff | None = getattr(task, "retry", None)
+        self._queue(task.queue_name).put(
+            record,
+            id=id,
+            at=_aware(task.run_after),
+            priority=MIDDLE + int(task.priority),
+            attempts=max(self._options.attempts, 1 if retry is None else retry.attempts),
+        )
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Return the result of a task, as it is now.
+
+        Raises:
+            TaskResultDoesNotExist: there is none with this id, it was cancelled, or its time is up.
+        """
+        message = self._message(result_id)
+        if message is None or message.state == "acked":
+            if (kept := self.result_queue.get(result_id)) is None:
+                raise TaskResultDoesNotExist(result_id)
+            message = kept
+        since = None
+        if message.state == "leased":
+            found = self._queue(_queue_of(result_id))._do(
+                Explained, Explain(message.queue, result_id)
+            )
+            since = found.since
+        return result_of_message(message, since)
+
+    # What bide offers beyond.
+
+    def cancel(self, result: TaskResult | str) -> bool:
+        """Cancel a task that no worker runs; its result does not exist any more.
+
+        Args:
+            result: or its id.
+
+        Returns:
+            Whether it will not run. False: a worker runs it, it has ended, or there is none.
+        """
+        id = _id_of(result)
+        return bool(self._queue(_queue_of(id)).cancel(id))
+
+    def reschedule(
+        self, result: TaskResult | str, at: datetime | None = None, *, delay: Duration | None = None
+    ) -> bool:
+        """Change when a task runs that no worker runs yet.
+
+        Args:
+            result: or its id.
+            at: when it runs, an aware `datetime`;
+            delay: or how long from now.
+
+        Returns:
+            Whether that was changed.
+        """
+        id = _id_of(result)
+        at = _aware(at)
+        return bool(self._queue(_queue_of(id)).reschedule(id, at=at, delay=delay))
+
+    async def acancel(self, result: TaskResult | str) -> bool:
+        """Async form of `cancel`."""
+        return bool(await sync_to_async(self.cancel)(result))
+
+    async def areschedule(
+        self, result: TaskResult | str, at: datetime | None = None, *, delay: Duration | None = None
+    ) -> bool:
+        """Async form of `reschedule`."""
+        return bool(await sync_to_async(self.reschedule)(result, at, delay=delay))
+
+    # What a worker asks for.
+
+    @property
+    def served(self) -> list[str]:
+        """The names of the queues that a worker serves."""
+        return sorted(self.queues) or [DEFAULT_TASK_QUEUE_NAME]
+
+    @property
+    def result_queue(self) -> Queue:
+        """The queue of the results."""
+        return _open(RESULTS)
+
+    def register(self, app: bide.App) -> None:
+        """Register the handlers of the queues of this backend."""
+        runner, options = TaskRunner(self), self._options
+        for name in self.served:
+            if PREFIX + name not in app.queue_handlers:  # else another backend has the same queue
+                app.handler(
+                    PREFIX + name, lease=options.lease, concurrency=options.concurrency,
+                    timeout=options.timeout, retry=bide.Backoff(attempts=MAX_ATTEMPTS),
+                )(runner.run)  # fmt: skip
+        if RESULTS not in app.queue_handlers:
+            app.handler(RESULTS)(forget)
+
+    def check(self, **more: Any) -> list[CheckMessage]:
+        """Return what is wrong with the settings."""
+        if not apps.is_installed("bide.contrib.django"):
+            hint = "add 'bide.contrib.django' to INSTALLED_APPS"
+            return [Error(f"TASKS[{self.alias!r}] needs the kit", hint=hint, id="bide.E005")]
+        if self.queues:
+            return []
+        text = (
+            f"TASKS[{self.alias!r}]['QUEUES'] is empty, so that tasks may be in any queue, and a "
+            f"worker serves {DEFAULT_TASK_QUEUE_NAME!r} alone"
+        )
+        return [Warning(text, hint="name the queues", id="bide.W004")]
+
+    def _queue(self, name: str) -> Queue:
+        return _open(PREFIX + name)
+
+    def _message(self, id: str) -> Message | None:
+        try:
+            return self._queue(_queue_of(id)).get(id)
+        except InvalidArgument:  # it is no id of this backend
+            return None
+
+
+def forget(delivery: bide.Delivery) -> None:
+    """Let a result go whose time has come: the ack removes it."""
+
+
+@cache
+def _open(name: str) -> Queue:
+    return Queue(name)
+
+
+def _queue_of(id: str) -> str:
+    return id.rpartition(":")[0]
+
+
+def _id_of(result: TaskResult | str) -> str:
+    return result if isinstance(result, str) else str(result.id)
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """Return a time that bide takes: without `USE_TZ`, Django's are in the default time zone."""
+    if moment is not None and not settings.USE_TZ and timezone.is_naive(moment):
+        aware: datetime = timezone.make_aware(moment)
+        return aware
+    return moment

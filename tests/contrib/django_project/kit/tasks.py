@@ -1,0 +1,51 @@
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from django.tasks import TaskContext, task
+
+import bide
+from kit.models import Order
+
+calls: list[Any] = []
+
+
+@task()
+def expire(order: int) -> str:
+    Order.objects.filter(pk=order).update(state="expired")
+    return f"{order} expired"
+
+
+@task()
+async def expire_later(order: int) -> str:
+    await Order.objects.filter(pk=order).aupdate(state="expired")
+    return f"{order} expired"
+
+
+@task(takes_context=True, retry=bide.Backoff(attempts=3, first="10s", jitter=0))
+def stubborn(context: TaskContext, good: int) -> int:
+    if context.attempt < good:
+        raise ValueError(f"attempt {context.attempt}")
+    return int(context.attempt)
+
+
+@task()
+def note(what: str) -> None:
+    calls.append(what)
+
+
+@task()
+def unserializable() -> object:
+    return object()
+
+
+@task(takes_context=True)
+def die(context: TaskContext, folder: str) -> int:
+    """Kill the process at the first attempt."""
+    Path(folder, f"attempt-{context.attempt}").touch()
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    return int(context.attempt)
