@@ -22,6 +22,8 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@# arq asks for an older client of Redis than it needs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'arq==0.28.0'
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run ## See orders time out, be paid and be delivered on time (20 s)

@@ -34,6 +34,7 @@ from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
+from bide.queue.takeover import TakenOver, take_over
 from bide.targets.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job
@@ -82,6 +83,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreUnavailable",
+    "TakenOver",
     "Tick",
     "Unsupported",
     "WrongConnection",
@@ -89,5 +91,6 @@ __all__ = [
     "load_sorted_set",
     "move",
     "subscribe",
+    "take_over",
     "unsubscribe",
 ]

@@ -12,6 +12,7 @@ from bide.cli.errors import usage_error
 from bide.cli.output import DONE, NOTHING, Output, plural, warn
 from bide.cli.progress import Bar
 from bide.cli.store import Store, on_any_store, on_store
+from bide.cli.takeover import report_takeover, run_takeover
 from bide.engines.registry import mask
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.sync import Queue
@@ -80,14 +81,23 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     "--remove",
     help="For a sorted set: remove the imported members, except those whose score has changed.",
 )
-@option.flag("--dry-run", help="For a sorted set: only print what would be put.")
+@option.choice(
+    "--from",
+    ["celery", "rq", "arq", "huey", "bullmq"],
+    "Move the pending messages of this library; in place of FILE, give the URL of its Redis.",
+)
+@option.text(
+    "--source-queue", "NAME", "With --from: the queue in the library; by default its own default."
+)
+@option.flag("--allow-pickle", help="With --from: move pickled messages too; no code in them runs.")
+@option.flag("--dry-run", help="For a sorted set and with --from: only print what would be put.")
 @option.max_body
 @on_any_store
 def import_(
     store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
-    **options: Any,
+    source_queue: str | None, allow_pickle: bool, **options: Any,
 ) -> bool:  # fmt: skip
-    """Put messages from an export, or a sorted set in Redis.
+    """Put messages from an export, a sorted set in Redis, or another library.
 
     FILE, or stdin, has the lines of an export. A message whose id exists already is kept unchanged,
     so an import can be repeated. Each thousand lines are one commit. A line that is not valid stops
@@ -96,6 +106,11 @@ def import_(
     Each member of a sorted set becomes a message that is due at its score. Members that cannot be
     messages stay in the set; the others are imported. The exit code is 1 if there are such members
     or no members at all.
+
+    With --from, the waiting and delayed messages of a queue of Celery, RQ, arq, Huey or BullMQ on
+    Redis move: each leaves its queue before bide delivers it. A run that is interrupted is
+    continued by the next one. Pickled messages stay unless --allow-pickle is given. Stop the
+    library's workers first; what they hold is counted and stays.
 
     \b
     In a pipe and in JSON:
@@ -106,7 +121,11 @@ def import_(
       removed      members that were removed from the set (--remove)
       refused      members that cannot be messages
       left         members that are still in the set
-    In a dry run, a pipe has would-store and would-reschedule instead.
+    In a dry run, a pipe has would-store and would-reschedule instead. And with --from:
+      finished     stored messages that an interrupted run had in transit
+      pickled      pickled messages, which stay
+      refused      messages that stay for another reason
+      held         messages that workers of the library have
 
     \b
     Example:
@@ -114,17 +133,36 @@ def import_(
       zcat orders.jsonl.gz | bide import orders --url sqlite:///other.db
       bide import orders redis://cache:6379/0 --redis-zset delayed --dry-run
       bide import orders redis://cache:6379/0 --redis-zset delayed --remove
+      bide import celery redis://cache:6379/0 --from celery --dry-run
+      bide import mails redis://cache:6379/0 --from bullmq --source-queue mails
     """  # fmt: skip
+    library = options.pop("from")
+    if library is None and (source_queue is not None or allow_pickle):
+        raise usage_error("--source-queue and --allow-pickle are for --from")
+    if library is not None:
+        if redis_zset is not None or options != UNSET_OPTIONS | {"dry_run": options["dry_run"]}:
+            raise usage_error("--redis-zset and its options do not go with --from")
+        if file == "-":
+            raise usage_error("--from needs the URL of its Redis in place of FILE")
+        done = run_takeover(
+            store, queue, file, library, max_body, source_queue=source_queue,
+            allow_pickle=allow_pickle, dry_run=options["dry_run"],
+        )  # fmt: skip
+        return report_takeover(out, done, queue, library, dry_run=options["dry_run"])
     if redis_zset is not None:
         _must_be_redis(file)
         loaded = _load_set(store, queue, file, redis_zset, max_body, **options)
         return _report_set(out, loaded, queue, redis_zset, dry_run=options["dry_run"])
     if options != UNSET_OPTIONS:
         raise usage_error(
-            "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset"
+            "--scores, --body, --id-field, --remove and --dry-run are for --redis-zset, --dry-run "
+            "also for --from"
         )
     if file.startswith(("redis", "unix:")) and "://" in file:
-        raise usage_error("to import a sorted set, name it with --redis-zset KEY")
+        raise usage_error(
+            "to import a sorted set, name it with --redis-zset KEY; to take over the "
+            "messages of Celery and others, use --from"
+        )
     stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
     size = Path(file).stat().st_size if Path(file).is_file() else None
     with Bar(f"importing bytes into {queue}", size) as bar:

@@ -10,13 +10,10 @@ from bide.consuming.outcomes import Retry
 from bide.consuming.store_client import StoreClient
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE
-from bide.model.message import Message
+from bide.model.message import JOB, Message
 from bide.model.times import Duration, milliseconds
 
 __all__ = ["JOB", "Chain", "QueueHandlers", "chained", "check_decorator", "lease_of"]
-
-JOB = "bide-job"
-"""The header that names the job of a message."""
 
 SHORTEST_LEASE = 100
 

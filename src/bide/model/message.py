@@ -13,9 +13,9 @@ from bide.model.errors import AccessDenied
 from bide.model.times import Duration, Moment, to_datetime
 
 __all__ = [
-    "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS", "STATES",
-    "WITHHELD", "Attempts", "Failure", "Group", "Item", "Message", "Name", "NewMessage", "Options",
-    "Priority", "State", "remember", "size_of", "stored_size", "version_of",
+    "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "JOB", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS",
+    "STATES", "WITHHELD", "Attempts", "Failure", "Group", "Item", "Message", "Name", "NewMessage",
+    "Options", "Priority", "State", "remember", "size_of", "stored_size", "version_of",
 ]  # fmt: skip
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -27,6 +27,9 @@ ATTEMPTS = 10
 
 MAX_ATTEMPTS = 10_000
 """The largest value of `attempts`."""
+
+JOB = "bide-job"
+"""The header that names the job of a message."""
 
 KEPT_FAILURES = 20
 """The number of its last failures that a message remembers."""

@@ -1,17 +1,10 @@
 """A sorted set of somebody else's, as home-made delay queues have it: member, and time as score."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
-from redis import Redis
-from redis import exceptions as raised
-from redis.connection import ConnectionPool
-
-from bide.engines.redis.faults import no_connection, translate
-from bide.engines.redis.settings import read_url, shown_address
-from bide.model.errors import NotAStore, StoreError
+from bide.model.errors import NotAStore
+from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["Entry", "SortedSet"]
 
@@ -34,7 +27,7 @@ class Entry(NamedTuple):
     score: bytes
 
 
-class SortedSet:
+class SortedSet(ForeignRedis):
     """A sorted set on a server that need not know bide, of any version.
 
     Args:
@@ -48,17 +41,9 @@ class SortedSet:
     """
 
     def __init__(self, url: str, key: str | bytes) -> None:
-        settings = read_url(urlsplit(url))
-        self.shown = settings.shown
+        super().__init__(url)
         self._key = key
-        address = settings.address if settings.sentinels is None else settings.sentinels.master()
-        self._place = shown_address(address)
-        arguments = dict(settings.arguments)
-        if "path" not in arguments:
-            arguments |= {"host": address[0], "port": address[1]}
-        self._pool = ConnectionPool(connection_class=settings.kind, **arguments)
-        self._client: Any = Redis(connection_pool=self._pool)
-        kind = self._ask("TYPE", key)
+        kind = self.ask("TYPE", key)
         if kind not in (b"zset", b"none"):
             self.close()
             raise NotAStore(
@@ -67,14 +52,12 @@ class SortedSet:
 
     def size(self) -> int:
         """Return how many members it has; 0 also when there is no such key."""
-        count: int = self._ask("ZCARD", self._key)
+        count: int = self.ask("ZCARD", self._key)
         return count
 
     def page(self, low: bytes, skip: int, count: int) -> list[Entry]:
         """Return up to `count` members of a score from `low` on, after the first `skip` of them."""
-        flat = self._ask(
-            "ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count
-        )
+        flat = self.ask("ZRANGEBYSCORE", self._key, low, "+inf", "WITHSCORES", "LIMIT", skip, count)
         return [Entry(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
     def remove(self, entries: Sequence[Entry]) -> int:
@@ -82,33 +65,5 @@ class SortedSet:
         if not entries:
             return 0
         flat = [part for entry in entries for part in entry]
-        count: int = self._ask("EVAL", _REMOVE, 1, self._key, *flat)
+        count: int = self.ask("EVAL", _REMOVE, 1, self._key, *flat)
         return count
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-        self._pool.disconnect()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _ask(self, *command: Any) -> Any:
-        try:
-            return self._client.execute_command(*command)
-        except (raised.ResponseError, raised.AuthenticationError) as error:
-            raise self._closed(translate(error, self.shown)) from error
-        except (raised.RedisError, OSError) as error:
-            raise self._closed(no_connection(error, self.shown, self._place)) from error
-
-    def _closed(self, error: StoreError) -> StoreError:
-        self.close()
-        return error

@@ -6,11 +6,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from bide.contrib.celery.task_message import TaskMessage, encoded, id_of
 from bide.model.body import MAX_BODY
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.queue.sync import Queue
+from bide.queue.takeover.task_message import TaskMessage, encoded, id_of
 from bide.worker.app.app import App
 from bide.worker.app.job import JOB
 

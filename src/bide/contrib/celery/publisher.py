@@ -10,7 +10,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from bide.consuming.handling import Handling
-from bide.contrib.celery.task_message import TaskMessage
+from bide.queue.takeover.task_message import TaskMessage
 from bide.worker.app.app import App
 
 __all__ = ["CONCURRENCY", "Publisher"]

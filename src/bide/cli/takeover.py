@@ -1,0 +1,66 @@
+"""`bide import --from`: take over the pending messages of other libraries."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from bide.cli.output import DONE, NOTHING, Output, plural, warn
+from bide.cli.progress import Bar
+from bide.cli.store import Store
+from bide.queue.sync import Queue
+from bide.queue.takeover import TakenOver, take_over
+
+__all__ = ["report_takeover", "run_takeover"]
+
+WOULD = {"stored": "would-store", "finished": "would-finish"}
+
+
+def run_takeover(
+    store: Store, name: str, url: str, library: str, max_body: int, *, source_queue: str | None,
+    allow_pickle: bool, dry_run: bool,
+) -> TakenOver:  # fmt: skip
+    """Take over the messages of a library, with a bar on a terminal."""
+    with ExitStack() as stack:
+        if dry_run and store.missing is not None:  # a dry run must not create a store
+            queue = stack.enter_context(Queue(name, "memory://dry-run", max_body=max_body))
+        else:
+            queue = store.queue(name, max_body)
+        bar = stack.enter_context(Bar(f"importing from {library}"))
+        return take_over(
+            queue, library, url, source_queue=source_queue, allow_pickle=allow_pickle,  # type: ignore[arg-type]
+            dry_run=dry_run, progress=bar.advance,
+        )  # fmt: skip
+
+
+def report_takeover(
+    out: Output, done: TakenOver, queue: str, library: str, *, dry_run: bool
+) -> bool:
+    """Print what a takeover did; return whether nothing is left in the source."""
+    facts: dict[str, Any] = msgspec.structs.asdict(done)
+    details = {key: facts.pop(key) for key in ("reasons", "held_examples")}
+    if out.as_json:
+        facts |= details | {"dry_run": dry_run}
+    verb = "would be moved" if dry_run else "moved"
+    sentence = f"{plural(done.stored, 'message')} of {library} {verb} into {queue}"
+    if done.finished:
+        sentence += f", {done.finished:,} of them from an interrupted run"
+    code = DONE if done.stored else NOTHING
+    out.report(facts, code, sentence, would=WOULD if dry_run else None)
+    if done.pickled:
+        warn(
+            f"{plural(done.pickled, 'pickled message')} left; to move them, too: --allow-pickle "
+            "(no code in them is run)"
+        )
+    if done.held:
+        warn(
+            f"{plural(done.held, 'message')} held by workers of {library} and left; stop the "
+            "workers, so that they return what they hold, and run this again"
+        )
+    for id, what in done.held_examples.items():
+        warn(f"held: {id}: {what}")
+    for message, reason in done.reasons.items():
+        warn(f"left: {message}: {reason}")
+    if done.refused > len(done.reasons):
+        warn(f"{done.refused:,} messages in all cannot be moved")
+    return bool(done)

@@ -1,0 +1,87 @@
+"""Jobs of arq (the layout of arq 0.25 to 0.28)."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.takeover.pickled import is_pickle, plain
+from bide.queue.takeover.source import (
+    Entry,
+    Held,
+    Pickled,
+    Place,
+    Refused,
+    Source,
+    call_item,
+    due_at,
+)
+
+__all__ = ["ArqSource"]
+
+
+class ArqSource(Source):
+    """A queue of arq: a sorted set of ids, and a key for each job."""
+
+    default: ClassVar[str] = "arq:queue"
+
+    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+        self._redis = redis
+        self._queue = queue
+        self._pickles = pickles
+        self._max_body = max_body
+
+    def places(self) -> list[Place]:
+        """Return the set of jobs.
+
+        Raises:
+            InvalidArgument: a worker of arq is running: it looks at a job and starts it in two
+                steps, between which a job could be taken over.
+        """
+        health = f"{self._queue}:health-check"
+        if self._redis.ask("EXISTS", health):
+            raise InvalidArgument(
+                f"a worker of arq works on {self._queue}; stop it first (if it was killed, wait "
+                f"until the key {health} has expired, or delete it)"
+            )
+        return [Place(self._queue.encode(), "zset")]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Read the job, and whether a worker has it."""
+        names = (b"arq:in-progress:" + entry.member, b"arq:abort")
+        return [
+            ("GET", self.keys(entry)[0]),
+            ("EXISTS", names[0]),
+            ("ZSCORE", names[1], entry.member),
+        ]
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return the key of the job."""
+        return [b"arq:job:" + entry.member]
+
+    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+        """Return the call of the job's function."""
+        data, running, aborted = content
+        if entry.member.startswith(b"cron:"):
+            raise Refused("it is a cron job; make it a schedule of bide")
+        if running:
+            raise Refused("a worker has it")
+        if aborted is not None:
+            raise Refused("it was aborted")
+        if data is None:
+            raise Refused("it has expired")
+        if is_pickle(data) and not self._pickles:
+            raise Pickled
+        try:
+            job = plain(data) if is_pickle(data) else json.loads(data)
+            name, args, kwargs = job["f"], job["a"], job["k"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused(f"it is neither pickle nor JSON of arq ({error!r})") from error
+        due = due_at(entry.score / 1000)
+        return call_item(entry.member.decode(), name, args, kwargs, due, self._max_body)
+
+    def held(self) -> Iterator[Held]:
+        """Yield nothing: no worker runs, see `places`."""
+        return iter(())

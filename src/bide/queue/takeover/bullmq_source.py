@@ -1,0 +1,88 @@
+"""Jobs of BullMQ 5."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.takeover.source import NOW, Entry, Held, Place, Refused, Source, due_at, job_item
+
+__all__ = ["BullMQSource"]
+
+_SHIFT = 0x1000
+"""The score of a delayed job is its time in milliseconds, times this, plus a counter."""
+
+_KNOWN = b"bullmq:5"
+
+_REFUSED = {
+    b"rjk": "it repeats; make it a schedule of bide",
+    b"parentKey": "another job waits for it (a flow)",
+}
+
+
+class BullMQSource(Source):
+    """A queue of BullMQ with the default prefix: lists and sorted sets of ids, a hash for each job.
+
+    The body of a message is the job's `data`.
+    """
+
+    default: ClassVar[str] = ""
+
+    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+        self._redis = redis
+        self._prefix = f"bull:{queue}:".encode()
+        self._max_body = max_body
+
+    def places(self) -> list[Place]:
+        """Return the keys of waiting, paused, prioritized and delayed jobs.
+
+        Raises:
+            InvalidArgument: another version of BullMQ wrote the queue, or there is none.
+        """
+        version = self._redis.ask("HGET", self._prefix + b"meta", "version")
+        if version is None or not version.startswith(_KNOWN):
+            said = "no version of BullMQ" if version is None else version.decode(errors="replace")
+            raise InvalidArgument(
+                f"{self._prefix.decode()}meta tells {said}; bide takes over queues of BullMQ 5 "
+                "with the prefix 'bull'"
+            )
+        return [
+            Place(self._prefix + b"delayed", "zset"),
+            Place(self._prefix + b"prioritized", "zset"),
+            Place(self._prefix + b"wait", "list", oldest_last=True),
+            Place(self._prefix + b"paused", "list", oldest_last=True),
+        ]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Read the job."""
+        return [("HGETALL", self.keys(entry)[0])]
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return the hash of the job, and its logs."""
+        key = self._prefix + entry.member
+        return [key, key + b":logs"]
+
+    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+        """Return the job: its name is in the header, its data is the body."""
+        [job] = content
+        if not {b"name", b"data", b"timestamp"} <= job.keys():
+            raise Refused("it is no job of BullMQ 5, or a marker of an older version")
+        for field, reason in _REFUSED.items():
+            if job.get(field):
+                raise Refused(reason)
+        try:
+            data = json.loads(job[b"data"])
+            priority = 255 - min(int(job.get(b"priority") or 0), 255)
+        except ValueError as error:
+            raise Refused(f"its data is no JSON ({error})") from error
+        delayed = entry.place.key.endswith(b":delayed")
+        due = due_at(int(entry.score) // _SHIFT / 1000) if delayed else NOW
+        name = job[b"name"].decode(errors="replace")
+        return job_item(entry.member.decode(), name, data, due, self._max_body, priority)
+
+    def held(self) -> Iterator[Held]:
+        """Yield the jobs that workers run."""
+        for member in self._redis.ask("LRANGE", self._prefix + b"active", 0, -1):
+            yield Held(member.decode(errors="replace"), "active")

@@ -1,0 +1,112 @@
+"""Tasks of Celery on Redis, in the layout of kombu's Redis transport (Celery 4 and 5)."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+from bide.model.message import Item
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.takeover.source import (
+    NOW,
+    Entry,
+    Held,
+    Pickled,
+    Place,
+    Refused,
+    Source,
+    due_at,
+    job_item,
+)
+from bide.queue.takeover.task_message import TaskMessage, id_of
+
+__all__ = ["CelerySource"]
+
+_STEP = "\x06\x16"
+"""Between the name of a queue and a priority, in the key of the list."""
+
+_KEPT = ("correlation_id", "reply_to", "priority", "delivery_mode")
+
+_LOWEST = 9
+"""The last priority of Celery on Redis, where 0 goes first."""
+
+
+class CelerySource(Source):
+    """A queue of Celery: a list for each priority. Bodies are read by `bide worker --celery`."""
+
+    default: ClassVar[str] = "celery"
+
+    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+        self._redis = redis
+        self._queue = queue
+        self._pickles = pickles
+        self._max_body = max_body
+
+    def places(self) -> list[Place]:
+        """Return the lists of the queue, one per priority."""
+        names = [self._queue, *(f"{self._queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
+        return [Place(name.encode(), "list", oldest_last=True) for name in names]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Return nothing: the element is the message."""
+        return []
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return nothing: the element is the message."""
+        return []
+
+    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+        """Return the task, as `bide.contrib.celery.install` would have stored it."""
+        try:
+            return self._item(json.loads(entry.member))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise Refused(f"it is no message of Celery 4 or 5 ({error!r})") from error
+
+    def _item(self, found: dict[str, Any]) -> Item:
+        headers, kind = found["headers"], found["content-type"]
+        if "task" not in headers or "id" not in headers:
+            raise Refused("it is of Celery's protocol 1; bide takes over protocol 2")
+        if "python-serialize" in kind and not self._pickles:
+            raise Pickled
+        due = _due(headers.pop("eta", None))
+        body, given = found["body"], found["properties"]
+        raw = base64.b64decode(body) if given.get("body_encoding") == "base64" else body.encode()
+        encoding = found["content-encoding"]
+        is_text = encoding == "utf-8" and "compression" not in headers
+        message = TaskMessage(
+            headers["task"], raw.decode() if is_text else None, None if is_text else raw, kind,
+            encoding, None, {**headers, "eta": None},
+            {name: given[name] for name in _KEPT if given.get(name) is not None},
+            "", self._queue, [self._queue],
+        )  # fmt: skip
+        id, group = id_of(headers)
+        priority = min(max(_LOWEST - int(given.get("priority") or 0), 0), _LOWEST)
+        item = job_item(
+            id, headers["task"], msgspec.to_builtins(message), due, self._max_body, priority
+        )
+        return msgspec.structs.replace(item, group=group)
+
+    def held(self) -> Iterator[Held]:
+        """Yield the tasks that workers have received and not acked, those with an ETA among them.
+
+        They return to their queue when the workers stop, or after the visibility timeout.
+        """
+        for value in self._redis.ask("HVALS", "unacked"):
+            try:
+                found, _, key = json.loads(value)
+                headers = found["headers"]
+            except (ValueError, TypeError, KeyError):
+                continue  # not written by Celery
+            if key == self._queue:
+                eta = f", due {headers['eta']}" if headers.get("eta") else ""
+                yield Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
+
+
+def _due(eta: str | None) -> int:
+    if eta is None:
+        return NOW
+    when = datetime.fromisoformat(eta)
+    return due_at((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())

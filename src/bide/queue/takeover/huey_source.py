@@ -1,0 +1,103 @@
+"""Tasks of Huey 2 and 3 on Redis."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC
+from typing import Any, ClassVar, Self
+
+from bide.model.message import Item
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.takeover.pickled import inflated, is_pickle, plain
+from bide.queue.takeover.source import (
+    NOW,
+    Entry,
+    Held,
+    Pickled,
+    Place,
+    Refused,
+    Source,
+    call_item,
+    due_at,
+)
+
+__all__ = ["HueySource"]
+
+_FIELDS = (
+    "id", "name", "eta", "retries", "retry_delay", "priority", "args", "kwargs", "on_complete",
+    "on_error", "expires", "expires_resolved", "timeout", "chord_config",
+)  # fmt: skip
+"""The fields of Huey's messages, in their order; older versions have fewer."""
+
+_FEWEST = 8
+
+_STAMP = 8
+"""Bytes before a message in a queue with priorities: when it was put."""
+
+
+class _Message(tuple[Any, ...]):
+    """Stands in for Huey's own class when a pickle is read."""
+
+    def __new__(cls, *values: Any) -> Self:
+        return super().__new__(cls, values)
+
+
+class HueySource(Source):
+    """A queue of Huey: a list, or a sorted set by priority, and a set of the scheduled ones."""
+
+    default: ClassVar[str] = "huey"
+
+    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+        self._redis = redis
+        self._queue = queue
+        self._key = f"huey.redis.{queue}".encode()
+        self._pickles = pickles
+        self._max_body = max_body
+
+    def places(self) -> list[Place]:
+        """Return the set of scheduled tasks, and the queue."""
+        by_priority = self._redis.ask("TYPE", self._key) == b"zset"
+        return [
+            Place(f"huey.schedule.{self._queue}".encode(), "zset"),
+            Place(self._key, "zset" if by_priority else "list", not by_priority),
+        ]
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Read which tasks were revoked."""
+        try:
+            id = self._message(entry)["id"]
+        except (Refused, Pickled):
+            return []
+        return [("HEXISTS", f"huey.results.{self._queue}", f"r:{id}")]
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return nothing: the element is the message."""
+        return []
+
+    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+        """Return the call of the task's function."""
+        message = self._message(entry)
+        if any(content):
+            raise Refused("it was revoked")
+        if any(message.get(name) for name in ("on_complete", "on_error", "chord_config")):
+            raise Refused("it is part of a pipeline or a chord")
+        eta = message["eta"]
+        due = due_at(eta.replace(tzinfo=eta.tzinfo or UTC).timestamp()) if eta else NOW
+        return call_item(
+            str(message["id"]), message["name"], message["args"], message["kwargs"], due,
+            self._max_body, priority=min(max(int(message["priority"] or 0), 0), 255),
+        )  # fmt: skip
+
+    def _message(self, entry: Entry) -> dict[str, Any]:
+        in_order = entry.place.kind == "zset" and entry.place.key == self._key
+        data = inflated(entry.member[_STAMP if in_order else 0 :], 2 * self._max_body)
+        if not is_pickle(data):
+            raise Refused("it is not as Huey's own serializer writes it")
+        if not self._pickles:
+            raise Pickled
+        found = plain(data, {"huey.registry.Message": _Message})
+        if not isinstance(found, _Message) or len(found) < _FEWEST:
+            raise Refused("it is no message of Huey 2 or 3")
+        return dict(zip(_FIELDS, found, strict=False))
+
+    def held(self) -> Iterator[Held]:
+        """Yield nothing: Huey does not note what its workers have."""
+        return iter(())

@@ -1,0 +1,81 @@
+"""Read pickles of plain values without running code."""
+
+import io
+import pickle
+import zlib
+from typing import Any
+
+from bide.queue.takeover.source import Refused
+
+__all__ = ["inflated", "is_pickle", "plain"]
+
+_PLAIN = {
+    ("builtins", "set"), ("builtins", "frozenset"), ("builtins", "bytearray"),
+    ("collections", "OrderedDict"), ("datetime", "date"), ("datetime", "datetime"),
+    ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"),
+    ("decimal", "Decimal"), ("uuid", "UUID"),
+}  # fmt: skip
+
+
+def is_pickle(data: bytes) -> bool:
+    """Tell whether data is a pickle of protocol 2 or newer, which all these libraries write."""
+    return data[:1] == b"\x80" and data[-1:] == b"."
+
+
+class _Reader(pickle.Unpickler):
+    """Makes plain values only: loading a class of the program could run code of a stranger."""
+
+    def __init__(self, data: bytes, also: dict[str, type]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._also = also
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a type of plain values."""
+        if (made := self._also.get(f"{module}.{name}")) is not None:
+            return made
+        if (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        raise Refused(f"its pickle has a {module}.{name}, which is no plain value")
+
+
+def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
+    """Return the value of a pickle of numbers, texts, lists, dicts, dates, decimals and UUIDs.
+
+    Args:
+        data: the pickle.
+        also: classes that stand in for further ones, by name.
+
+    Raises:
+        Refused: it is broken, or has anything else in it.
+
+    Example:
+        >>> plain(pickle.dumps({"order": [42]}))
+        {'order': [42]}
+        >>> plain(pickle.dumps(print))
+        Traceback (most recent call last):
+        bide.queue.takeover.source.Refused: its pickle has a builtins.print, which is no plain value
+    """
+    try:
+        return _Reader(data, also or {}).load()
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"its pickle cannot be read ({error})") from error
+
+
+def inflated(data: bytes, limit: int) -> bytes:
+    """Return data without the compression of zlib or gzip, if it has one.
+
+    Raises:
+        Refused: it is broken, or larger than the limit.
+    """
+    if data[:1] not in (b"\x78", b"\x1f"):
+        return data
+    reader = zlib.decompressobj(wbits=47)  # either format
+    try:
+        found = reader.decompress(data, limit)
+    except zlib.error as error:
+        raise Refused(f"it cannot be decompressed ({error})") from error
+    if not reader.eof:
+        raise Refused(f"it has more than {limit:,} bytes")
+    return found

@@ -1,0 +1,273 @@
+"""A takeover from beginning to end."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bide.engines.registry import mask, opener
+from bide.model.errors import InvalidArgument
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.sync import Queue
+from bide.queue.takeover.arq_source import ArqSource
+from bide.queue.takeover.bullmq_source import BullMQSource
+from bide.queue.takeover.celery_source import CelerySource
+from bide.queue.takeover.huey_source import HueySource
+from bide.queue.takeover.rq_source import RQSource
+from bide.queue.takeover.source import NOW, Entry, Pickled, Place, Refused, Source
+from bide.queue.takeover.transit import LEASE, Ready, Transit
+
+__all__ = ["Library", "TakenOver", "take_over"]
+
+Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
+
+_SOURCES: dict[str, type[Source]] = {
+    "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,
+    "bullmq": BullMQSource,
+}  # fmt: skip
+
+EXAMPLES = 100
+
+
+class TakenOver(msgspec.Struct):
+    """What a takeover did. True if nothing is left that was found."""
+
+    stored: int = 0
+    """Messages that are in the queue now and no longer in the source."""
+    finished: int = 0
+    """Of these, the messages that an interrupted run had in transit."""
+    pickled: int = 0
+    """Messages that stay because they are pickled."""
+    refused: int = 0
+    """Messages that stay for another reason."""
+    reasons: dict[str, str] = {}
+    """Of the first hundred of these: the id or the beginning, and why."""
+    held: int = 0
+    """Messages that workers of the source have; they are not taken over."""
+    held_examples: dict[str, str] = {}
+    """The first hundred of their ids, and what they are."""
+
+    def __bool__(self) -> bool:
+        return not (self.pickled or self.refused or self.held)
+
+
+def take_over(
+    queue: Queue,
+    library: Library,
+    url: str,
+    *,
+    source_queue: str | None = None,
+    allow_pickle: bool = False,
+    dry_run: bool = False,
+    batch: int = 200,
+    progress: Callable[[int], object] | None = None,
+) -> TakenOver:
+    """Move the pending messages of another library's queue on Redis into a queue.
+
+    Waiting and delayed messages are moved with their ids. A message leaves the source before bide
+    can deliver it, and no run, however it ends, loses one or lets both systems deliver it: call it
+    again to go on. Messages that workers of the source have stay. Stop these workers first, so that
+    they return what they hold.
+
+    Args:
+        queue: where the messages go, in any store.
+        library: whose messages they are.
+        url: of the Redis with the source; no cluster.
+        source_queue: its name in the library; by default the library's own default.
+        allow_pickle: read pickled messages of RQ, arq and Huey, as far as they have plain values
+            only, and move pickled tasks of Celery as they are. No code in them is run.
+        dry_run: only count.
+        batch: how many messages are in transit at a time.
+        progress: called after each batch with its number of messages.
+
+    Returns:
+        What was moved and what stays, and why.
+
+    Raises:
+        InvalidArgument: an argument is invalid, or the layout of the source is not a known one.
+        AlreadyMoving: another run takes messages out of this source.
+        StoreError: one of the stores failed; call it again to go on.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "memory://from-rq")
+        >>> bide.take_over(orders, "rq", "redis://localhost:1?reconnect=1ms")
+        Traceback (most recent call last):
+        bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
+        >>> orders.close()
+    """
+    if library not in _SOURCES:
+        raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
+    if type(batch) is not int or not 1 <= batch <= 1_000:
+        raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 1000")
+    scheme = urlsplit(url).scheme
+    if not scheme.startswith(("redis", "unix")) or "cluster" in scheme:
+        raise InvalidArgument(f"url={mask(url)!r} is no single Redis: redis://, rediss://, unix://")
+    kind = _SOURCES[library]
+    name = source_queue or kind.default
+    if not name:
+        raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
+    opener(url)  # it says what is wrong with the URL, or that the package for it is missing
+    with ForeignRedis(url) as redis:
+        made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
+        transit = Transit(redis, made, f"{library}:{name}", queue)
+        run = _Run(queue, redis, made, transit, batch, progress)
+        if dry_run:
+            run.count()
+        else:
+            transit.open(_patience())
+            try:
+                run.move()
+            finally:
+                transit.close()
+        run.note_held()
+    return run.done
+
+
+def _patience() -> Callable[[], bool]:
+    """Return a function that waits a little, and then says whether to go on waiting."""
+    end = time.monotonic() + LEASE / 1000 + 2
+
+    def wait() -> bool:
+        time.sleep(0.2)
+        return time.monotonic() < end
+
+    return wait
+
+
+class _Run:
+    """One run over a source."""
+
+    def __init__(
+        self, queue: Queue, redis: ForeignRedis, source: Source, transit: Transit, batch: int,
+        progress: Callable[[int], object] | None,
+    ) -> None:  # fmt: skip
+        self._queue = queue
+        self._redis = redis
+        self._source = source
+        self._transit = transit
+        self._batch = batch
+        self._progress = progress
+        self.done = TakenOver()
+
+    def count(self) -> None:
+        """Count what a run would move."""
+        self.done.finished = len({*self._transit.left()})
+        self.done.stored = self.done.finished
+        for place in self._source.places():
+            skip = 0
+            while page := self._page(place, skip):
+                self.done.stored += len(self._readable(page))
+                skip += len(page)
+                self._tell(len(page))
+
+    def move(self) -> None:
+        """Finish what an interrupted run left, then move all."""
+        places = self._source.places()
+        self._finish()
+        # A worker of the source that takes messages meanwhile makes a pass miss some: the last pass
+        # is one that has moved nothing.
+        while self._pass(places):
+            pass
+
+    def note_held(self) -> None:
+        """Note what workers of the source have."""
+        for held in self._source.held():
+            self.done.held += 1
+            if len(self.done.held_examples) < EXAMPLES:
+                self.done.held_examples[held.id] = held.what
+
+    def _finish(self) -> None:
+        left = self._transit.left()
+        known: set[str] = set()
+        while part := list(islice(left, self._batch)):
+            ready = self._readable(part)
+            known |= {one.item.id for one in ready}
+            self._carry(ready)
+            self.done.finished += len(ready)
+        # Their entry is gone: only the last step is missing.
+        items = [item for item in self._transit.marked() if item.id not in known]
+        self._transit.deliver(items)
+        self.done.finished += len(items)
+        self.done.stored += len(items)
+
+    def _pass(self, places: list[Place]) -> int:
+        """Move all that can be moved; return how many messages that were."""
+        before = self.done.stored
+        self.done.pickled = self.done.refused = 0
+        self.done.reasons = {}
+        for place in places:
+            stayed = 0
+            while page := self._page(place, stayed):
+                taken = self._transit.take(self._wanted(page))
+                moved = self._carry(taken)
+                stayed += len(page) - moved
+                self._tell(len(page))
+        return self.done.stored - before
+
+    def _wanted(self, page: list[Entry]) -> list[Ready]:
+        ready = self._readable(page)
+        known = self._transit.known([one.item.id for one in ready])
+        seen: set[str] = set()
+        wanted = []
+        for one in ready:
+            if one.item.id in known or one.item.id in seen:
+                self._known(one)
+            else:
+                seen.add(one.item.id)
+                wanted.append(one)
+        return wanted
+
+    def _carry(self, taken: list[Ready]) -> int:
+        known = self._transit.carry(taken)
+        for one in known:
+            self._known(one)
+        self.done.stored += len(taken) - len(known)
+        return len(taken) - len(known)
+
+    def _known(self, one: Ready) -> None:
+        self._refuse(one.entry, f"{self._queue.name} has a message of the id {one.item.id!r}")
+
+    def _readable(self, page: list[Entry]) -> list[Ready]:
+        """Return the messages of entries; count those that have none."""
+        commands = [self._source.content(entry) for entry in page]
+        flat = [command for group in commands for command in group]
+        replies: Iterator[Any] = iter(self._redis.ask_all(flat) if flat else [])
+        now = self._queue._clock.now()
+        ready = []
+        for entry, group in zip(page, commands, strict=True):
+            content = list(islice(replies, len(group)))
+            try:
+                item = self._source.item(entry, content)
+            except Pickled:
+                self.done.pickled += 1
+            except Refused as error:
+                self._refuse(entry, str(error))
+            else:
+                due = now if item.at == NOW else item.at
+                ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
+        return ready
+
+    def _refuse(self, entry: Entry, reason: str) -> None:
+        self.done.refused += 1
+        if len(self.done.reasons) < EXAMPLES:
+            self.done.reasons[entry.member.decode(errors="backslashreplace")[:100]] = reason
+
+    def _page(self, place: Place, skip: int) -> list[Entry]:
+        """Read up to a batch of elements, oldest first, after the first `skip` of them."""
+        if place.kind == "zset":
+            flat = self._redis.ask("ZRANGE", place.key, skip, skip + self._batch - 1, "WITHSCORES")
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            return [Entry(place, member, float(score)) for member, score in pairs]
+        if not place.oldest_last:
+            found = self._redis.ask("LRANGE", place.key, skip, skip + self._batch - 1)
+        else:
+            found = self._redis.ask("LRANGE", place.key, -skip - self._batch, -skip - 1)[::-1]
+        return [Entry(place, member) for member in found]
+
+    def _tell(self, count: int) -> None:
+        if self._progress is not None:
+            self._progress(count)

@@ -1,0 +1,138 @@
+"""What a library keeps on Redis, as the import reads it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from bide.model import body as bodies
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name
+from bide.model.message import JOB, Item
+from bide.model.times import LATEST
+from bide.queue.foreign_redis import ForeignRedis
+
+__all__ = [
+    "NOW",
+    "Entry",
+    "Held",
+    "Pickled",
+    "Place",
+    "Refused",
+    "Source",
+    "call_item",
+    "due_at",
+    "job_item",
+]
+
+
+NOW = 0
+"""The due time of a message that waits: at once."""
+
+
+class Refused(Exception):
+    """A message cannot be taken over; the text says why."""
+
+
+class Pickled(Exception):
+    """A message is pickled, and pickles are not to be read."""
+
+
+class Place(NamedTuple):
+    """A key with pending messages."""
+
+    key: bytes
+    kind: Literal["list", "zset"]
+    oldest_last: bool = False
+    """Of a list: its oldest message is its last element."""
+
+
+class Entry(NamedTuple):
+    """An element of a list or a sorted set."""
+
+    place: Place
+    member: bytes
+    score: float = 0.0
+
+
+class Held(NamedTuple):
+    """A message that a worker of the source has."""
+
+    id: str
+    what: str
+
+
+class Source(Protocol):
+    """One queue of a library.
+
+    Args:
+        redis: the server.
+        queue: its name in the library.
+        pickles: whether pickled messages are read.
+        max_body: how many bytes a body may take.
+    """
+
+    default: ClassVar[str]
+    """The queue that the library uses if none is named; empty if there is none."""
+
+    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+        """Connect nothing yet."""
+
+    def places(self) -> list[Place]:
+        """Return the keys with pending messages.
+
+        Raises:
+            InvalidArgument: the layout is none of the known ones, or workers must stop first.
+        """
+
+    def content(self, entry: Entry) -> list[Sequence[Any]]:
+        """Return the commands that read what is not in the element itself."""
+
+    def keys(self, entry: Entry) -> list[bytes]:
+        """Return the keys of the message that are deleted once it is taken over."""
+
+    def item(self, entry: Entry, content: Sequence[Any]) -> Item:
+        """Return the message for the store.
+
+        Raises:
+            Refused: it cannot be taken over.
+            Pickled: it is pickled.
+        """
+
+    def held(self) -> Iterator[Held]:
+        """Yield what workers of the source have, which is not taken over."""
+
+
+def call_item(
+    id: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], due: int, max_body: int,
+    *, priority: int = 0,
+) -> Item:  # fmt: skip
+    """Return the message of a function's call: its body is `{"args": [...], "kwargs": {...}}`.
+
+    Raises:
+        Refused: the arguments are no JSON, or the id is not valid.
+    """
+    return job_item(id, name, {"args": list(args), "kwargs": dict(kwargs)}, due, max_body, priority)
+
+
+def job_item(id: str, name: str, body: Any, due: int, max_body: int, priority: int = 0) -> Item:
+    """Return a message whose header names its job.
+
+    Raises:
+        Refused: the body is no JSON, or the id is not valid.
+    """
+    try:
+        data, is_json = bodies.encode(body, max_body)
+        return Item(check_name(id), data, is_json, due, priority=priority, headers={JOB: name})
+    except InvalidArgument as error:
+        raise Refused(str(error)) from error
+
+
+def due_at(seconds: float) -> int:
+    """Return a due time in Unix milliseconds.
+
+    Raises:
+        Refused: it is no time of bide.
+    """
+    due = seconds * 1000
+    if not 0 <= due <= LATEST:
+        raise Refused(f"{seconds!r} is no time before the year 2100")
+    return round(due)

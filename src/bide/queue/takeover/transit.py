@@ -1,0 +1,229 @@
+"""The steps by which messages leave the source; any of them may be the last one of a run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from bide.model.commands import Put
+from bide.model.errors import AlreadyMoving, StoreError
+from bide.model.identity import new_id
+from bide.model.message import Failure, Item, Message, remember
+from bide.model.replies import Outcome, Outcomes
+from bide.queue.base import found_all
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.sync import Queue
+from bide.queue.takeover.source import Entry, Place, Source
+
+__all__ = ["LEASE", "Ready", "Transit"]
+
+LEASE = 15_000
+"""Milliseconds after which another run may go on with what a dead one left."""
+
+_GUARD = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return redis.error_reply('BIDE another import has taken over')
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+
+_TAKE = (
+    _GUARD
+    + """
+local took = {}
+for i = 3, #ARGV, 5 do
+  local key, kind, side, member, entry = unpack(ARGV, i, i + 4)
+  local gone
+  if kind == 'zset' then
+    gone = redis.call('ZREM', key, member)
+  else
+    gone = redis.call('LREM', key, side, member)
+  end
+  if gone == 1 then redis.call('HSET', KEYS[2], entry, '') end
+  took[#took + 1] = gone
+end
+return took
+"""
+)
+
+_DONE = (
+    _GUARD
+    + """
+for i = 3, #ARGV do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = 3, #KEYS do redis.call('DEL', KEYS[i]) end
+return 1
+"""
+)
+
+_BACK = (
+    _GUARD
+    + """
+local key, kind, side, member, score, entry = unpack(ARGV, 3, 8)
+if redis.call('HDEL', KEYS[2], entry) == 0 then return 0 end
+if kind == 'zset' then
+  redis.call('ZADD', key, score, member)
+elseif side == '-1' then
+  redis.call('RPUSH', key, member)
+else
+  redis.call('LPUSH', key, member)
+end
+return 1
+"""
+)
+
+_MARK = "in transit by bide import "
+
+
+class Ready(NamedTuple):
+    """A message that can be taken over."""
+
+    entry: Entry
+    item: Item
+
+
+class _Note(msgspec.Struct, array_like=True):
+    """An entry as the hash beside the source has it; it is the field, there is no value."""
+
+    key: bytes
+    kind: str
+    oldest_last: bool
+    member: bytes
+    score: float
+
+
+class Transit:
+    """Carries messages from a source to a queue, while it holds the right to.
+
+    Args:
+        redis: the server of the source.
+        source: the source.
+        name: of the source, for its keys: the library and the queue.
+        target: where messages go.
+    """
+
+    def __init__(self, redis: ForeignRedis, source: Source, name: str, target: Queue) -> None:
+        self._redis = redis
+        self._source = source
+        self._target = target
+        self._lock = f"bide:import:{name}:run".encode()
+        self._side = f"bide:import:{name}".encode()
+        self._mark = _MARK + name
+        self._run = new_id()
+
+    def open(self, wait: Callable[[], bool]) -> None:
+        """Take the right to import from this queue, which a dead run has for `LEASE`.
+
+        Raises:
+            AlreadyMoving: another run has it.
+        """
+        while not self._redis.ask("SET", self._lock, self._run, "NX", "PX", LEASE):
+            if not wait():
+                raise AlreadyMoving(
+                    f"another import takes messages out of {self._redis.shown}; wait until it is "
+                    "done, or stop it and run this again"
+                )
+
+    def close(self) -> None:
+        """Give the right back."""
+        if self._redis.ask("GET", self._lock) == self._run.encode():
+            self._redis.ask("DEL", self._lock)
+
+    def left(self) -> Iterator[Entry]:
+        """Yield what an interrupted run has taken out of the source and not finished."""
+        for field in self._redis.ask("HKEYS", self._side):
+            note = msgspec.msgpack.decode(field, type=_Note)
+            place = Place(note.key, note.kind, note.oldest_last)  # type: ignore[arg-type]
+            yield Entry(place, note.member, note.score)
+
+    def marked(self) -> list[Item]:
+        """Return the copies that an interrupted run has put and not delivered."""
+        return [
+            letter.as_item(letter.failures[:-1], None)
+            for letter in self._target.dead()
+            if letter.error == self._mark
+        ]
+
+    def take(self, ready: Sequence[Ready]) -> list[Ready]:
+        """Step 1: take messages out of the source; return those that were still there."""
+        if not ready:
+            return []
+        arguments: list[object] = []
+        for one in ready:
+            place, member, _ = one.entry
+            side = -1 if place.oldest_last else 1
+            arguments += [place.key, place.kind, side, member, self._note(one.entry)]
+        took = self._eval(_TAKE, [], arguments)
+        return [one for one, gone in zip(ready, took, strict=True) if gone]
+
+    def carry(self, taken: Sequence[Ready]) -> list[Ready]:
+        """Do the steps 2 to 4; return the messages whose id the queue has already.
+
+        These are where they were in the source.
+        """
+        if not taken:
+            return []
+        now = self._target._clock.now()
+        copies = [
+            msgspec.structs.replace(
+                one.item, died=now,
+                failures=remember(one.item.failures, Failure(0, now, "", self._mark)),
+            )
+            for one in taken
+        ]  # fmt: skip
+        outcomes = self._put(copies, "keep")
+        there = self._letters([outcome.id for outcome in outcomes if not outcome.done])
+        known = [one for one in taken if one.item.id in there and there[one.item.id] != self._mark]
+        for one in reversed(known):  # the oldest last: it is the first again
+            self._back(one.entry)
+        mine = [one for one in taken if one not in known]
+        if mine:
+            keys = [key for one in mine for key in self._source.keys(one.entry)]
+            self._eval(_DONE, keys, [self._note(one.entry) for one in mine])
+            self.deliver([one.item for one in mine])
+        return known
+
+    def deliver(self, items: Sequence[Item]) -> None:
+        """Step 4: let the store deliver its copies."""
+        if items:
+            self._put(list(items), "revive")
+
+    def known(self, ids: list[str]) -> set[str]:
+        """Return which ids the queue has, copies in transit excepted."""
+        return {id for id, error in self._letters(ids).items() if error != self._mark}
+
+    def _letters(self, ids: list[str]) -> dict[str, str | None]:
+        found: list[Message | None] = found_all(self._target, ids) if ids else []
+        return {
+            message.id: message.error if message.state == "dead" else None
+            for message in found
+            if message is not None
+        }
+
+    def _back(self, entry: Entry) -> None:
+        place, member, score = entry
+        side = -1 if place.oldest_last else 1
+        note = self._note(entry)
+        self._eval(_BACK, [], [place.key, place.kind, side, member, repr(score), note])
+
+    def _note(self, entry: Entry) -> bytes:
+        place, member, score = entry
+        return msgspec.msgpack.encode(_Note(*place, member, score))
+
+    def _put(self, items: list[Item], on_conflict: str) -> list[Outcome]:
+        command = Put(self._target.name, items, on_conflict)  # type: ignore[arg-type]
+        return self._target._do(Outcomes, command).outcomes
+
+    def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> list[int]:
+        named = [self._lock, self._side, *keys]
+        try:
+            reply: list[int] = self._redis.ask(
+                "EVAL", script, len(named), *named, self._run, LEASE, *arguments
+            )
+        except StoreError as error:
+            if "another import has taken over" in str(error):
+                raise AlreadyMoving(
+                    "this import made no progress for too long, and another has taken over; run "
+                    "it again"
+                ) from error
+            raise
+        return reply

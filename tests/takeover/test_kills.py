@@ -1,0 +1,177 @@
+"""A run that dies at any point loses nothing, and nothing is delivered by both."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bide
+from bide.queue.base import BlockingBase
+from bide.queue.foreign_redis import ForeignRedis
+from bide.queue.takeover.run import Library
+from tests.contrib.celery.conftest import Broker
+
+IDS = [f"job-{number}" for number in range(5)]
+
+
+class Dead(BaseException):
+    """The process is gone."""
+
+
+class Death:
+    """Ends a run before or after its nth call of the source or the store."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at = at
+        self.after = after
+        self.calls = 0
+        self.over = False
+
+    def around(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.over or (self.calls == self.at and not self.after):
+                self.over = True
+                raise Dead
+            reply = real(*args, **kwargs)
+            if self.calls == self.at:
+                self.over = True
+                raise Dead
+            return reply
+
+        return call
+
+
+def fill_rq(broker: Broker) -> None:
+    import rq
+
+    queue = rq.Queue("default", connection=broker.client, serializer="json")
+    for id in IDS:
+        queue.enqueue("shop.expire", 1, job_id=id)
+
+
+def fill_celery(broker: Broker) -> None:
+    from celery import Celery
+
+    app = Celery("shop", broker=broker.url, set_as_current=False)
+    for id in IDS:
+        app.send_task("shop.expire", (1,), task_id=id)
+    app.close()
+
+
+def fill_arq(broker: Broker) -> None:
+    from arq.jobs import serialize_job
+
+    for id in IDS:
+        job = serialize_job("shop.expire", (1,), {}, None, 1, serializer=None)
+        broker.client.set(f"arq:job:{id}", job)
+        broker.client.zadd("arq:queue", {id: 1})
+
+
+FILLS: dict[Library, Callable[[Broker], None]] = {
+    "rq": fill_rq, "celery": fill_celery, "arq": fill_arq,
+}  # fmt: skip
+
+
+def work(orders: bide.Queue, done: Counter[str]) -> None:
+    while deliveries := orders.claim(100):
+        done.update(delivery.id for delivery in deliveries)
+        orders.ack(deliveries)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("library", FILLS)
+def test_a_run_that_dies_anywhere_is_continued(
+    library: Library, after: bool, broker: Broker, orders: bide.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def run() -> bide.TakenOver:
+        return bide.take_over(orders, library, broker.store_url, allow_pickle=True, batch=2)
+
+    at, died = 0, True
+    while died:
+        at += 1
+        done: Counter[str] = Counter()
+        FILLS[library](broker)
+        death = Death(at, after=after)
+        with monkeypatch.context() as patch:
+            patch.setattr(ForeignRedis, "ask_all", death.around(ForeignRedis.ask_all))
+            patch.setattr(BlockingBase, "_do", death.around(BlockingBase._do))
+            try:
+                run()
+            except Dead:
+                pass
+        died = death.over
+        work(orders, done)  # workers of bide go on meanwhile
+        broker.client.delete(*broker.client.keys("bide:import:*:run") or ["none"])  # it lapses
+        assert run()
+        work(orders, done)
+        assert done == dict.fromkeys(IDS, 1), at
+        assert broker.client.keys("bide:*") == []
+        assert orders.counts().sizes.total == 0
+        assert orders.audit()
+        broker.client.flushdb()
+    assert at > 10
+
+
+def test_a_second_run_at_the_same_time_is_refused(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_rq(broker)
+    broker.client.set("bide:import:rq:default:run", "another")
+    monkeypatch.setattr("bide.queue.takeover.run._patience", lambda: lambda: False)
+    with pytest.raises(bide.AlreadyMoving, match="another import takes messages out of"):
+        bide.take_over(orders, "rq", broker.store_url)
+    assert orders.counts().sizes.total == 0
+
+
+def test_a_run_whose_right_lapsed_stops(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.queue.takeover.transit import Transit
+
+    fill_rq(broker)
+    take = Transit.take
+
+    def slow(self: Transit, ready: Any) -> Any:
+        broker.client.set("bide:import:rq:default:run", "another")
+        return take(self, ready)
+
+    monkeypatch.setattr(Transit, "take", slow)
+    with pytest.raises(bide.AlreadyMoving, match="made no progress for too long"):
+        bide.take_over(orders, "rq", broker.store_url)
+    assert broker.client.llen("rq:queue:default") == len(IDS)
+    assert broker.client.get("bide:import:rq:default:run") == b"another"
+
+
+def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bide.Queue) -> None:
+    fill_rq(broker)
+    orders.put("mine", id=IDS[1])
+    done = bide.take_over(orders, "rq", broker.store_url)
+    assert (done.stored, done.reasons) == (
+        4, {IDS[1]: f"orders has a message of the id {IDS[1]!r}"},
+    )  # fmt: skip
+    assert broker.client.lrange("rq:queue:default", 0, -1) == [IDS[1].encode()]
+
+
+@pytest.mark.parametrize("library", FILLS)
+def test_an_id_that_is_put_in_between_goes_back_to_the_source(
+    library: Library, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.queue.takeover.transit import Transit
+
+    FILLS[library](broker)
+    before = {key: broker.client.dump(key) for key in broker.client.scan_iter()}
+    take = Transit.take
+
+    def then_put(self: Transit, ready: Any) -> Any:
+        taken = take(self, ready)
+        for id in IDS:
+            orders.put("mine", id=id)
+        return taken
+
+    monkeypatch.setattr(Transit, "take", then_put)
+    done = bide.take_over(orders, library, broker.store_url, allow_pickle=True)
+    assert (done.stored, done.refused) == (0, 5)
+    assert {key: broker.client.dump(key) for key in broker.client.scan_iter()} == before
