@@ -6,7 +6,7 @@
 --     12 when: of all messages, a moment, or + and a delay; empty: each has its own
 --     13 mark: of all messages, "priority", or "priority died group" with - for no death; or empty
 --     from 14 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
--- Reply: [now, change, next number, [index, outcome] of each message that was there or is not stored,
+-- Reply: [now, change, next number, [index, outcome] of each message that is not stored,
 --   whether this made the shard]
 local ranks, texts, groups, told, left, earliest, stored
 local last_when, last_mark, due, due_text, priority, died_at, group, rank  -- of the message at hand
@@ -51,8 +51,6 @@ local function meet(index, id, known, text)  -- a message that is there
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   left[#left + 1] = {r, store(r.order, id, text)}
-  local stands = died_at and 'dead' or due <= now and 'ready' or 'delayed'
-  told[#told + 1] = cjson.encode({index - 1, true, stands, due, died_at or null})
 end
 
 define('put', {}, function()
