@@ -1,9 +1,11 @@
 """Celery: its delays in bide, or its tasks on bide without Celery.
 
 `install` keeps Celery: tasks with a `countdown` or an `eta` wait in bide and reach the broker when
-they are due.
+they are due. `Celery` replaces it: tasks keep their form and run in `bide worker`.
 """
 
+from bide.contrib.celery.app import AsyncResult, Celery
 from bide.contrib.celery.delays import install
+from bide.contrib.celery.task import MaxRetriesExceeded, Task
 
-__all__ = ["install"]
+__all__ = ["AsyncResult", "Celery", "MaxRetriesExceeded", "Task", "install"]

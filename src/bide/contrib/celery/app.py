@@ -1,0 +1,252 @@
+"""An app whose tasks are written as for Celery, without Celery."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn, overload
+
+from bide.consuming.handler import make_handler
+from bide.contrib.celery.task import Task, TaskOptions, unsupported
+from bide.model.backoff import Backoff
+from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
+from bide.model.replies import Outcome
+from bide.model.times import Duration
+from bide.queue.sync import Queue
+from bide.worker.app.app import SYNC_CONCURRENCY, App
+from bide.worker.app.lifespan import Lifespan
+
+__all__ = ["AsyncResult", "Celery"]
+
+_NOT_THERE = {
+    "conf": "options are arguments of Celery(...) and @app.task(...)",
+    "control": "revoke with app.AsyncResult(id).revoke(), look with bide top and bide scan",
+    "signature": "bide has no canvas",
+    "add_periodic_task": "use @app.schedule(queue, cron=... or every=...)",
+    "config_from_object": "options are arguments of Celery(...) and @app.task(...)",
+    "autodiscover_tasks": "import the modules with tasks where the app is made",
+}
+
+
+class Celery(App):
+    """An app for `bide worker` with tasks: `@app.task`, `delay`, `apply_async`, `retry`.
+
+    It is a `bide.App`, so `@app.handler`, `@app.schedule` and all else work beside the tasks. For
+    what differs from Celery, see "Coming from Celery" in the documentation.
+
+    Args:
+        main: the name before those of tasks in the module that is run as a program.
+        store: the URL of the store; by default the environment's `BIDE_URL`.
+        queue: the queue of tasks that name none.
+        lease: how long after the death of a worker another one gets its tasks.
+        concurrency: how many tasks of a queue a process runs at a time, in threads.
+        lifespan: opens and closes what tasks need; see `bide.App`.
+        unknown: Celery's other arguments, which are refused.
+
+    Raises:
+        InvalidArgument: an argument is not known or not valid.
+
+    Example:
+        >>> app = Celery("shop", store="memory://shim")
+        >>> @app.task(autoretry_for=(OSError,), max_retries=5)
+        ... def expire(order):
+        ...     print("order", order, "timed out")
+        >>> result = expire.apply_async((42,), countdown=1800, task_id="expire-42")
+        >>> bool(result.revoke())
+        True
+    """
+
+    def __init__(
+        self,
+        main: str | None = None,
+        *,
+        store: str | None = None,
+        queue: str = "celery",
+        lease: Duration = "1m",
+        concurrency: int = SYNC_CONCURRENCY,
+        lifespan: Lifespan | None = None,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            raise InvalidArgument(
+                f"Celery({next(iter(unknown))}=...) is not there; the arguments are store, queue, "
+                "lease, concurrency and lifespan"
+            )
+        super().__init__(store, lifespan=lifespan)
+        self.main = main
+        self.tasks: dict[str, Task] = {}
+        """The tasks by name."""
+        self._default = queue
+        self._lease = lease
+        self._concurrency = concurrency
+        self._queues: dict[str, Queue | None] = {queue: None}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _NOT_THERE:
+            raise Unsupported(f"app.{name} is not there: {_NOT_THERE[name]}")
+        raise AttributeError(f"{type(self).__name__!r} has no {name!r}")
+
+    @overload
+    def task(self, function: Callable[..., Any], /) -> Task: ...
+    @overload
+    def task(self, /, **options: Any) -> Callable[[Callable[..., Any]], Task]: ...
+    def task(
+        self, function: Callable[..., Any] | None = None, /, **options: Any
+    ) -> Task | Callable[[Callable[..., Any]], Task]:
+        """Register a function as a task: `@app.task`, or with options `@app.task(bind=True)`.
+
+        Args:
+            function: a plain function.
+            options: `name`, `bind`, `queue`, `max_retries`, `default_retry_delay`, `autoretry_for`,
+                `dont_autoretry_for`, `retry_kwargs`, `retry_backoff`, `retry_backoff_max`,
+                `retry_jitter`, `time_limit`, `expires`, and `priority` (0 to 255, higher first).
+
+        Returns:
+            The `Task`, or a decorator that makes it.
+
+        Raises:
+            InvalidArgument: an option is not known, or the name is taken.
+        """
+        unknown = options.keys() - set(TaskOptions._fields)
+        if unknown:
+            raise InvalidArgument(
+                f"@app.task({min(unknown)}=...) is not there; the options are "
+                + ", ".join(TaskOptions._fields)
+            )
+        settings = TaskOptions(**options)
+        if not settings.acks_late or not settings.ignore_result:
+            what = "acks_late" if not settings.acks_late else "ignore_result"
+            raise InvalidArgument(
+                f"@app.task({what}=False) is not there: bide acks after the task, and the kit "
+                "keeps no results"
+            )
+
+        def register(function: Callable[..., Any]) -> Task:
+            if inspect.iscoroutinefunction(function):
+                raise InvalidArgument(
+                    f"{function.__qualname__} is async; tasks of Celery are plain functions. "
+                    "Register it with @app.handler(queue)"
+                )
+            module = self.main if function.__module__ == "__main__" else function.__module__
+            name = settings.name or f"{module or '__main__'}.{function.__name__}"
+            if name in self.tasks:
+                raise InvalidArgument(f"a task is named {name} already; give it another name=")
+            task = self.tasks[name] = Task(self, function, name, settings)
+            self._queues.setdefault(settings.queue or self._default, None)
+            self._register()
+            return task
+
+        return register if function is None else register(function)
+
+    def send_task(
+        self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
+        countdown: float | None = None, eta: datetime | None = None, task_id: str | None = None,
+        queue: str | None = None, expires: float | datetime | None = None, priority: int = 0,
+        headers: Mapping[str, str] | None = None, attempts: int = ATTEMPTS, **unknown: Any,
+    ) -> "AsyncResult":  # fmt: skip
+        """Put a message that calls a task, here or in a program with another app.
+
+        Args:
+            name: of the task.
+            args: its positional arguments; JSON.
+            kwargs: its named arguments; JSON.
+            countdown: seconds until it is due.
+            eta: the time instead; aware.
+            task_id: the id of the message; a second one with it stores nothing.
+            queue: by default that of the task, or of the app.
+            expires: seconds from now, or the time, after which it is not run.
+            priority: 0 to 255; among due messages, higher goes first.
+            headers: text beside it.
+            attempts: how often it is delivered at most.
+            unknown: Celery's other arguments, which are refused.
+
+        Raises:
+            Unsupported: a link, a chord or another part of a canvas is given.
+            InvalidArgument: an argument is not known or not valid.
+            StoreError: the store failed.
+        """
+        if unknown:
+            raise unsupported(f"apply_async({next(iter(unknown))}=...)")
+        name_of_queue = queue or self._default
+        if name_of_queue not in self._queues:
+            raise InvalidArgument(
+                f"queue={name_of_queue!r} belongs to no task, so no worker of this app would look "
+                f"there; name it in @app.task(queue={name_of_queue!r})"
+            )
+        outcome = self._queue(name_of_queue).put(
+            {"args": list(args or ()), "kwargs": dict(kwargs or {})},
+            delay=countdown if eta is None else None, at=eta, id=task_id, priority=priority,
+            expires=_after_due(expires, countdown, eta), attempts=min(attempts, MAX_ATTEMPTS),
+            headers={**(headers or {}), JOB: name},
+        )  # fmt: skip
+        return AsyncResult(outcome.id, self)
+
+    def AsyncResult(self, id: str) -> "AsyncResult":
+        """Return the handle of a task that was sent."""
+        return AsyncResult(id, self)
+
+    def _queue(self, name: str) -> Queue:
+        found = self._queues[name]
+        if found is None:
+            found = self._queues[name] = Queue(name, self._url)
+        return found
+
+    def _register(self) -> None:
+        """Let each queue know each task: any task may be sent to any of them."""
+        for queue in self._queues:
+            known = self._queue_handlers.get(queue)
+            for name, task in self.tasks.items():
+                if known is None or name not in known.handlers:
+                    # The task itself says what is retried, and how often.
+                    retry = Backoff(attempts=MAX_ATTEMPTS, on=())
+                    made = make_handler(task.handle, task.options.time_limit, retry)
+                    handler = replace(made, name=name)
+                    self._add(queue, name, handler, self._lease, self._concurrency)
+                    known = self._queue_handlers[queue]
+
+
+class AsyncResult:
+    """The handle of a task that was sent: its id, and `revoke`."""
+
+    def __init__(self, id: str, app: Celery) -> None:
+        self.id = id
+        self._app = app
+
+    def __repr__(self) -> str:
+        return f"<AsyncResult {self.id}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("get", "state", "status", "result", "ready", "successful", "failed", "forget"):
+            raise unsupported(f"AsyncResult.{name}")
+        raise AttributeError(f"AsyncResult has no {name!r}")
+
+    def revoke(self) -> Outcome:
+        """Remove the task unless a worker has it.
+
+        Returns:
+            The outcome: true if it is gone for good, else it says where it is.
+        """
+        outcomes = [self._app._queue(name).cancel(self.id) for name in self._app._queues]
+        return next((one for one in outcomes if one or one.state is not None), outcomes[0])
+
+
+def _after_due(
+    expires: float | datetime | None, countdown: float | None, eta: datetime | None
+) -> timedelta | None:
+    """Return how long after its due time a task may run; Celery counts from when it is sent.
+
+    Raises:
+        InvalidArgument: it expires before it is due.
+    """
+    if expires is None:
+        return None
+    now = datetime.now(UTC)
+    end = expires if isinstance(expires, datetime) else now + timedelta(seconds=expires)
+    due = eta or now + timedelta(seconds=countdown or 0)
+    if end <= due:
+        raise InvalidArgument(
+            f"expires={expires!r} is before the task is due, so it would never run; like Celery's "
+            "it counts from now"
+        )
+    return end - due

@@ -1,0 +1,203 @@
+"""A task as Celery's programs write it, with a message of bide behind it."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from bide.consuming.outcomes import Retry, Signal
+from bide.contrib.celery.calls import call_of
+from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.message import MAX_ATTEMPTS
+from bide.queue.delivery import Delivery
+
+if TYPE_CHECKING:
+    from bide.contrib.celery.app import AsyncResult, Celery
+
+__all__ = ["MaxRetriesExceeded", "Request", "Task", "TaskOptions", "unsupported"]
+
+CANVAS = (
+    "s", "si", "signature", "subtask", "chunks", "map", "starmap", "replace", "apply",
+    "update_state", "add_to_chord", "apply_async_on_commit",
+)  # fmt: skip
+
+Exceptions = tuple[type[BaseException], ...]
+
+
+class MaxRetriesExceeded(Exception):
+    """A task called `retry` more often than `max_retries` allows; it becomes a dead letter."""
+
+
+class TaskOptions(NamedTuple):
+    """The options of `@app.task` that the kit knows; the defaults are Celery's."""
+
+    name: str | None = None
+    bind: bool = False
+    queue: str | None = None
+    max_retries: int | None = 3
+    default_retry_delay: float = 180
+    autoretry_for: Exceptions = ()
+    dont_autoretry_for: Exceptions = ()
+    retry_kwargs: Mapping[str, Any] = {}
+    retry_backoff: float = 0
+    retry_backoff_max: float = 600
+    retry_jitter: bool = True
+    time_limit: float | None = None
+    priority: int = 0
+    expires: float | None = None
+    acks_late: bool = True
+    ignore_result: bool = True
+
+
+class Request(NamedTuple):
+    """What a task knows about its run: `self.request`."""
+
+    id: str
+    task: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    retries: int
+    """The attempts before this one, also those that ended with the death of a worker."""
+    delivery: Delivery
+
+
+class Task:
+    """A function that messages call: `delay` and `apply_async` put one.
+
+    Made by `Celery.task`. Calling it runs the function here and now.
+    """
+
+    def __init__(
+        self, app: "Celery", function: Callable[..., Any], name: str, options: TaskOptions
+    ) -> None:
+        self.app = app
+        self.run = function
+        self.name = name
+        self.options = options
+        self.max_retries = options.retry_kwargs.get("max_retries", options.max_retries)
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__module__ = function.__module__
+        self._request: ContextVar[Request] = ContextVar("request")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function here and now."""
+        return self.run(self, *args, **kwargs) if self.options.bind else self.run(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in CANVAS:
+            raise unsupported(f"{self.name}.{name}")
+        raise AttributeError(f"a task of bide.contrib.celery has no {name!r}")
+
+    @property
+    def attempts(self) -> int:
+        """How often a message of the task is delivered at most."""
+        return MAX_ATTEMPTS if self.max_retries is None else self.max_retries + 1
+
+    @property
+    def request(self) -> Request:
+        """What is known about this run.
+
+        Raises:
+            LookupError: the task is not run by a worker.
+        """
+        return self._request.get()
+
+    def delay(self, *args: Any, **kwargs: Any) -> "AsyncResult":
+        """Put a message that calls the function with these arguments, due at once."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> "AsyncResult":
+        """Put a message that calls the function; see `Celery.send_task`."""
+        own = self.options
+        defaults = {"queue": own.queue, "priority": own.priority, "expires": own.expires}
+        return self.app.send_task(
+            self.name, args, kwargs, attempts=self.attempts, **{**defaults, **options}
+        )
+
+    def retry(
+        self,
+        *,
+        exc: BaseException | None = None,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        **unknown: Any,
+    ) -> NoReturn:
+        """End this run, and run the task again later.
+
+        Args:
+            exc: raised instead when there is no retry left.
+            countdown: seconds until then; by default the task's `default_retry_delay`.
+            eta: the time instead.
+            unknown: Celery's other arguments, which are refused.
+
+        Raises:
+            Retry: always, unless there is no retry left.
+            MaxRetriesExceeded: there is none, and no `exc`.
+            InvalidArgument: the arguments are to change, or the limit.
+        """
+        if unknown:
+            raise InvalidArgument(
+                f"retry({next(iter(unknown))}=...) of {self.name}: a retry has the same arguments "
+                "and the limit of the task (@app.task(max_retries=...)); to call it with others, "
+                "send a new one and return"
+            )
+        if self.max_retries is not None and self.request.retries >= self.max_retries:
+            if exc is not None:
+                raise exc
+            raise MaxRetriesExceeded(f"{self.name} has been retried {self.max_retries} times")
+        if eta is not None:
+            countdown = max(0.0, (eta - datetime.now(UTC)).total_seconds())
+        delay = self.options.default_retry_delay if countdown is None else countdown
+        raise Retry(_reason(exc), delay=delay)
+
+    def handle(self, body: Any, delivery: Delivery) -> None:
+        """Run the function for a message."""
+        call = call_of(body)
+        retries = max(0, delivery.attempt - 1)
+        request = Request(delivery.id, self.name, call.args, call.kwargs, retries, delivery)
+        with self._running(request):
+            try:
+                self(*call.args, **call.kwargs)
+            except Signal:
+                raise
+            except self.options.dont_autoretry_for:
+                raise
+            except self.options.autoretry_for as error:
+                self.retry(exc=error, countdown=self._pause(retries))
+
+    @contextmanager
+    def _running(self, request: Request) -> Iterator[None]:
+        token = self._request.set(request)
+        try:
+            yield
+        finally:
+            self._request.reset(token)
+
+    def _pause(self, retries: int) -> float | None:
+        """Return the delay before an automatic retry, as Celery computes it."""
+        own = self.options
+        if not own.retry_backoff:
+            pause: float | None = own.retry_kwargs.get("countdown")
+            return pause
+        longest = min(own.retry_backoff_max, max(1, int(own.retry_backoff)) * 2**retries)
+        return random.uniform(0, longest) if own.retry_jitter else longest
+
+
+def unsupported(what: str) -> Unsupported:
+    """Return the error of what Celery has and bide does not."""
+    return Unsupported(
+        f"{what} is not there: bide has no canvas and no state of tasks; let a task send the next "
+        "one when it ends"
+    )
+
+
+def _reason(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {error}"

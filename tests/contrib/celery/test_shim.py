@@ -1,0 +1,238 @@
+"""Tasks written as for Celery that run in bide."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import bide
+from bide.contrib.celery import Celery, MaxRetriesExceeded
+from bide.testing import ScratchStore, WorkerFactory
+
+
+class Shop:
+    """Tasks that note their calls, and fail as often as they are told."""
+
+    def __init__(self) -> None:
+        self.app = app = Celery("shop", store="memory://shim")
+        self.seen: list[Any] = []
+        self.failures: list[Exception] = []
+
+        @app.task(name="expire")
+        def expire(order: int, force: bool = False) -> None:
+            self.seen.append((order, force))
+            if self.failures:
+                raise self.failures.pop()
+
+        @app.task(name="charge", bind=True, max_retries=2, default_retry_delay=60)
+        def charge(task: Any, order: int, **how: Any) -> None:
+            self.seen.append((task.request.id, task.request.retries, task.request.args))
+            if self.failures:
+                task.retry(exc=self.failures.pop(), **how)
+
+        @app.task(name="post", autoretry_for=(OSError,), retry_backoff=2, retry_jitter=False,
+                  dont_autoretry_for=(FileNotFoundError,), max_retries=2, queue="slow")  # fmt: skip
+        def post(order: int) -> None:
+            self.seen.append(order)
+            if self.failures:
+                raise self.failures.pop()
+
+        self.expire, self.charge, self.post = expire, charge, post
+
+
+@pytest.fixture
+def shop(bide_store: ScratchStore) -> Shop:
+    return Shop()
+
+
+def states(store: ScratchStore, queue: str = "celery") -> list[str]:
+    return [message.state for message in store.queue(queue).scan()]
+
+
+def test_delay_and_apply_async_call_the_function(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    worker = bide_worker(shop.app)
+    shop.expire.delay(1)
+    shop.expire.apply_async((2,), {"force": True}, countdown=1800, task_id="expire-2")
+    shop.app.send_task("expire", (3,), eta=datetime.now(UTC) + timedelta(days=1))
+    bide_store.assert_put(
+        "celery", {"args": [2], "kwargs": {"force": True}}, delay="30m", id="expire-2",
+        headers={"bide-job": "expire"},
+    )  # fmt: skip
+    worker.run_due()
+    assert shop.seen == [(1, False)]
+    worker.advance("30m")
+    assert shop.seen == [(1, False), (2, True)]
+    shop.expire(9)  # here and now
+    assert shop.seen[-1] == (9, False)
+
+
+def test_the_same_task_id_is_one_message_and_revoke_removes_it(
+    shop: Shop, bide_store: ScratchStore
+) -> None:
+    for _ in range(2):
+        result = shop.expire.apply_async((2,), countdown=60, task_id="a")
+    assert len(bide_store.pending("celery")) == 1
+    assert result.revoke()
+    assert not result.revoke()
+    assert bide_store.pending("celery") == []
+    slow = shop.post.apply_async((1,), countdown=60)
+    assert shop.app.AsyncResult(slow.id).revoke()
+    assert bide_store.pending("slow") == []
+
+
+def test_an_uncaught_exception_is_a_dead_letter_at_once_as_celery_fails_a_task(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    shop.failures = [ValueError("no such order")]
+    shop.expire.delay(1)
+    with pytest.raises(ValueError, match="no such order"):
+        bide_worker(shop.app).run_due()
+    assert states(bide_store) == ["dead"]
+
+
+def test_retry_runs_again_after_the_delay_until_no_retry_is_left(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    worker = bide_worker(shop.app)
+    shop.failures = [OSError("third"), OSError("second"), OSError("first")]
+    shop.charge.apply_async((7,), task_id="c")
+    worker.run_due()
+    [waiting] = bide_store.pending("celery")
+    assert waiting.error == "OSError: first"
+    assert worker.advance("59s") == []
+    worker.advance("1s")
+    with pytest.raises(OSError, match="third"):
+        worker.advance("1m")
+    assert shop.seen == [("c", 0, [7]), ("c", 1, [7]), ("c", 2, [7])]
+    assert states(bide_store) == ["dead"]
+
+
+def test_retry_takes_a_countdown_and_refuses_other_arguments(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    worker = bide_worker(shop.app)
+    shop.failures = [OSError()]
+    shop.charge.delay(7, countdown=5)
+    worker.run_due()
+    worker.advance("5s")
+    assert states(bide_store) == []
+    shop.failures = [OSError()]
+    shop.charge.delay(8, args=(9,))
+    with pytest.raises(bide.InvalidArgument, match="a retry has the same arguments"):
+        worker.run_due()
+
+
+def test_without_exc_the_last_retry_says_so(
+    bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    app = Celery(store="memory://shim")
+
+    @app.task(bind=True, max_retries=0)
+    def charge(task: Any) -> None:
+        task.retry()
+
+    charge.delay()
+    with pytest.raises(MaxRetriesExceeded, match="has been retried 0 times"):
+        bide_worker(app).run_due()
+
+
+def test_autoretry_waits_twice_as_long_each_time(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    worker = bide_worker(shop.app)
+    shop.failures = [OSError("b"), OSError("a")]
+    shop.post.delay(1)
+    worker.run_due()
+    worker.advance("2s")
+    assert worker.advance("3s") == []
+    worker.advance("1s")
+    assert (shop.seen, states(bide_store, "slow")) == ([1, 1, 1], [])
+    shop.failures = [FileNotFoundError("gone")]
+    shop.post.delay(2)
+    with pytest.raises(FileNotFoundError):
+        worker.run_due()
+    assert states(bide_store, "slow") == ["dead"]
+
+
+def test_any_task_may_go_to_any_queue_of_the_app(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    shop.expire.apply_async((1,), queue="slow")
+    bide_worker(shop.app).run_due()
+    assert shop.seen == [(1, False)]
+    with pytest.raises(bide.InvalidArgument, match="queue='fast' belongs to no task"):
+        shop.expire.apply_async((1,), queue="fast")
+
+
+def test_tasks_that_celery_put_run_and_parts_of_a_canvas_are_buried(
+    shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    stamp = {"__type__": "datetime", "__value__": "2026-01-01T00:00:00+00:00"}
+    bodies = [
+        {"task": "expire", "text": json.dumps([[1], {"force": stamp}, {"chain": None}])},
+        {"task": "expire", "text": json.dumps([[2], {}, {"chain": [{}], "chord": None}])},
+        {"task": "expire", "content_type": "application/x-python-serialize", "data": "gA=="},
+        {"order": 3},
+    ]
+    for body in bodies:
+        bide_store.queue("celery").put(body, headers={"bide-job": "expire"})
+    worker = bide_worker(shop.app)
+    worker.run_due()
+    reasons = [str(letter.error) for letter in bide_store.queue("celery").dead()]
+    hints = ("part of a canvas (chain)", "not JSON", "no call of a task")
+    assert [hint for hint, reason in zip(hints, reasons, strict=True) if hint not in reason] == []
+    assert shop.seen == [(1, datetime(2026, 1, 1, tzinfo=UTC))]
+
+
+def test_expires_counts_from_now_as_for_celery(shop: Shop, bide_store: ScratchStore) -> None:
+    shop.expire.apply_async((1,), countdown=60, expires=100)
+    [message] = bide_store.pending("celery")
+    assert 39_000 < (message.expires or 0) <= 40_000
+    for expires in (60, datetime.now(UTC)):
+        with pytest.raises(bide.InvalidArgument, match="before the task is due"):
+            shop.expire.apply_async((1,), countdown=60, expires=expires)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda shop: shop.expire.s(1), "bide has no canvas"),
+        (lambda shop: shop.expire.apply_async((1,), link=None), "apply_async(link=...)"),
+        (lambda shop: shop.expire.delay(1).get(), "AsyncResult.get is not there"),
+        (lambda shop: shop.app.conf, "options are arguments of Celery(...)"),
+        (lambda shop: shop.app.add_periodic_task, "use @app.schedule"),
+        (lambda shop: Celery(broker="redis://"), "Celery(broker=...) is not there"),
+        (lambda shop: shop.app.task(rate_limit="1/s"), "@app.task(rate_limit=...) is not there"),
+        (lambda shop: shop.app.task(acks_late=False), "bide acks after the task"),
+        (lambda shop: shop.app.task(name="expire")(print), "named expire already"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_to_do(shop: Shop, call: Any, hint: str) -> None:
+    with pytest.raises(bide.BideError) as raised:
+        call(shop)
+    assert hint in str(raised.value)
+
+
+def test_async_functions_are_refused(shop: Shop) -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(bide.InvalidArgument, match="is async"):
+        shop.app.task(work)
+    with pytest.raises(AttributeError):
+        _ = shop.app.nothing
+    with pytest.raises(AttributeError):
+        _ = shop.expire.nothing
+
+
+def test_the_kit_needs_no_celery(bide_store: ScratchStore) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['celery'] = sys.modules['kombu'] = None\n"
+        "from bide.contrib.celery import Celery; Celery(store='memory://')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
