@@ -1,15 +1,18 @@
 """How what is logged gets to stderr."""
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
-from bide.observing.logs import configure
+from bide.consuming.policy import describe
+from bide.observing.logs import PlainFormatter, configure
+from bide.observing.tracebacks import REMIND, Tracebacks
 
 
 @pytest.fixture
@@ -137,13 +140,62 @@ def test_a_line_has_date_and_zone_whatever_the_process_is_set_to(
     assert abs(datetime.now(UTC) - written) < timedelta(minutes=1)
 
 
-@pytest.mark.parametrize(("level", "shown"), [("info", False), ("debug", True)])
-def test_the_traceback_stands_below_a_failure(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str], level: str, shown: bool
+def fail(log: logging.Logger, error: Callable[[], object], level: int = logging.WARNING) -> None:
+    try:
+        error()
+    except (KeyError, ValueError, TypeError) as raised:
+        log.log(level, "it failed", extra={"reason": describe(raised)})
+
+
+def test_the_traceback_of_a_cause_is_shown_once(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configure(as_json=False, level=level)
-    reason = "ValueError: no\nTraceback (most recent call last):\n  File x"
-    log.warning("m failed: ValueError: no", extra={"reason": reason})
-    assert ("\nTraceback" in capsys.readouterr().err) == shown
-    log.error("m is dead now: ValueError: no", extra={"reason": reason})
-    assert capsys.readouterr().err.endswith("no\nTraceback (most recent call last):\n  File x\n")
+    configure(as_json=False, level="info")
+    (formatter,) = [handler.formatter for handler in logging.getLogger().handlers]
+    assert isinstance(formatter, PlainFormatter)
+    for _ in range(2):
+        for text in ("x", "y"):
+            fail(log, lambda text=text: int(text))  # type: ignore[misc]
+        fail(log, lambda: dict[str, int]()["key"], logging.ERROR)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("it failed" in line for line in lines) == 6
+    assert [line for line in lines if "Error: " in line] == [
+        "ValueError: invalid literal for int() with base 10: 'x'", "KeyError: 'key'",
+    ]  # fmt: skip
+    later = logging.makeLogRecord({"msg": "again", "created": time.time() + REMIND + 60})
+    try:
+        raise ValueError("z")
+    except ValueError as raised:
+        later.reason = describe(raised)
+        assert "ValueError: z" in formatter.format(later)
+        assert formatter.format(later).count("\n") == 0
+
+
+def test_at_debug_every_failure_has_its_traceback(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(as_json=False, level="debug")
+    for _ in range(2):
+        fail(log, lambda: int("x"))
+    assert capsys.readouterr().err.count("Traceback (most recent call last)") == 2
+
+
+def test_frames_of_libraries_are_folded(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(as_json=False, level="info")
+    fail(log, lambda: msgspec.json.decode(b"1", type=str))  # one frame: ours
+    fail(log, lambda: json.loads("{", object_hook=dict))
+    fail(log, lambda: json.loads("{"))
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("frames in json" in line for line in lines) == 2
+    assert sum("in raw_decode" in line for line in lines) == 2
+    assert sum("in test_" in line or "in <lambda>" in line for line in lines) == 3
+
+
+def test_the_memory_of_causes_has_a_bound() -> None:
+    shown = Tracebacks()
+    for number in range(3_000):
+        assert shown.admit(f'KeyError: 1\n  File "shop.py", line {number}, in pay', 0.0)
+    assert len(shown._shown) == 1_000
+    assert not shown.admit("buried by hand\nfor two reasons", 0.0)

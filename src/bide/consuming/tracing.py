@@ -1,4 +1,4 @@
-"""The span around each delivery: the outermost middleware, if spans are collected."""
+"""What runs around each delivery, outside of the app's middleware: spans, and integrations."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,13 +12,17 @@ from bide.observing.spans import handling, tracer
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["traced"]
+__all__ = ["INTEGRATIONS", "traced"]
+
+INTEGRATIONS: list[Middleware] = []
+"""Middleware that an integration such as `bide.contrib.sentry` adds to every app of the process."""
 
 
 def traced(around: tuple[Middleware, ...]) -> tuple[Middleware, ...]:
-    """Return the middleware with the span around it, or unchanged if spans are not collected."""
+    """Return the middleware with integrations around it, and a span if spans are collected."""
     made = tracer(force=True)
-    return around if made is None else (_middleware(made), *around)
+    spans = () if made is None else (_middleware(made),)
+    return (*spans, *INTEGRATIONS, *around)
 
 
 def _middleware(made: "Tracer") -> Middleware:

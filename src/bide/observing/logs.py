@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from bide.observing.tracebacks import Tracebacks, folded
+
 __all__ = ["configure", "timestamp"]
 
 FIELDS = (
@@ -68,17 +70,25 @@ def _second(seconds: int) -> str:
 class PlainFormatter(logging.Formatter):
     """Formats a record as a line of text whose content cannot control a terminal.
 
-    The time is in UTC, with date and zone: a program may change the zone of its process. A message
-    that died has its traceback below the line; at level debug every failure has.
+    The time is in UTC, with date and zone: a program may change the zone of its process. The
+    first failure of each cause has its traceback below the line, and later ones every ten minutes;
+    at level debug every failure has, with all frames.
     """
+
+    def __init__(self, fmt: str | None = None) -> None:
+        super().__init__(fmt)
+        self._tracebacks = Tracebacks()
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text with visible control characters."""
         text = super().format(record)
-        detailed = record.levelno >= logging.ERROR or logging.getLogger().level <= logging.DEBUG
-        _, _, trace = str(record.__dict__.get("reason", "")).partition("\n")
-        if detailed and trace and not record.exc_info:
-            text = f"{text}\n{trace}"
+        reason = str(record.__dict__.get("reason", ""))
+        _, _, trace = reason.partition("\n")
+        if trace and not record.exc_info:
+            if logging.getLogger().level <= logging.DEBUG:
+                text = f"{text}\n{trace}"
+            elif self._tracebacks.admit(reason, record.created):
+                text = f"{text}\n{folded(trace)}"
         return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:

@@ -1,0 +1,225 @@
+"""Sentry: an event for each message that dies, with its handler, queue and attempt.
+
+    sentry_sdk.init(dsn=..., integrations=[BideIntegration()])
+
+Call it where the module of the app is imported, so that each worker process does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+import sentry_sdk
+from sentry_sdk.consts import OP
+from sentry_sdk.integrations import Integration
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.tracing import TransactionSource
+from sentry_sdk.utils import event_from_exception
+
+from bide.consuming import policy
+from bide.consuming.decoding import Unfit
+from bide.consuming.handler import Unwanted
+from bide.consuming.handling import Handling
+from bide.consuming.outcomes import Discard, Retry
+from bide.consuming.tracing import INTEGRATIONS
+from bide.model.commands import Command, Put
+from bide.model.errors import InvalidArgument
+from bide.queue.base import AsyncBase, BlockingBase
+
+__all__ = ["BideIntegration"]
+
+ORIGIN = "auto.queue.bide"
+TRACE = ("sentry-trace", "baggage")
+"""The headers of a message that continue the trace of its put."""
+
+FILTERED = "[Filtered]"
+
+
+class BideIntegration(Integration):
+    """Reports failures of handlers to Sentry, and continues traces from a put to its handler.
+
+    A failure that is retried is no event by default; the death of the message is. A message that
+    dies because its leases expired is reported through the log, which the SDK collects.
+    Bodies are not sent: events of handlers have no local variables, and an error that quotes a body
+    has no text.
+
+    Args:
+        report: "dead" reports a failure if it makes the message a dead letter; "failed" reports
+            every failed attempt.
+        send_bodies: send the body of the message, local variables and all texts, too.
+        propagate_traces: put the trace into the headers of messages.
+
+    Raises:
+        InvalidArgument: `report` is something else.
+    """
+
+    identifier = "bide"
+    origin = ORIGIN
+
+    def __init__(
+        self, report: str = "dead", *, send_bodies: bool = False, propagate_traces: bool = True
+    ) -> None:
+        if report not in ("dead", "failed"):
+            raise InvalidArgument(f"report={report!r} must be 'dead' or 'failed'")
+        self.report = report
+        self.send_bodies = send_bodies
+        self.propagate_traces = propagate_traces
+
+    @staticmethod
+    def setup_once() -> None:
+        """Hook into the worker and the queues of this process. The SDK calls it once."""
+        ignore_logger("bide.worker.delivery")  # its errors are the failures reported here
+        INTEGRATIONS.append(_watch)
+        _stamp_puts()
+
+
+def _active() -> BideIntegration | None:
+    """Return the integration of the current client."""
+    found = sentry_sdk.get_client().get_integration(BideIntegration)
+    return found if isinstance(found, BideIntegration) else None
+
+
+async def _watch(one: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+    """Run around each delivery, in a scope and a transaction of its own."""
+    integration = _active()
+    if integration is None:
+        return await go_on()
+    with sentry_sdk.isolation_scope() as scope:
+        scope.clear_breadcrumbs()
+        scope.set_tag("bide.queue", one.message.queue)
+        scope.set_context("bide", _about(one, integration))
+        if not integration.send_bodies:
+            scope.add_event_processor(_without_bodies)
+        headers = one.message.headers or {}
+        transaction = sentry_sdk.continue_trace(
+            {name: headers[name] for name in TRACE if name in headers},
+            op=OP.QUEUE_PROCESS, name=one.handler.name, source=TransactionSource.TASK,
+            origin=ORIGIN,
+        )  # fmt: skip
+        with sentry_sdk.start_transaction(transaction) as span:
+            for name, value in _span_data(one).items():
+                span.set_data(name, value)
+            try:
+                await go_on()
+            except BaseException as error:
+                failed = _failure(one, error)
+                span.set_status("ok" if failed is None else "internal_error")
+                if failed is not None and _counts(integration, one, failed):
+                    _capture(failed)
+                raise
+            if one.timed_out:  # a plain handler, which was not interrupted
+                late = policy.overtime(one.handler)
+                span.set_status("deadline_exceeded")
+                if _counts(integration, one, late):
+                    _capture(late)
+
+
+def _failure(one: Handling, error: BaseException) -> BaseException | None:
+    """Return the error of an attempt; `None` if the handler chose its outcome, or was stopped."""
+    match error:
+        case Discard() | Unwanted():
+            return None
+        case asyncio.CancelledError():
+            return policy.overtime(one.handler) if one.timed_out else None
+    return error
+
+
+def _counts(integration: BideIntegration, one: Handling, error: BaseException) -> bool:
+    """Tell whether to report a failure."""
+    dies = policy.judge(one.message, error, one.handler.retry, 0.5).verb == "bury"
+    return dies or (integration.report == "failed" and not isinstance(error, Retry))
+
+
+def _capture(error: BaseException) -> None:
+    event, hint = event_from_exception(
+        (type(error), error, error.__traceback__),
+        client_options=sentry_sdk.get_client().options,
+        mechanism={"type": "bide", "handled": False},
+    )
+    sentry_sdk.capture_event(event, hint=hint)
+
+
+def _about(one: Handling, integration: BideIntegration) -> dict[str, Any]:
+    message = one.message
+    about: dict[str, Any] = {
+        "queue": message.queue, "id": message.id, "attempt": message.attempt,
+        "attempts": message.attempts, "group": message.group,
+        "lateness": round(one.lateness, 3),
+    }  # fmt: skip
+    if integration.send_bodies and message.json:
+        about["body"] = message.body
+    return about
+
+
+def _span_data(one: Handling) -> dict[str, Any]:
+    return {
+        "messaging.system": "bide",
+        "messaging.destination.name": one.message.queue,
+        "messaging.message.id": one.message.id,
+        "messaging.message.body.size": len(one.message.data),
+        "messaging.message.retry.count": one.message.attempt - 1,
+        "messaging.message.receive.latency": round(one.lateness * 1000, 3),
+    }
+
+
+def _without_bodies(event: Any, hint: Mapping[str, Any]) -> Any:
+    """Take from an event what may quote the body of the message."""
+    raised = hint.get("exc_info")
+    unfit = raised is not None and isinstance(raised[1], Unfit)
+    for value in (event.get("exception") or {}).get("values") or ():
+        if unfit:
+            value["value"] = FILTERED
+        for frame in (value.get("stacktrace") or {}).get("frames") or ():
+            frame.pop("vars", None)
+    return event
+
+
+def _stamp_puts() -> None:
+    """Let puts carry the trace. Programs without this integration are not slowed down."""
+    blocking, asynchronous = BlockingBase._do, AsyncBase._do
+
+    def do(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
+        if type(command) is not Put or not _propagates():
+            return blocking(self, kind, command, *more, **options)
+        with _publishing(command):
+            return blocking(self, kind, _stamped(command), *more, **options)
+
+    async def ado(self: Any, kind: Any, command: Command, *more: Any, **options: Any) -> Any:
+        if type(command) is not Put or not _propagates():
+            return await asynchronous(self, kind, command, *more, **options)
+        with _publishing(command):
+            return await asynchronous(self, kind, _stamped(command), *more, **options)
+
+    BlockingBase._do = do  # type: ignore[method-assign]
+    AsyncBase._do = ado  # type: ignore[method-assign]
+
+
+def _propagates() -> bool:
+    integration = _active()
+    return integration is not None and integration.propagate_traces
+
+
+def _publishing(command: Put) -> Any:
+    """Return the span of a put, within a transaction; without one there is none."""
+    if sentry_sdk.get_current_span() is None:
+        return nullcontext()
+    span = sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=command.queue, origin=ORIGIN)
+    span.set_data("messaging.system", "bide")
+    span.set_data("messaging.destination.name", command.queue)
+    if len(command.items) == 1:
+        span.set_data("messaging.message.id", command.items[0].id)
+        span.set_data("messaging.message.body.size", len(command.items[0].data))
+    return span
+
+
+def _stamped(command: Put) -> Put:
+    """Return a put whose messages carry the current trace; those that have one keep it."""
+    trace = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
+    items = [
+        item if TRACE[0] in (item.headers or {})
+        else msgspec.structs.replace(item, headers={**trace, **(item.headers or {})})
+        for item in command.items
+    ]  # fmt: skip
+    return msgspec.structs.replace(command, items=items)
