@@ -1,0 +1,173 @@
+"""bide in Flask: queues of an application, handlers in its context, `flask bide`."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from flask import Flask, current_app, g
+from flask.cli import FlaskGroup, ScriptInfo
+
+import bide
+from bide.contrib.flask import Bide
+from bide.testing import WorkerFactory
+
+
+def app_of(tmp_path: Path, name: str = "shop") -> Flask:
+    app = Flask(name)
+    app.config["BIDE_URL"] = f"sqlite:///{tmp_path}/{name}.db?durability=normal"
+    return app
+
+
+def test_a_queue_of_a_module_belongs_to_the_current_application(tmp_path: Path) -> None:
+    extension = Bide()
+    orders = extension.queue("orders", keep="1d")
+    one, two = app_of(tmp_path, "one"), app_of(tmp_path, "two")
+    extension.init_app(one)
+    with one.app_context():
+        orders.put(1, id="one", delay="1h")
+        assert orders.counts().keep == 86_400_000
+    extension.init_app(two)
+    with two.app_context():
+        assert orders.get("one") is None
+        assert orders.url == two.config["BIDE_URL"]
+    with one.app_context():
+        assert orders.get("one") is not None
+    assert orders.url == two.config["BIDE_URL"]  # without a context: that of the last one
+
+
+def test_threads_share_a_queue(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    orders = Bide(app).queue("orders")
+
+    @app.put("/<int:number>")
+    def put(number: int) -> dict[str, bool]:
+        return {"new": bool(orders.put(number, delay="1h"))}
+
+    def ask(number: int) -> None:
+        assert app.test_client().put(f"/{number}").get_json() == {"new": True}
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with app.app_context():
+        assert orders.counts().sizes.delayed == 8
+
+
+def test_without_init_app_the_error_names_the_fix() -> None:
+    orders = Bide().queue("orders")
+    with pytest.raises(bide.WrongContext, match=r"call init_app\(app\)"):
+        orders.put(1)
+    with Flask("other").app_context(), pytest.raises(bide.WrongContext):
+        orders.put(1)
+
+
+def test_the_url_is_that_of_the_environment_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIDE_URL", "sqlite:////srv/of-the-environment.db")
+    extension = Bide(app := Flask("shop"))
+    with app.app_context():
+        assert extension.queue("orders").url == "sqlite:////srv/of-the-environment.db"
+    app = Flask("shop")
+    app.config["BIDE_URL"] = "shop.db"
+    with pytest.raises(bide.InvalidArgument, match=r"sqlite:///shop\.db"):
+        Bide(app)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_handlers_run_in_the_application_context(
+    tmp_path: Path, bide_store: Any, bide_worker: WorkerFactory, is_async: bool
+) -> None:
+    told: list[Any] = []
+    app = app_of(tmp_path)
+    extension = Bide(app)
+
+    @app.teardown_appcontext
+    def teardown(error: BaseException | None) -> None:
+        told.append(("closed", g.pop("session"), threading.get_ident() == main))
+
+    def use(body: str) -> None:
+        assert "session" not in g
+        g.session = body
+        told.append((current_app.name, threading.get_ident() == main))
+        if body == "bad":
+            raise ValueError(body)
+
+    async def use_async(body: str) -> None:
+        await asyncio.sleep(0)
+        use(body)
+
+    main = threading.get_ident()
+    extension.handler("q", retry=bide.Backoff(attempts=1))(use_async if is_async else use)
+    bide_store.queue("q").put("good")
+    bide_store.queue("q").put("bad")
+    worker = bide_worker(extension, errors="collect")
+    assert sorted(one.outcome for one in worker.run_due()) == ["acked", "dead"]
+    assert sorted(name for name, *_ in told) == ["closed", "closed", "shop", "shop"]
+    where = {here for *_, here in told}
+    assert len(where) == 1  # the teardown runs where the handler ran
+
+
+def test_schedules_and_sources_run_in_it_too(
+    tmp_path: Path, bide_store: Any, bide_worker: WorkerFactory
+) -> None:
+    seen: list[str] = []
+    extension = Bide(app_of(tmp_path))
+
+    @extension.schedule("nightly", every="1h")
+    def nightly(tick: bide.Tick) -> None:
+        seen.append(f"tick of {current_app.name}")
+
+    @extension.source("orders", every="1m", window="10m")
+    def unpaid(after: Any, before: Any) -> list[bide.NewMessage]:
+        seen.append(f"source of {current_app.name}")
+        return []
+
+    bide_worker(extension).advance("1h")
+    assert set(seen) == {"tick of shop", "source of shop"}
+
+
+def test_a_handler_without_an_application_names_the_fix(
+    bide_store: Any, bide_worker: WorkerFactory
+) -> None:
+    extension = Bide()
+    extension.handler("q", retry=bide.Backoff(attempts=1))(lambda body: None)
+    bide_store.queue("q").put(1)
+    (handled,) = bide_worker(extension, errors="collect").run_due()
+    assert isinstance(handled.error, bide.WrongContext)
+    assert "run flask bide worker" in str(handled.error)
+
+
+def run(app: Flask, *arguments: str) -> Any:
+    group = FlaskGroup(create_app=lambda: app)
+    info = ScriptInfo(create_app=lambda: app)
+    return CliRunner().invoke(group, ["bide", *arguments], obj=info)
+
+
+def test_flask_bide_is_the_command_line_of_the_store(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    Bide(app)
+    put = run(app, "put", "orders", '{"order": 42}', "--delay", "30m", "--id", "order-42")
+    assert put.exit_code == 0, put.output
+    assert (tmp_path / "shop.db").exists()
+    got = run(app, "get", "orders", "order-42", "--json")
+    assert '"order": 42' in got.output or '"order":42' in got.output
+    assert run(app, "get", "orders", "order-43").exit_code == 1
+    assert run(app, "cancel", "orders").exit_code == 2
+
+
+def test_flask_bide_shows_its_help(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    Bide(app)
+    listed = run(app)
+    assert "Usage: flask bide" in listed.output
+    assert "worker" in listed.output
+    help = run(app, "worker", "--help")
+    assert "Usage: flask bide worker [OPTIONS]" in help.output
+    assert "MODULE:APP" not in help.output.partition("Options:")[0]
+    assert run(app, "--help").output == listed.output
