@@ -97,3 +97,16 @@ def test_a_worker_lets_its_connections_go(
 
 def test_no_migration_is_missing(run: Run) -> None:
     assert "No changes" in run("makemigrations", "--check")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_with_pytest_django(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    environment = {**os.environ, "KIT_FOLDER": str(tmp_path)}
+    if database == "postgresql":
+        environment["KIT_POSTGRES"] = str(request.getfixturevalue("postgres").folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider"],
+        cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=BOUND, check=False,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout

@@ -8,6 +8,7 @@ PERMISSIONS = {
     "bodies": "Can see bodies and headers of messages",
     "cancel": "Can cancel messages",
     "reschedule": "Can reschedule messages",
+    "edit": "Can edit messages",
     "copy": "Can put copies of messages",
     "release": "Can end leases of workers",
     "revive": "Can revive dead letters",
