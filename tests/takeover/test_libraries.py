@@ -11,6 +11,7 @@ import pytest
 
 import bide
 from bide.queue.takeover.run import Library
+from bide.testing import ScratchStore, WorkerFactory
 from tests.contrib.celery.conftest import Broker
 
 SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
@@ -302,3 +303,34 @@ def test_wrong_arguments_are_refused(
 ) -> None:
     with pytest.raises(bide.InvalidArgument, match=reason):
         bide.take_over(orders, library, url, **options)
+
+
+def test_what_came_from_celery_is_published_as_it_was(
+    broker: Broker, bide_store: ScratchStore, bide_worker: WorkerFactory
+) -> None:
+    from celery import Celery
+
+    from bide.contrib.celery import install
+
+    fill_celery(broker, serializer="pickle", compression="gzip")
+    sent = {one["headers"]["id"]: one for one in waiting(broker)}
+    with bide_store.queue("celery") as queue:
+        bide.take_over(queue, "celery", broker.store_url, allow_pickle=True)
+    assert waiting(broker) == []
+    app = Celery("shop", broker=broker.url, set_as_current=False)
+    install(app, "memory://back-again")
+    bide_worker(app.__bide_app__()).advance("4d")
+    app.close()
+    for one in waiting(broker):
+        before = sent.pop(one["headers"]["id"])
+        assert one["headers"] == before["headers"] | {"eta": None}
+        assert (one["body"], one["content-type"]) == (before["body"], before["content-type"])
+        ids = ("correlation_id", "reply_to", "priority", "delivery_mode")
+        assert [one["properties"][id] for id in ids] == [before["properties"][id] for id in ids]
+    assert sent == {}
+
+
+def waiting(broker: Broker) -> list[dict[str, Any]]:
+    """Return what waits on the broker, in all priorities."""
+    keys = [key for key in broker.client.scan_iter() if key.startswith(b"celery")]
+    return [json.loads(one) for key in keys for one in broker.client.lrange(key, 0, -1)]

@@ -1,7 +1,10 @@
 """`bide worker --celery`, as a process, on a broker that comes and goes."""
 
 import json
+import os
+import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +17,7 @@ import bide
 from bide.contrib.celery import install
 from bide.worker.app.loading import load
 from tests.servers import RedisServer
-from tests.worker.processes import log, said, wait_for, worker
+from tests.worker.processes import children, log, said, wait_for, worker
 
 SOURCE = """
 from celery import Celery
@@ -96,6 +99,35 @@ def test_a_worker_that_stops_while_the_broker_is_gone_returns_the_task(
         message = queue.get("a")
     assert message is not None
     assert (message.state, message.attempt) == ("ready", 0)
+
+
+@pytest.mark.process
+def test_a_worker_that_is_killed_loses_nothing_and_repeats_only_what_it_held(
+    tmp_path: Path, source: str
+) -> None:
+    ids = [f"task-{number}" for number in range(1_000)]
+    put(tmp_path, *ids)
+    server = RedisServer(tmp_path)
+    try:
+        with worker(tmp_path, source, "--celery") as process:
+            wait_for(lambda: len(arrived(server)) >= 100, tmp_path)
+            [child] = children(process)
+            os.kill(child, signal.SIGKILL)
+            wait_for(lambda: children(process) not in ([], [child]), tmp_path)
+            with bide.Queue("celery", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
+                held = [
+                    message.id for message in queue.scan("leased")
+                    if str(message.holder).endswith(f":{child}")
+                ]  # fmt: skip
+                for id in held:
+                    queue.release(id)  # instead of waiting until their leases end
+                wait_for(lambda: queue.counts().flow.acked == len(ids), tmp_path)
+                assert queue.audit()
+        found = arrived(server)
+    finally:
+        server.stop()
+    assert set(found) == set(ids)
+    assert {id for id, times in Counter(found).items() if times > 1} <= set(held)
 
 
 @pytest.mark.parametrize(

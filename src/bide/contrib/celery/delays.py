@@ -73,7 +73,7 @@ class Delays:
 
         publisher = Publisher(self.app)
         app = App(self._store, lifespan=publisher.lifespan)
-        app.handler(self._name, concurrency=CONCURRENCY, lease="2m")(publisher.publish)
+        app.handler(self._name, concurrency=CONCURRENCY, lease="1m")(publisher.publish)
         return app
 
     def put(self, message: TaskMessage, due: dict[str, Any]) -> None:
