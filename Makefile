@@ -69,6 +69,7 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks server
 	$(BIN)/python -m benchmarks push
 	$(BIN)/python -m benchmarks rabbitmq
+	$(BIN)/python -m benchmarks celery
 
 soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (17 min)
 	$(BIN)/python -m tests.worker.kills --seconds 60

@@ -20,6 +20,7 @@ SETS = {
     "server": "the service over HTTP, with a load program beside it",
     "push": "subscriptions, from bide serve to a local receiver",
     "rabbitmq": "messages to RabbitMQ and from it, on SQLite",
+    "celery": "delayed tasks of Celery, on a Redis server",
     "timing": "the timers of one process",
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }

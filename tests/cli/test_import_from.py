@@ -33,7 +33,7 @@ def test_messages_move_and_the_exit_code_tells_of_those_that_stay(
 
     done = run(*command)
     assert done.exit_code == 1
-    assert done.stdout == "stored\t2\nfinished\t0\npickled\t1\nrefused\t0\nheld\t0\n"
+    assert done.stdout == "stored\t2\nfinished\t0\nwaiting\t0\npickled\t1\nrefused\t0\nheld\t0\n"
     assert "1 pickled message left; to move them, too: --allow-pickle" in done.stderr
     assert [one.id for one in orders.claim(9)] == ["tell-0", "tell-1"]
 

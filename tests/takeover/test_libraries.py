@@ -119,6 +119,19 @@ def test_tasks_of_celery_come_as_celery_made_them(broker: Broker, orders: bide.Q
     assert (delayed.priority, ready.priority) == (9, 3)
 
 
+@pytest.mark.parametrize("library", ["celery", "rq", "huey"])
+def test_messages_without_a_due_time_may_stay(
+    library: Library, broker: Broker, orders: bide.Queue
+) -> None:
+    later, _ = FILLS[library](broker)
+    for dry_run in (True, False):
+        done = bide.take_over(
+            orders, library, broker.store_url, allow_pickle=True, delayed_only=True, dry_run=dry_run
+        )
+        assert (done.stored, done.waiting, bool(done)) == (1, 1, True)
+    assert [message.id for message in orders.scan()] == [later]
+
+
 @pytest.mark.parametrize("library", ["celery", "rq", "arq", "huey"])
 def test_a_second_run_finds_nothing(library: Library, broker: Broker, orders: bide.Queue) -> None:
     FILLS[library](broker)

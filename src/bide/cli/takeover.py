@@ -18,7 +18,7 @@ WOULD = {"stored": "would-store", "finished": "would-finish"}
 
 def run_takeover(
     store: Store, name: str, url: str, library: str, max_body: int, *, source_queue: str | None,
-    allow_pickle: bool, dry_run: bool,
+    allow_pickle: bool, delayed_only: bool, dry_run: bool,
 ) -> TakenOver:  # fmt: skip
     """Take over the messages of a library, with a bar on a terminal."""
     with ExitStack() as stack:
@@ -29,7 +29,7 @@ def run_takeover(
         bar = stack.enter_context(Bar(f"importing from {library}"))
         return take_over(
             queue, library, url, source_queue=source_queue, allow_pickle=allow_pickle,  # type: ignore[arg-type]
-            dry_run=dry_run, progress=bar.advance,
+            delayed_only=delayed_only, dry_run=dry_run, progress=bar.advance,
         )  # fmt: skip
 
 
@@ -47,6 +47,8 @@ def report_takeover(
         sentence += f", {done.finished:,} of them from an interrupted run"
     code = DONE if done.stored else NOTHING
     out.report(facts, code, sentence, would=WOULD if dry_run else None)
+    if done.waiting and out.terminal:
+        out.text(f"  {plural(done.waiting, 'message')} without a due time left")
     if done.pickled:
         warn(
             f"{plural(done.pickled, 'pickled message')} left; to move them, too: --allow-pickle "

@@ -90,12 +90,16 @@ def export(store: Store, out: Output, queue: str, output: str) -> None:
     "--source-queue", "NAME", "With --from: the queue in the library; by default its own default."
 )
 @option.flag("--allow-pickle", help="With --from: move pickled messages too; no code in them runs.")
+@option.flag(
+    "--delayed-only",
+    help="With --from: move only messages with a due time, for instance if you keep Celery.",
+)
 @option.flag("--dry-run", help="For a sorted set and with --from: only print what would be put.")
 @option.max_body
 @on_any_store
 def import_(
     store: Store, out: Output, queue: str, file: str, redis_zset: str | None, max_body: int,
-    source_queue: str | None, allow_pickle: bool, **options: Any,
+    source_queue: str | None, allow_pickle: bool, delayed_only: bool, **options: Any,
 ) -> bool:  # fmt: skip
     """Put messages from an export, a sorted set in Redis, or another library.
 
@@ -123,6 +127,7 @@ def import_(
       left         members that are still in the set
     In a dry run, a pipe has would-store and would-reschedule instead. And with --from:
       finished     stored messages that an interrupted run had in transit
+      waiting      messages without a due time, which stay (--delayed-only)
       pickled      pickled messages, which stay
       refused      messages that stay for another reason
       held         messages that workers of the library have
@@ -137,8 +142,8 @@ def import_(
       bide import mails redis://cache:6379/0 --from bullmq --source-queue mails
     """  # fmt: skip
     library = options.pop("from")
-    if library is None and (source_queue is not None or allow_pickle):
-        raise usage_error("--source-queue and --allow-pickle are for --from")
+    if library is None and (source_queue is not None or allow_pickle or delayed_only):
+        raise usage_error("--source-queue, --allow-pickle and --delayed-only are for --from")
     if library is not None:
         if redis_zset is not None or options != UNSET_OPTIONS | {"dry_run": options["dry_run"]}:
             raise usage_error("--redis-zset and its options do not go with --from")
@@ -146,7 +151,7 @@ def import_(
             raise usage_error("--from needs the URL of its Redis in place of FILE")
         done = run_takeover(
             store, queue, file, library, max_body, source_queue=source_queue,
-            allow_pickle=allow_pickle, dry_run=options["dry_run"],
+            allow_pickle=allow_pickle, delayed_only=delayed_only, dry_run=options["dry_run"],
         )  # fmt: skip
         return report_takeover(out, done, queue, library, dry_run=options["dry_run"])
     if redis_zset is not None:

@@ -128,7 +128,9 @@ def _send_task(
         return send(
             name, args, kwargs, task_id=task_id, producer=producer, connection=connection, **options
         )
-    due = {"delay": countdown} if countdown else {"at": _aware(delays.app, eta)}
+    due: dict[str, Any] = (
+        {"delay": max(0, countdown)} if countdown else {"at": _aware(delays.app, eta)}
+    )
     with delays.app.producer_or_acquire(producer) as real:
         store: Any = _Storing(real, delays, due)
         return send(name, args, kwargs, task_id=task_id, producer=store, **options)
@@ -204,7 +206,7 @@ def _revoking(base: Any, delays: Delays) -> Any:
             ids = [task_id] if isinstance(task_id, str) else [str(id) for id in task_id]
             others = delays.cancel(ids)
             if not others:
-                return None
+                return [] if options.get("reply") else None
             return super().revoke(
                 others[0] if isinstance(task_id, str) else others, *args, **options
             )

@@ -94,15 +94,20 @@ class CelerySource(Source):
 
         They return to their queue when the workers stop, or after the visibility timeout.
         """
-        for value in self._redis.ask("HVALS", "unacked"):
-            try:
-                found, _, key = json.loads(value)
-                headers = found["headers"]
-            except (ValueError, TypeError, KeyError):
-                continue  # not written by Celery
-            if key == self._queue:
-                eta = f", due {headers['eta']}" if headers.get("eta") else ""
-                yield Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
+        cursor = 0
+        while True:
+            cursor, values = self._redis.ask("HSCAN", "unacked", cursor, "COUNT", 500)
+            for value in values.values():
+                try:
+                    found, _, key = json.loads(value)
+                    headers = found["headers"]
+                except (ValueError, TypeError, KeyError):
+                    continue  # not written by Celery
+                if key == self._queue:
+                    eta = f", due {headers['eta']}" if headers.get("eta") else ""
+                    yield Held(str(headers.get("id")), f"{headers.get('task')}{eta}")
+            if not cursor:
+                return
 
 
 def _due(eta: str | None) -> int:

@@ -31,6 +31,9 @@ _SOURCES: dict[str, type[Source]] = {
 
 EXAMPLES = 100
 
+PASSES = 10
+"""How often a run looks for more: programs that still put messages must not keep it for ever."""
+
 
 class TakenOver(msgspec.Struct):
     """What a takeover did. True if nothing is left that was found."""
@@ -39,6 +42,8 @@ class TakenOver(msgspec.Struct):
     """Messages that are in the queue now and no longer in the source."""
     finished: int = 0
     """Of these, the messages that an interrupted run had in transit."""
+    waiting: int = 0
+    """Messages without a due time that stay, with `delayed_only`."""
     pickled: int = 0
     """Messages that stay because they are pickled."""
     refused: int = 0
@@ -61,6 +66,7 @@ def take_over(
     *,
     source_queue: str | None = None,
     allow_pickle: bool = False,
+    delayed_only: bool = False,
     dry_run: bool = False,
     batch: int = 200,
     progress: Callable[[int], object] | None = None,
@@ -79,6 +85,7 @@ def take_over(
         source_queue: its name in the library; by default the library's own default.
         allow_pickle: read pickled messages of RQ, arq and Huey, as far as they have plain values
             only, and move pickled tasks of Celery as they are. No code in them is run.
+        delayed_only: move only messages with a due time; those that wait for a worker stay.
         dry_run: only count.
         batch: how many messages are in transit at a time.
         progress: called after each batch with its number of messages.
@@ -114,7 +121,7 @@ def take_over(
     with ForeignRedis(url) as redis:
         made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
         transit = Transit(redis, made, f"{library}:{name}", queue)
-        run = _Run(queue, redis, made, transit, batch, progress)
+        run = _Run(queue, redis, made, transit, batch, progress, delayed_only=delayed_only)
         if dry_run:
             run.count()
         else:
@@ -143,9 +150,10 @@ class _Run:
 
     def __init__(
         self, queue: Queue, redis: ForeignRedis, source: Source, transit: Transit, batch: int,
-        progress: Callable[[int], object] | None,
+        progress: Callable[[int], object] | None, *, delayed_only: bool,
     ) -> None:  # fmt: skip
         self._queue = queue
+        self._delayed_only = delayed_only
         self._redis = redis
         self._source = source
         self._transit = transit
@@ -168,10 +176,10 @@ class _Run:
         """Finish what an interrupted run left, then move all."""
         places = self._source.places()
         self._finish()
-        # A worker of the source that takes messages meanwhile makes a pass miss some: the last pass
-        # is one that has moved nothing.
-        while self._pass(places):
-            pass
+        # A worker of the source that takes messages meanwhile makes a pass miss some.
+        for _ in range(PASSES):
+            if not self._pass(places):
+                return
 
     def note_held(self) -> None:
         """Note what workers of the source have."""
@@ -184,7 +192,7 @@ class _Run:
         left = self._transit.left()
         known: set[str] = set()
         while part := list(islice(left, self._batch)):
-            ready = self._readable(part)
+            ready = self._readable(part, all_of_them=True)
             known |= {one.item.id for one in ready}
             self._carry(ready)
             self.done.finished += len(ready)
@@ -197,7 +205,7 @@ class _Run:
     def _pass(self, places: list[Place]) -> int:
         """Move all that can be moved; return how many messages that were."""
         before = self.done.stored
-        self.done.pickled = self.done.refused = 0
+        self.done.pickled = self.done.refused = self.done.waiting = 0
         self.done.reasons = {}
         for place in places:
             stayed = 0
@@ -231,7 +239,7 @@ class _Run:
     def _known(self, one: Ready) -> None:
         self._refuse(one.entry, f"{self._queue.name} has a message of the id {one.item.id!r}")
 
-    def _readable(self, page: list[Entry]) -> list[Ready]:
+    def _readable(self, page: list[Entry], *, all_of_them: bool = False) -> list[Ready]:
         """Return the messages of entries; count those that have none."""
         commands = [self._source.content(entry) for entry in page]
         flat = [command for group in commands for command in group]
@@ -247,6 +255,9 @@ class _Run:
             except Refused as error:
                 self._refuse(entry, str(error))
             else:
+                if item.at == NOW and self._delayed_only and not all_of_them:
+                    self.done.waiting += 1
+                    continue
                 due = now if item.at == NOW else item.at
                 ready.append(Ready(entry, msgspec.structs.replace(item, at=due)))
         return ready
