@@ -35,6 +35,7 @@ from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imp
 from bide.queue.move import Moved, move
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.takeover import TakenOver, take_over
+from bide.queue.workers import WorkerProcess, stop_worker, workers
 from bide.targets.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
 from bide.worker.app.job import Job
@@ -86,11 +87,14 @@ __all__ = [
     "TakenOver",
     "Tick",
     "Unsupported",
+    "WorkerProcess",
     "WrongConnection",
     "WrongContext",
     "load_sorted_set",
     "move",
+    "stop_worker",
     "subscribe",
     "take_over",
     "unsubscribe",
+    "workers",
 ]

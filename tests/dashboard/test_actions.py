@@ -9,7 +9,11 @@ import pytest
 
 import bide
 from bide.dashboard.access import ACTIONS, Access
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Find
 from bide.model.limits import MAX_FORM
+from bide.model.replies import Found
+from bide.observing.heartbeat import STOPS, Report, put_report
 from bide.server.action_log import ActionLog
 from tests.dashboard.conftest import Reply, Stage, Visitor, bury
 
@@ -282,3 +286,21 @@ def test_a_body_with_hidden_parts_is_not_edited(stage: Stage, orders: bide.Queue
     message = orders.get("a")
     assert message is not None
     assert (message.body, message.priority) == ({"card": 1}, 5)
+
+
+def test_a_worker_is_replaced(stage: Stage, ann: Visitor) -> None:
+    lane = open_lane(stage.url, stage.clock)
+    lane.call(put_report("web1:7", Report({"web1:7": ["orders"]}, supervised=True)))
+    lane.call(put_report("push", Report({"push:web1": ["orders"]})))
+    page = ann.get("/workers").text
+    assert page.count("Replace") == 1
+    assert ann.do("stop", id="web1:7", back="/workers").status == 303
+    reply = lane.call(Find(STOPS, ["web1:7"]))
+    assert isinstance(reply, Found)
+    assert reply.messages[0] is not None
+    assert b"ann" in reply.messages[0].data
+    assert ann.do("stop", id="push:web1").status == 404
+    reader = stage.visitor(Access(name="eve"))
+    assert "Replace" not in reader.get("/workers").text
+    assert reader.do("stop", id="web1:7").status == 403
+    close_lane(lane)

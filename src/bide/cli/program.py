@@ -24,8 +24,9 @@ SECTIONS = {
         "transfer": "export import", "move": "move",
     },
     "Work": {
-        "worker": "worker", "sources": "sources", "schedules": "schedules", "claim": "claim",
-        "settle": "ack retry bury extend release", "dead": "dead revive",
+        "worker": "worker", "workers": "workers", "sources": "sources",
+        "schedules": "schedules", "claim": "claim", "settle": "ack retry bury extend release",
+        "dead": "dead revive",
     },
     "Service": {
         "init": "init", "doctor": "doctor", "serve": "serve", "token": "token",

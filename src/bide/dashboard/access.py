@@ -13,18 +13,19 @@ __all__ = ["ACTIONS", "Access", "AccessFunction", "Action"]
 
 Action = Literal[
     "cancel", "reschedule", "edit", "copy", "release", "revive", "purge", "pause", "subscriptions",
-    "audit",
+    "audit", "stop",
 ]  # fmt: skip
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
 """All that can be done: `cancel`, `reschedule` and `edit` messages; `copy` one under a new id;
 `release` one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue;
-the same for `subscriptions`; `audit`: count all messages of a queue."""
+the same for `subscriptions`; `audit`: count all messages of a queue; `stop` a worker
+process, which its supervisor replaces."""
 
 RIGHTS: dict[Action, str] = {
     "cancel": "change", "reschedule": "change", "edit": "change", "copy": "put", "release": "admin",
     "revive": "admin", "purge": "admin", "pause": "admin", "subscriptions": "admin",
-    "audit": "read",
+    "audit": "read", "stop": "admin",
 }  # fmt: skip
 """The right of a token that each action needs."""
 

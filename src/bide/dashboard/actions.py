@@ -28,6 +28,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.options import options_of
 from bide.model.replies import Counts, Found, Outcome, Outcomes, Reply, Settings
+from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, in_parts
 from bide.server.action_log import DONE, Act
@@ -266,10 +267,22 @@ def _when(view: View) -> tuple[str | None, float | None]:
     return view.request.get("delay") or None, None if at is None else at / 1000
 
 
+async def _stop(view: View, ids: list[str]) -> Result:
+    """Ask the supervisors of processes to replace them."""
+    glance = await view.store.glance(view.access)
+    stops = {one.holder: one.stops for one in glance.workers if one.stops is not None}
+    for holder in ids:
+        queue = stops.get(holder)
+        if queue is None or view.access.caller.own(queue) is None:
+            raise Refused(404, "not-found")
+        await _ask(view, Outcomes, request_stop(queue, holder, _actor(view)))
+    return Result(len(ids))
+
+
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel, "reschedule": _reschedule, "edit": _edit, "copy": _copy, "release": _release,
     "revive": _revive, "purge": _purge, "pause": _pause, "subscriptions": _subscription,
-    "audit": _audit,
+    "audit": _audit, "stop": _stop,
 }  # fmt: skip
 
 _WITHOUT_IDS = ("pause", "subscriptions", "audit")

@@ -24,6 +24,7 @@ from bide.observing.tally import Histogram, Tally
 __all__ = [
     "BEAT",
     "QUEUE",
+    "STOPS",
     "Busy",
     "Heartbeat",
     "RecentLateness",
@@ -38,6 +39,9 @@ __all__ = [
 
 QUEUE = f"{OWN}workers"
 """The register: the queue of reports, one in each namespace that has workers."""
+
+STOPS = f"{OWN}stops"
+"""The queue of requests to replace a process, one in each namespace: see `observing/workers.py`."""
 
 BEAT = 5.0
 """Seconds between two reports of a process."""
@@ -94,6 +98,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     """The lateness of recent deliveries, by queue."""
     busy: dict[str, Busy] = {}
     """What it handles, by queue."""
+    supervised: bool = False
+    """Whether a supervisor replaces the process when it is asked to."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -154,6 +160,7 @@ def read(message: Message) -> Report | None:
         {holder: [home + queue for queue in queues] for holder, queues in roll.workers.items()},
         {home + queue: histogram for queue, histogram in roll.lateness.items()},
         {home + queue: busy for queue, busy in roll.busy.items()},
+        roll.supervised,
     )
 
 
@@ -216,6 +223,7 @@ class Heartbeat:
         workers: returns the workers, and the queues of each.
         tallies: returns what was done so far, by queue.
         busy: returns what is being handled, by queue.
+        supervised: whether a supervisor replaces this process when it is asked to.
     """
 
     def __init__(
@@ -226,6 +234,7 @@ class Heartbeat:
         workers: Callable[[], Mapping[str, list[str]]],
         tallies: Callable[[], Mapping[str, Tally]],
         busy: Callable[[], dict[str, Busy]] = dict,
+        supervised: bool = False,
     ) -> None:
         self._lane = lane
         self._clock = clock
@@ -233,6 +242,7 @@ class Heartbeat:
         self._workers = workers
         self._tallies = tallies
         self._busy = busy
+        self._supervised = supervised
         self._lately = RecentLateness()
         self._listed = False
         self._complained = False
@@ -268,7 +278,7 @@ class Heartbeat:
         lately = self._lately.of(lateness, self._clock.monotonic())
         workers = {holder: sorted(queues) for holder, queues in self._workers().items()}
         if workers or lately:
-            report = Report(workers, lately, self._busy())
+            report = Report(workers, lately, self._busy(), self._supervised)
             await self._lane.acall(put_report(self._process, report))
             self._listed = True
         elif self._listed:

@@ -9,7 +9,7 @@ import msgspec
 from bide.model.commands import Command, Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page, Reply
-from bide.observing.heartbeat import Busy, read
+from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
 from bide.observing.tally import Histogram, total
 
 __all__ = [
@@ -41,6 +41,8 @@ class Worker(msgspec.Struct):
     """When it was last seen, by the clock of the sample."""
     busy: dict[str, Busy] = {}
     """What it handles, by queue, if it reported that."""
+    stops: str | None = None
+    """The queue in which its supervisor looks for requests to replace it, if it has one."""
 
     @property
     def holds(self) -> int:
@@ -187,6 +189,8 @@ def take_sample(
                 rolls.append(roll)
             for holder, works_on in roll.workers.items():
                 _present(holder, filter(wanted, works_on), silent, workers, moment, roll.busy)
+                if roll.supervised and holder in workers:
+                    workers[holder].stops = register.removesuffix(QUEUE) + STOPS
     lateness = {
         queue: Lateness.of(histogram)
         for queue, histogram in total(roll.lateness for roll in rolls).items()

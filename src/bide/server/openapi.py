@@ -109,6 +109,7 @@ def _path(operation: Operation) -> list[dict[str, Any]]:
         "queue": {"type": "string", "pattern": pattern},
         "name": {"type": "string", "pattern": pattern},
         "id": {"type": "string", "minLength": 1, "maxLength": 512},
+        "holder": {"type": "string", "minLength": 1, "maxLength": 512},
     }
     return [
         {"name": name, "in": "path", "required": True, "schema": schema}

@@ -12,6 +12,7 @@ from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
 from bide.observing.heartbeat import is_register
+from bide.observing.workers import is_stops
 
 __all__ = [
     "ALL_QUEUES", "OPEN", "RIGHTS", "SCOPES", "Caller", "Right", "check_patterns", "check_rights",
@@ -62,6 +63,8 @@ def rights_of(command: cmd.Command) -> tuple[Right, ...]:
             return ("admin",)
         case cmd.Bury() if command.ids:
             return ("admin",)
+    if is_stops(command.queue):  # a supervisor looks for requests; only an admin makes one
+        return ("consume",) if isinstance(command, (cmd.Find, cmd.Cancel)) else ("admin",)
     if is_register(command.queue) and not command.only_reads:
         return ("consume",)  # a worker's heartbeat
     if isinstance(command, cmd.Put) and command.on_conflict == "replace":
@@ -115,14 +118,15 @@ class Caller(msgspec.Struct, frozen=True):
 
         Args:
             queue: its name for the caller.
-            heartbeat: whether the queue is only written to as a register of workers, which every
-                worker may.
+            heartbeat: whether this is what every worker may do in a register of workers: write to
+                it, and look whether it is asked to stop.
 
         Raises:
             InvalidArgument: the queue is the server's own.
             AccessDenied: the rights are not for this queue.
         """
-        if not (heartbeat and is_register(queue)) and not self.sees(queue):
+        own = is_register(queue) or is_stops(queue)
+        if not (heartbeat and own) and not self.sees(queue):
             raise AccessDenied(
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"

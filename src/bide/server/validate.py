@@ -41,11 +41,12 @@ def check(command: cmd.Command, caller: Caller) -> None:
         InvalidArgument: one of its values cannot be.
         AccessDenied: the caller lacks a right for it, or for its queue.
     """
-    caller.need(*rights_of(command))
+    rights = rights_of(command)
+    caller.need(*rights)
     if isinstance(command, cmd.Queues):
         _text(command.queue, "prefix")
     else:
-        check_queue(caller.full(command.queue, heartbeat=not command.only_reads))
+        check_queue(caller.full(command.queue, heartbeat=rights == ("consume",)))
     for name in command.__struct_fields__:
         value = getattr(command, name)
         if value is not None and (rule := RULES.get(name)) is not None:

@@ -58,6 +58,11 @@ class Process:
         return self.report.ready and not self.over.done()
 
     @property
+    def pid(self) -> int | None:
+        """Its process id; `None` before it was started."""
+        return None if self._child is None else self._child.pid
+
+    @property
     def lived(self) -> float:
         """How many seconds it has lived."""
         return time.monotonic() - self.began

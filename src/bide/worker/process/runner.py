@@ -164,6 +164,7 @@ class Runner:
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
             lambda: {holder: list(self.consumers)}, self.tallies, self.busy,
+            supervised=self._present,
         )  # fmt: skip
         if self._present and can_report(store_client.lane):
             beside.append(asyncio.create_task(heartbeat.keep()))

@@ -38,6 +38,8 @@ class Slot:
         """The process at work. One that was replaced may still finish its deliveries."""
         self.again = 0.0
         """When the next attempt to replace a stuck process may begin, by `time.monotonic`."""
+        self.asked = ""
+        """Who asked to replace the process at work; empty: nobody."""
         self._start = start
         self._end = end
         self._replaced = asyncio.Event()

@@ -6,6 +6,7 @@ It never imports the user's code, so neither a change of that code nor a crash i
 import asyncio
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from bide.worker.process.pipe import Report
 from bide.worker.process.process import CommandOf, Process
 from bide.worker.process.reload import Sources
 from bide.worker.process.slot import Restarts, Slot
+from bide.worker.process.stop_requests import EVERY, StopRequests
 from bide.worker.process.systemd import notify, watchdog_seconds
 from bide.worker.process.totals import Totals
 
@@ -82,6 +84,7 @@ class Supervisor:
         self._code = 0
         self.totals = Totals()
         """What the processes have done."""
+        self._requests = StopRequests(self.totals.lane)
         self.metrics: MetricsServer | None = None
         if metrics is not None:
             registry = registry_of(self.totals.counts, self.totals)
@@ -106,7 +109,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        chores = [asyncio.create_task(self._look_after()), asyncio.create_task(self._renew())]
+        every = self._look_after(), self._renew(), self._hear_requests()
+        chores = [asyncio.create_task(chore) for chore in every]
         if self._folder is not None:
             chores.append(asyncio.create_task(self._watch(Sources(self._folder))))
         try:
@@ -267,11 +271,15 @@ class Supervisor:
     async def _relieve(self, slot: Slot) -> None:
         """Replace a process whose handlers do not return."""
         process = slot.process
-        if process is None or not process.report.stuck or time.monotonic() < slot.again:
+        actor, slot.asked = slot.asked, ""
+        if process is None or self._stopping:
             return
-        if self._stopping:
+        if actor:
+            _log.warning("process %d is replaced: %s asked for it", slot.number, actor)
+        elif process.report.stuck and time.monotonic() >= slot.again:
+            _log.error("process %d is replaced: %s", slot.number, _stuck(process))
+        else:
             return
-        _log.error("process %d is replaced: %s", slot.number, _stuck(process))
         slot.again = time.monotonic() + AGAIN
         await self._replace(slot)
 
@@ -281,6 +289,24 @@ class Supervisor:
         return await slot.replace(self._reload, None if self._folder is None else HASTE)
 
     # Chores.
+
+    async def _hear_requests(self) -> None:
+        """Replace processes that operators ask to replace."""
+        host = socket.gethostname()
+        while True:
+            await asyncio.sleep(EVERY)
+            named = {f"{host}:{one.pid}": one for one in self._processes if one.pid is not None}
+            for holder, actor in (await self._requests.take(list(named))).items():
+                self._replace_for(named[holder], actor)
+
+    def _replace_for(self, process: Process, actor: str) -> None:
+        """Have a process replaced; one that is ending already must end at once."""
+        for slot in self.slots:
+            if slot.process is process:
+                slot.asked = actor
+                self._wish.set()
+                return
+        self._end(process)
 
     async def _look_after(self) -> None:
         """Keep the health file up to date, and feed the watchdog of systemd."""

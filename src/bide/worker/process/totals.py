@@ -47,19 +47,21 @@ class Totals:
         with self._lock:
             return total([self._gone, *self._living.values()])
 
+    def lane(self) -> Lane | None:
+        """Return the lane to the store of the processes; `None` before the first report."""
+        with self._lock:
+            if self._lane is None and self._url:
+                self._lane = open_lane(self._url)
+            return self._lane
+
     def counts(self) -> dict[str, Counts]:
         """Read the queues; empty before the first report, and for a store in memory.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        with self._lock:
-            if not self._url:
-                return {}
-            if self._lane is None:
-                self._lane = open_lane(self._url)
-            lane = self._lane
-        if not lane.capabilities.shared:
+        lane = self.lane()
+        if lane is None or not lane.capabilities.shared:
             return {}
         return counts_of(lane, self.tallies())
 

@@ -1,0 +1,77 @@
+"""Worker processes: who serves the queues, and having one replaced."""
+
+import msgspec
+
+from bide.model.commands import Queues
+from bide.model.errors import AccessDenied
+from bide.model.identity import check_name
+from bide.model.replies import Names, Outcomes
+from bide.observing.explain.facts import afollow
+from bide.observing.heartbeat import QUEUE as REGISTER
+from bide.observing.heartbeat import is_register
+from bide.observing.workers import WorkerProcess, list_workers, request_stop
+from bide.server import wire
+from bide.server.operation import Answer, Call, Operation
+from bide.server.problem import Problem
+
+__all__ = ["WORKERS"]
+
+
+class Workers(msgspec.Struct):
+    """The worker processes that report that they are alive."""
+
+    workers: list[WorkerProcess]
+
+
+class Requested(msgspec.Struct):
+    """A process is going to be replaced."""
+
+    holder: str
+
+
+async def list_(call: Call) -> Answer:
+    """List worker processes."""
+    return Answer(200, Workers(await _read(call)))
+
+
+async def stop(call: Call) -> Answer:
+    """Ask the supervisor of a process to replace it."""
+    await call.read(wire.Empty)
+    if not call.caller.of_all_queues:
+        raise AccessDenied("a process may serve any queue: this needs a token for all queues")
+    holder = check_name(call.part("holder"), "holder")
+    found = [one for one in await _read(call) if one.holder == holder]
+    if not found:
+        raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
+    stops = found[0].stops
+    if stops is None:
+        raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")
+    await call.service.ask(Outcomes, request_stop(call.caller.full(stops), holder, call.actor))
+    return Answer(202, Requested(holder))
+
+
+async def _read(call: Call) -> list[WorkerProcess]:
+    names = await call.service.ask(Names, Queues(""))
+    home = call.caller.namespace
+    registers = [
+        name for name in names.names
+        if is_register(name) and (home is None or name in (REGISTER, f"{home}/{REGISTER}"))
+    ]  # fmt: skip
+    steps = list_workers(registers, call.service.clock.now(), call.caller.own)
+    return await afollow(steps, lambda command: call.service.lane.acall(command, call.service))
+
+
+WORKERS = (
+    Operation(
+        "listWorkers", "GET", "/v1/workers", "List worker processes", "read", list_,
+        {200: Workers}, tag="workers",
+        description="Those that serve queues of the token, with what they handle.",
+    ),
+    Operation(
+        "stopWorker", "POST", "/v1/workers/{holder}/stop", "Have a worker process replaced",
+        "admin", stop, {202: Requested}, takes=wire.Empty, problems=(404, 409), tag="workers",
+        description="Its supervisor looks every five seconds, starts a new process, and asks the "
+        "old one to end; it is killed if it does not. A request that no supervisor takes within a "
+        "minute is void.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,79 @@
+"""Worker processes over HTTP: who sees them, and who may have one replaced."""
+
+from typing import Any
+
+import pytest
+
+import bide
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Find, Put
+from bide.model.errors import AccessDenied
+from bide.model.message import Item
+from bide.model.replies import Found
+from bide.observing.heartbeat import STOPS, Busy, Report, put_report
+from tests.server.client import Client, Q
+from tests.server.conftest import Serve
+
+
+@pytest.fixture
+def server(serve: Serve) -> Client:
+    """Provide a server that asks for tokens, with workers of the whole store."""
+    server = serve(auth="required")
+    lane = open_lane(server.app.service.settings.store)
+    busy = {"shop/orders": Busy(4, 1, "order-42", 1), "mail/letters": Busy(4)}
+    report = Report({"house:1": ["shop/orders", "mail/letters"]}, {}, busy, supervised=True)
+    lane.call(put_report("house:1", report))
+    close_lane(lane)
+    return server
+
+
+def listed(client: Client) -> dict[str, Any]:
+    return {one["holder"]: one for one in client.get("/v1/workers").json["workers"]}
+
+
+def test_each_tenant_sees_who_serves_its_queues(server: Client, make_token: Any) -> None:
+    shop = server.with_token(make_token("shop", "admin"))
+    idle = server.with_token(make_token("idle", "admin"))
+    shop_lane = open_lane(shop.url.replace("http://", f"http://{shop.token}@"))
+    shop_lane.call(put_report("shop:7", Report({"shop:7": ["orders"]}, supervised=True)))
+    found = listed(shop)
+    assert set(found) == {"house:1", "shop:7"}
+    assert found["house:1"]["queues"] == ["orders"]
+    assert found["house:1"]["busy"]["orders"]["longest"] == "order-42"
+    assert "stops" not in found["house:1"]
+    assert found["shop:7"]["stops"] == STOPS
+    assert listed(idle) == {}
+    assert shop.post("/v1/workers/shop:7/stop", {}).status == 202
+    assert shop.post("/v1/workers/house:1/stop", {}).status == 409
+    assert idle.post("/v1/workers/shop:7/stop", {}).status == 404
+    reply = shop_lane.call(Find(STOPS, ["shop:7"]))
+    assert isinstance(reply, Found)
+    assert reply.messages[0] is not None
+    close_lane(shop_lane)
+
+
+def test_only_an_admin_asks_and_every_worker_looks(server: Client, make_token: Any) -> None:
+    worker = server.with_token(make_token("shop", "consume"))
+    lane = open_lane(worker.url.replace("http://", f"http://{worker.token}@"))
+    lane.call(Find(STOPS, ["shop:7"]))
+    with pytest.raises(AccessDenied):
+        lane.call(Put(STOPS, [Item("shop:7", b"1")]))
+    close_lane(lane)
+    assert worker.post("/v1/workers/shop:7/stop", {}).status == 403
+    some = server.with_token(make_token("shop", "admin", queues=["orders"]))
+    some_lane = open_lane(some.url.replace("http://", f"http://{some.token}@"))
+    some_lane.call(put_report("shop:7", Report({"shop:7": ["orders"]}, supervised=True)))
+    some_lane.call(Find(STOPS, ["shop:7"]))
+    assert some.post("/v1/workers/shop:7/stop", {}).status == 403
+    with pytest.raises(AccessDenied):
+        some_lane.call(Put(STOPS, [Item("shop:7", b"1")]))
+    close_lane(some_lane)
+
+
+def test_python_lists_the_workers_of_a_token(server: Client, make_token: Any) -> None:
+    shop = server.with_token(make_token("shop", "admin"))
+    url = shop.url.replace("http://", f"http://{shop.token}@")
+    with bide.Queue("orders", url) as orders:
+        orders._lane.call(put_report("shop:7", Report({"shop:7": ["orders"]})))
+    assert [one.holder for one in bide.workers(url)] == ["shop:7"]
+    assert shop.get(f"{Q}/messages").status == 200

@@ -1,0 +1,121 @@
+"""Operators have a process replaced: through the store, whatever the process is busy with."""
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+import bide
+from bide.engines.memory import MemoryEngine
+from bide.lane import Lane
+from bide.model.commands import Find, Put
+from bide.model.errors import InvalidArgument
+from bide.model.message import Item
+from bide.model.replies import Found
+from bide.observing.heartbeat import STOPS, Report, put_report
+from bide.observing.workers import request_stop
+from bide.testing import FakeClock, FlakyEngine
+from bide.worker.process.stop_requests import StopRequests
+from tests.worker.processes import children, counts, log, put, said, wait_for, worker
+
+HANGS = """
+import time, bide
+app = bide.App()
+
+@app.handler("q", lease="1s")
+async def handle(body: dict, delivery: bide.Handling) -> None:
+    print("VERSION began", flush=True)
+    if delivery.attempt == 1:
+        time.sleep(600)  # nothing else of the process runs meanwhile
+    print("VERSION ended", flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_process_that_hangs_is_replaced_when_it_is_asked_for(tmp_path: Path) -> None:
+    put(tmp_path)
+    with worker(tmp_path, HANGS) as process:
+        wait_for(said(tmp_path, "VERSION began"), tmp_path)
+        (hung,) = children(process)
+        name = f"{socket.gethostname()}:{hung}"
+        url = f"sqlite:///{tmp_path}/bide.db"
+        (found,) = bide.workers(url)
+        assert (found.holder, found.queues, found.stops) == (name, ["q"], STOPS)
+        assert bide.stop_worker(name, url, actor="ann", wait=60)
+        wait_for(said(tmp_path, "VERSION ended"), tmp_path)
+        assert "is replaced: ann asked for it" in log(tmp_path)
+        os.kill(hung, signal.SIGKILL)  # its supervisor would after the grace
+    assert counts(tmp_path).flow.acked == 1
+    assert counts(tmp_path).flow.lapsed == 1
+
+
+class Store:
+    """A store in memory with a clock."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.engine = FlakyEngine(MemoryEngine())
+        self.lane = Lane(lambda: self.engine, self.clock)
+        self.requests = StopRequests(lambda: self.lane)
+
+    def ask(self, holder: str, actor: str | None = "ann") -> None:
+        self.lane.call(request_stop(STOPS, holder, actor))
+
+    def take(self, *holders: str) -> dict[str, str]:
+        return asyncio.run(self.requests.take(holders))
+
+    def waiting(self, holder: str) -> bool:
+        reply = self.lane.call(Find(STOPS, [holder]))
+        assert isinstance(reply, Found)
+        return reply.messages != [None]
+
+
+def test_a_request_is_taken_once_and_by_its_own_supervisor() -> None:
+    store = Store()
+    store.ask("web1:7")
+    assert store.take("web1:8") == {}
+    assert store.take("web1:8", "web1:7") == {"web1:7": "ann"}
+    assert store.take("web1:7") == {}
+
+
+def test_a_request_that_is_too_old_is_void() -> None:
+    store = Store()
+    store.ask("web1:7")
+    store.clock.advance(61)  # the name may belong to another process by now
+    assert store.take("web1:7") == {}
+    assert not store.waiting("web1:7")
+    store.lane.call(Put(STOPS, [Item("web1:7", b"not a request", json=False, delay=60_000)]))
+    assert store.take("web1:7") == {}
+
+
+def test_a_store_that_is_away_is_told_once_and_looked_at_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    store = Store()
+    store.ask("web1:7", None)
+    store.engine.fail(bide.StoreUnavailable("away"), times=2)
+    assert store.take("web1:7") == store.take("web1:7") == {}
+    assert caplog.text.count("cannot be looked for: away") == 1
+    assert store.take("web1:7") == {"web1:7": "somebody"}
+    nowhere = StopRequests(lambda: None)
+    assert asyncio.run(nowhere.take(["web1:7"])) == {}
+
+
+def test_who_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/bide.db"
+    with pytest.raises(InvalidArgument, match="no worker 'web1:7' reports"):
+        bide.stop_worker("web1:7", url)
+    with bide.Queue("bide:workers", url) as register:
+        command = put_report("push", Report({"push:web1": ["q"]}))
+        register._lane.call(command)
+        command = put_report("web1:7", Report({"web1:7": ["q"]}, supervised=True))
+        register._lane.call(command)
+    with pytest.raises(InvalidArgument, match="push:web1 has no supervisor"):
+        bide.stop_worker("push:web1", url)
+    assert not bide.stop_worker("web1:7", url, wait=0.5)  # nobody is there
+    with bide.Queue(STOPS, url) as requests:
+        assert requests.counts().sizes.total == 0
