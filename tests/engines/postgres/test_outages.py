@@ -130,6 +130,10 @@ def test_a_process_says_once_that_it_sleeps_until_it_is_woken(
     def asleep(queue: str) -> tuple[object, ...] | None:
         """Claim, and return until when the process sleeps, and which version of the row says so."""
         sleeper.execute([cmd.Claim(queue, 1, 1_000, "w")])
+        return before(queue)
+
+    def before(queue: str) -> tuple[object, ...] | None:
+        """Return what the process has said."""
         with postgres.client() as client:
             query = f"SELECT until, xmin, ctid FROM {sleeper.schema}.sleeper WHERE queue = %s"
             return client.execute(query.encode(), (queue,)).fetchone()
@@ -139,7 +143,9 @@ def test_a_process_says_once_that_it_sleeps_until_it_is_woken(
     other.execute([cmd.Put("q", [Item("later", b"1", delay=900_000)])])
     first = asleep("q")
     assert first == asleep("q")
-    other.execute([cmd.Put("q", [Item("sooner", b"1", delay=300_000)])])
+    other.execute([cmd.Put("q", [Item("sooner", b"1", delay=300_000)])])  # wakes nobody: not soon
+    assert first == before("q")
+    other.execute([cmd.Reschedule("q", ["sooner"], delay=240_000)])
     assert listener.listen()[0][0] == "q"
     second = asleep("q")
     assert second is not None

@@ -103,7 +103,7 @@ def test_a_program_that_runs_while_a_newer_one_upgrades_is_told_to_upgrade(
     running.execute([cmd.Put("orders", [Item("before", b"1")])])
     with postgres.client() as client:  # what a newer version does: other functions, other tables
         with client.transaction():
-            client.execute("ALTER FUNCTION old._put RENAME TO _put_all")
+            client.execute("ALTER FUNCTION old._put_one RENAME TO _put_single")
             client.execute("UPDATE old.store SET version = 99")
         with pytest.raises(SchemaTooNew, match="upgrade bide"):
             running.execute([cmd.Put("orders", [Item("after", b"1")])])
@@ -114,7 +114,7 @@ def test_a_program_that_runs_while_a_newer_one_upgrades_is_told_to_upgrade(
         client.execute("UPDATE old.store SET version = %s", (VERSION,))
         with pytest.raises(StoreError, match="a function of the schema is missing"):
             running.execute([cmd.Put("orders", [Item("after", b"1")])])
-        client.execute("ALTER FUNCTION old._put_all RENAME TO _put")
+        client.execute("ALTER FUNCTION old._put_single RENAME TO _put_one")
     (reply,) = running.execute([cmd.Put("orders", [Item("after", b"1")])])
     assert isinstance(reply, Outcomes)
     running.close()

@@ -1,13 +1,13 @@
-"""Calling the schema's functions, several in one round trip.
+"""Calling the schema's functions, each in one round trip.
 
-psycopg's own pipeline and cursors communicate at each step; for a put of one message that takes
-longer than the server needs. This sends all calls at once, prepared, and waits once.
+psycopg's cursors do more at each step; for a put of one message that takes longer than the server
+needs. This sends a prepared call, and waits once.
 """
 
 import itertools
 from collections import namedtuple
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors, sql
@@ -18,14 +18,15 @@ from psycopg.waiting import Ready, Wait
 
 from bide.engines.postgres.arrays import register
 
-__all__ = ["Call", "Caller"]
+__all__ = ["Caller"]
 
-Call = tuple[str, Sequence[Any]]
-"""The name of a function and its arguments."""
+ENCODED = frozenset(("_put_one",))
+"""Functions whose arguments are given as the server takes them: in its binary form, or `None`."""
 
 Result = list[Any] | psycopg.Error
-Statement = tuple[bytes, tuple[int, ...]]
-"""Its text, and the types of its arguments."""
+Statement = tuple[bytes, tuple[int, ...] | None]
+"""Its text, and the types of its arguments; `None`: those that the function declares."""
+T = TypeVar("T")
 
 
 class Caller:
@@ -43,7 +44,7 @@ class Caller:
         self._prepares = prepares
         self._prepared: dict[Statement, bytes] = {}
         self._numbers = itertools.count()
-        self._owed: tuple[str, Statement | None] | None = None
+        self._owed: str | None = None
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
         register(connection)
@@ -54,83 +55,76 @@ class Caller:
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        result = self._do(self._exchange((function, arguments), None))
+        result = self._do(self._exchange(function, arguments))
         if isinstance(result, psycopg.Error):
             raise result
         return result
 
-    def then(self, first: Call, second: Call) -> list[Any]:
-        """Call two functions, and return the rows of the first as soon as it is committed.
+    def start(self, function: str, *arguments: Any) -> None:
+        """Call a function without waiting for it.
 
-        What becomes of the second is told by `settle`, before anything else is done with the
-        connection.
+        What becomes of it is told by `settle`, before anything else is done with the connection.
 
         Raises:
-            psycopg.Error: the server refused the first, or the connection was lost.
+            psycopg.Error: the connection was lost, or the server knows no such function.
         """
-        result = self._do(self._exchange(first, second))
-        if isinstance(result, psycopg.Error):
-            raise result
-        return result
+        refused = self._do(self._send(function, arguments))
+        if refused is not None:
+            raise refused
+        self._owed = function
 
     def settle(self) -> psycopg.Error | None:
-        """Wait for the second call of `then`, if there is one; return why it was refused.
+        """Wait for the call of `start`, if there is one; return why it was refused.
 
         Raises:
             psycopg.Error: the connection was lost.
         """
-        result = self._do(self._settle()) if self._owed is not None else None
+        if self._owed is None:
+            return None
+        function, self._owed = self._owed, None
+        result = self._do(self._receive(function))
         return result if isinstance(result, psycopg.Error) else None
 
-    def _do(self, exchange: Generator[Any, Any, Result]) -> Result:
+    def _do(self, exchange: Generator[Any, Any, T]) -> T:
         try:
             return self.connection.wait(exchange)
         except BaseException:
             self.connection.close()  # nobody knows what is still on its way
             raise
 
-    def _exchange(self, first: Call, second: Call | None) -> Generator[Any, Any, Result]:
+    def _exchange(self, function: str, arguments: Sequence[Any]) -> Generator[Any, Any, Result]:
+        refused = yield from self._send(function, arguments)
+        return refused or (yield from self._receive(function))
+
+    def _send(
+        self, function: str, arguments: Sequence[Any]
+    ) -> Generator[Any, Any, psycopg.Error | None]:
+        """Send a call. The first of its kind is prepared before; return the error if it fails."""
         sender = self.connection.pgconn
-        sender.enter_pipeline_mode()
-        new = self._send(*first)
-        if second is not None:
-            self._owed = second[0], self._send(*second)
+        text = self._texts.get(function) or self._text(function, len(arguments))
+        values, types = arguments, None
+        formats: Sequence[Format] = [Format.BINARY] * len(arguments)
+        if function not in ENCODED:
+            transformer = Transformer(self.connection)
+            values = transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
+            types, formats = transformer.types, transformer.formats or formats
+        if self._prepares:
+            name = self._prepared.get((text, types))
+            if name is None:
+                name = b"bide%d" % next(self._numbers)
+                sender.send_prepare(name, text, types)
+                refused = yield from self._receive(function)
+                if isinstance(refused, psycopg.Error):
+                    return refused
+                self._prepared[text, types] = name
+            sender.send_query_prepared(name, values, formats, Format.BINARY)
+        else:
+            sender.send_query_params(text, values, types, formats, Format.BINARY)
         while sender.flush():
             ready = yield Wait.RW
             if ready & Ready.R:
                 sender.consume_input()
-        result = yield from self._receive(first[0], new)
-        if second is None:
-            sender.exit_pipeline_mode()
-        return result
-
-    def _settle(self) -> Generator[Any, Any, Result]:
-        assert self._owed is not None
-        result = yield from self._receive(*self._owed)
-        self._owed = None
-        self.connection.pgconn.exit_pipeline_mode()
-        return result
-
-    def _send(self, function: str, arguments: Sequence[Any]) -> Statement | None:
-        """Queue a call; return the statement if it is prepared only now."""
-        sender = self.connection.pgconn
-        text = self._texts.get(function) or self._text(function, len(arguments))
-        transformer = Transformer(self.connection)
-        values = transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
-        types, formats = transformer.types or (), transformer.formats
-        new = None
-        if not self._prepares:
-            sender.send_query_params(text, values, types, formats, Format.BINARY)
-        else:
-            statement = text, types
-            name = self._prepared.get(statement)
-            if name is None:
-                new = statement
-                name = self._prepared[statement] = b"bide%d" % next(self._numbers)
-                sender.send_prepare(name, text, types)
-            sender.send_query_prepared(name, values, formats, Format.BINARY)
-        sender.pipeline_sync()
-        return new
+        return None
 
     def _text(self, function: str, count: int) -> bytes:
         name = sql.Identifier(self._schema, function).as_bytes(self.connection)
@@ -138,8 +132,8 @@ class Caller:
         self._texts[function] = text = b"SELECT * FROM " + name + b"(" + marks + b")"
         return text
 
-    def _receive(self, function: str, new: Statement | None) -> Generator[Any, Any, Result]:
-        """Return the rows or the error of one call."""
+    def _receive(self, function: str) -> Generator[Any, Any, Result]:
+        """Return the rows or the error of one call; no rows of what was only prepared."""
         sender = self.connection.pgconn
         result: Result = []
         while True:
@@ -148,15 +142,11 @@ class Caller:
                 sender.consume_input()
             got = sender.get_result()
             if got is None:
-                continue
-            if got.status == ExecStatus.PIPELINE_SYNC:
                 return result
             if got.status == ExecStatus.TUPLES_OK:
                 result = self._load(function, got)
             elif got.status == ExecStatus.FATAL_ERROR:
                 result = errors.error_from_result(got)
-                if new is not None:
-                    self._prepared.pop(new, None)
 
     def _load(self, function: str, got: PGresult) -> list[Any]:
         make = self._rows.get(function)

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.postgres.arrays import Array, booleans, byteas, integers, texts
+from bide.engines.postgres.arrays import integers, texts
+from bide.engines.postgres.putting import outcome, puts
 from bide.engines.postgres.reading import (
     NEVER,
     Run,
@@ -16,17 +17,15 @@ from bide.engines.postgres.reading import (
     explain,
     find,
     forecast,
-    message,
+    of_version,
     queues,
     scan,
 )
 from bide.model import commands as cmd
-from bide.model.message import REASON_LENGTH, STATES, Item
+from bide.model.message import REASON_LENGTH, STATES
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
 
-__all__ = [
-    "change_outcomes", "earliest", "is_one_call", "only_puts", "put_outcomes", "replies",
-]  # fmt: skip
+__all__ = ["change_outcomes", "is_one_call", "replies"]
 
 
 def replies(
@@ -44,27 +43,10 @@ def replies(
     for (kind, queue), group in groupby(commands, lambda c: (type(c), c.queue)):
         same = list(group)
         if kind is cmd.Put:
-            found += _puts(run, queue, same, now, hopeful)  # type: ignore[arg-type]
+            found += puts(run, queue, same, now, hopeful)  # type: ignore[arg-type]
         else:
             found += [_VERBS[kind](run, command, now) for command in same]
     return found
-
-
-def only_puts(commands: Sequence[cmd.Command]) -> bool:
-    """Whether commands are puts into one queue that keep what is there: together one call."""
-    queue = commands[0].queue
-    return all(
-        isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue for c in commands
-    )
-
-
-def earliest(commands: Sequence[cmd.Command]) -> tuple[int | None, int | None]:
-    """Return the first due time of what is put, and the shortest delay."""
-    items = [i for c in commands if isinstance(c, cmd.Put) for i in c.items if i.died is None]
-    return (
-        min((i.at for i in items if i.at is not None), default=None),
-        min((i.delay for i in items if i.at is None), default=None),
-    )
 
 
 def is_one_call(command: cmd.Command) -> bool:
@@ -82,104 +64,6 @@ def is_one_call(command: cmd.Command) -> bool:
             return command.only_reads
 
 
-# Putting.
-
-
-def _puts(
-    run: Run, queue: str, commands: list[cmd.Put], now: int | None, hopeful: bool
-) -> list[Reply]:
-    """Store the messages of consecutive puts into one queue: in one call those that keep."""
-    found: list[Reply] = []
-    for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
-        same = list(group)
-        if not keeps:
-            found += [_replace(run, command, now) for command in same]
-            continue
-        items = [item for command in same for item in command.items]
-        ids = [item.id for item in items]
-        alone = hopeful and ids == sorted(set(ids))
-        rows = run("_put", queue, now, *_columns(items), alone)
-        outcomes = put_outcomes(items, rows)
-        first = 0
-        for command in same:
-            mine = outcomes[first : first + len(command.items)]
-            first += len(mine)
-            found.append(Outcomes(mine, _wake(mine)))
-    return found
-
-
-def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:
-    items = command.items
-    only = None
-    if command.if_version is not None:
-        only = integers(_of_version(run, command.queue, [i.id for i in items], command.if_version))
-    revive = command.on_conflict == "revive"
-    rows = run("_replace", command.queue, now, *_columns(items), revive, only)
-    outcomes = put_outcomes(items, rows)
-    return Outcomes(outcomes, _wake(outcomes))
-
-
-def _wake(outcomes: list[Outcome]) -> int | None:
-    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
-    return min(dues, default=None)
-
-
-def _columns(items: Sequence[Item]) -> list[Array | None]:
-    """Return items as the arguments of a put; nothing for a field that no item has."""
-
-    def some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
-        return None if all(value == default for value in values) else array(values)
-
-    encode = msgspec.json.encode
-    return [
-        texts([i.id for i in items]),
-        booleans([i.json for i in items]),
-        byteas([i.data for i in items]),
-        some([i.at for i in items], None, integers),
-        some([i.delay for i in items], 0, integers),
-        some([i.priority for i in items], 0, integers),
-        some([i.attempts for i in items], None, integers),
-        some([i.expires for i in items], None, integers),
-        some([i.group for i in items], None, texts),
-        some(
-            [None if i.headers is None else encode(i.headers).decode() for i in items], None, texts
-        ),
-        some([i.attempt for i in items], 0, integers),
-        some([encode(i.failures).decode() if i.failures else None for i in items], None, texts),
-        some([i.died for i in items], None, integers),
-    ]
-
-
-def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
-    """Return the outcomes of a put, of the rows that it answers."""
-    if not rows:
-        return []
-    now = rows[-1].due
-    met = {row.number: row for row in rows[:-1]}
-    outcomes = []
-    for number, item in enumerate(items, 1):
-        row = met.get(number)
-        due = now + item.delay if item.at is None else item.at
-        if row is not None:
-            outcomes.append(_outcome(item.id, False, row))
-        elif item.died is not None:
-            outcomes.append(Outcome(item.id, True, "dead", due, item.died))
-        else:
-            outcomes.append(Outcome(item.id, True, "ready" if due <= now else "delayed", due))
-    return outcomes
-
-
-def _outcome(id: str, done: bool, row: Any) -> Outcome:
-    state = None if row.state is None else STATES[row.state]
-    return Outcome(id, done, state, row.due, row.until, row.holder)
-
-
-def _of_version(run: Run, queue: str, ids: Sequence[str], version: str) -> list[int]:
-    """Lock messages, and return which of them are of a version."""
-    rows = run("_find", queue, texts(sorted(set(ids))), NEVER, True)
-    return [row.seq for row in rows if message(queue, row, 0).version == version]
-
-
 # Changing.
 
 
@@ -191,7 +75,7 @@ def _change(
 ) -> Outcomes:  # fmt: skip
     only = None
     if if_version is not None:
-        only = integers(_of_version(run, command.queue, ids, if_version))
+        only = integers(of_version(run, command.queue, ids, if_version))
     rows = run(
         "_change", verb, command.queue, now, texts(ids),
         None if tokens is None else integers(tokens), at, delay, if_due,
@@ -206,7 +90,7 @@ def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
     outcomes = []
     for number, id in enumerate(ids, 1):
         row = by_number.get(number)
-        outcomes.append(Outcome(id, False) if row is None else _outcome(id, row.done, row))
+        outcomes.append(Outcome(id, False) if row is None else outcome(id, row.done, row))
     wakes = [
         o.due for o in outcomes
         if o.done and o.state in ("delayed", "ready") and o.due is not None
@@ -252,7 +136,7 @@ def _reschedule(run: Run, command: cmd.Reschedule, now: int | None) -> Reply:
 def _edit(run: Run, command: cmd.Edit, now: int | None) -> Reply:
     only = None
     if command.if_version is not None:
-        only = integers(_of_version(run, command.queue, command.ids, command.if_version))
+        only = integers(of_version(run, command.queue, command.ids, command.if_version))
     options, data = command.options, None if command.data is UNSET else command.data
     headers = options.get("headers")
     rows = run(

@@ -9,18 +9,17 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import psycopg
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.postgres.arrays import Array, integers
-from bide.engines.postgres.caller import Call, Caller
-from bide.engines.postgres.calls import earliest, is_one_call, only_puts, replies
+from bide.engines.postgres.caller import Caller
+from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.notifier import PostgresNotifier
-from bide.engines.postgres.reading import Run
+from bide.engines.postgres.putting import only_puts
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
@@ -50,6 +49,12 @@ SOON, SELDOM = 0.02, 1.0
 MANY_DELTAS = 1_000
 """After a count that had to add up so many changes of the counters, they are folded."""
 
+LOOK_AGAIN = 2_000
+"""Milliseconds within which each process that waits asks again by itself, which it does once a
+second: what is put for a later time wakes none."""
+
+PUTS = frozenset(("_put_one", "_put", "_replace"))
+
 _NEVER = 1 << 62
 _log = logging.getLogger("bide.postgres")
 
@@ -60,6 +65,8 @@ class _Told:
 
     places: dict[str, int] = field(default_factory=dict)
     """By queue: how far the log had come when something was put."""
+    moments: dict[str, int] = field(default_factory=dict)
+    """By queue: when it was put, by the server's clock."""
     floors: dict[str, list[int]] = field(default_factory=dict)
     """By queue: where the next claim is to begin."""
     waits: dict[str, tuple[int, int | None]] = field(default_factory=dict)
@@ -157,26 +164,23 @@ class PostgresEngine:
         *,
         hopeful: bool,
     ) -> list[Reply]:
-        run: Run = caller
         transaction: Any = nullcontext()
-        if only_puts(commands):
-            wake = ("_wake", (self._process, commands[0].queue, *earliest(commands)))
-            run = partial(self._run_both, caller, wake)
-        elif len(commands) > 1 or not is_one_call(commands[0]):
+        if not only_puts(commands) and (len(commands) > 1 or not is_one_call(commands[0])):
             transaction = caller.connection.transaction()
         waiter = self._process if self._notifier is not None and now is None else None
 
         def noted(function: str, *arguments: Any) -> list[Any]:
             if function == "_claim":
                 queue = arguments[0]
-                rows = run(function, *arguments, self._floor(queue), waiter)
+                rows = caller(function, *arguments, self._floor(queue), waiter)
                 end = rows[-1]
                 told.floors[queue] = end.floor
                 told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)
                 return rows
-            rows = run(function, *arguments)
-            if function in ("_put", "_replace"):
-                told.places[arguments[0]] = rows[-1].until
+            rows = caller(function, *arguments)
+            if function in PUTS and rows[-1].due is not None:
+                queue = commands[0].queue if function == "_put_one" else arguments[0]
+                told.places[queue], told.moments[queue] = rows[-1].until, rows[-1].due
             elif function == "_count":
                 told.deltas = max(told.deltas, rows[0][0]["deltas"] or 0)
             return rows
@@ -196,10 +200,6 @@ class PostgresEngine:
             self._floors.clear()
         floor = self._floors.get(queue)
         return None if floor is None else integers(floor)
-
-    def _run_both(self, caller: Caller, wake: Call, function: str, *arguments: Any) -> list[Any]:
-        """Call a function and, once that is committed, wake others, for which nobody waits."""
-        return caller.then((function, arguments), wake)
 
     def _follow_up(
         self,
@@ -233,13 +233,14 @@ class PostgresEngine:
 
         Both after the commit, and whoever sleeps looks once more then: so one of the two sees the
         other. A process that still stands there with the same moment need not say it again.
+        What is due later than they ask again by themselves wakes nobody.
         """
         wakes: dict[str, int] = {}
-        if only_puts(commands):
-            return
         for number, (command, reply) in enumerate(zip(commands, found, strict=True)):
             if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
-                wakes[command.queue] = min(reply.wake, wakes.get(command.queue, _NEVER))
+                moment = told.moments.get(command.queue, _NEVER)
+                if reply.wake < moment + LOOK_AGAIN:
+                    wakes[command.queue] = min(reply.wake, wakes.get(command.queue, _NEVER))
             waits = self._notifier is not None and now is None
             if waits and isinstance(reply, Claimed) and not reply.messages:
                 until, asleep = told.waits[command.queue]
@@ -253,7 +254,8 @@ class PostgresEngine:
             elif self._polls and isinstance(reply, Claimed):
                 found[number] = self._look_again(command.queue, reply)
         for queue, moment in wakes.items():
-            caller("_wake", self._process, queue, moment, None)
+            self._settle(caller)
+            caller.start("_wake", self._process, queue, moment)
 
     def _look_again(self, queue: str, reply: Claimed) -> Claimed:
         """Let a claim that waits ask again soon after there was something, and then less often."""

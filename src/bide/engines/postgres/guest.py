@@ -8,8 +8,9 @@ import msgspec
 import psycopg
 
 from bide.engines.port import DbApi
-from bide.engines.postgres.calls import change_outcomes, earliest, put_outcomes
+from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.faults import translate
+from bide.engines.postgres.putting import put_outcomes
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, read_url
 from bide.model import commands as cmd
@@ -149,8 +150,7 @@ def _told(command: cmd.Command) -> dict[str, Any]:
     match command:
         case cmd.Put(on_conflict="keep" | "replace", if_version=None):
             verb = "put" if command.on_conflict == "keep" else "replace"
-            first, shortest = earliest([command])
-            wake = {"new_due": first, "new_delay": shortest}
+            wake = _wake(command.items)
             return {"verb": verb, "queue": command.queue, **wake, **_columns(command.items)}
         case cmd.Cancel(where=None, if_version=None):
             fields: dict[str, Any] = {"ids": command.ids, "if_due": command.if_due}
@@ -167,6 +167,14 @@ def _told(command: cmd.Command) -> dict[str, Any]:
         case cmd.Configure(paused=None):
             return {"verb": "keep", "queue": command.queue, "keep": command.keep}
     raise AssertionError(f"not within a transaction: {command!r}")
+
+
+def _wake(items: Sequence[Item]) -> dict[str, int | None]:
+    """Return the first due time of what is put, and the shortest delay."""
+    return {
+        "new_due": min((i.at for i in items if i.at is not None), default=None),
+        "new_delay": min((i.delay for i in items if i.at is None), default=None),
+    }
 
 
 def _columns(items: Sequence[Item]) -> dict[str, list[Any]]:

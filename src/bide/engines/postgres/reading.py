@@ -1,6 +1,6 @@
 """Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,8 @@ from bide.model.replies import (
 )
 
 __all__ = [
-    "NEVER", "Run", "claim", "count", "explain", "find", "forecast", "message", "queues", "scan",
+    "NEVER", "Run", "claim", "count", "explain", "find", "forecast", "message", "of_version",
+    "queues", "scan",
 ]  # fmt: skip
 
 NEVER = 1 << 53
@@ -55,6 +56,12 @@ def message(queue: str, row: Any, now: int) -> Message:
         _failures(row.failures) if row.failures else (), row.holder,
         row.rank if code == 2 else None, row.rank if code > 2 else None, row.planned,
     )  # fmt: skip
+
+
+def of_version(run: Run, queue: str, ids: Sequence[str], version: str) -> list[int]:
+    """Lock messages, and return which of them are of a version."""
+    rows = run("_find", queue, texts(sorted(set(ids))), NEVER, True)
+    return [row.seq for row in rows if message(queue, row, 0).version == version]
 
 
 def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:

@@ -81,7 +81,7 @@ def _drop_functions(connection: psycopg.Connection[Any], schema: str) -> None:
     ).fetchall()
     for (statement,) in functions:
         connection.execute(statement.encode())
-    connection.execute("DROP VIEW _message, _counter")
+    connection.execute("DROP VIEW IF EXISTS _message, _counter, _part")
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int | None:

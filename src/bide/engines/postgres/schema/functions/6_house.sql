@@ -11,7 +11,8 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   WITH changes AS (DELETE FROM tally RETURNING *)
   INSERT INTO total AS t (queue, what, hour, count)
-  SELECT queue, what, hour, sum(by) FROM changes GROUP BY queue, what, hour
+  SELECT queue, coalesce(part, what), CASE WHEN part = 'put' THEN -1 ELSE hour END, sum(by)
+  FROM changes LEFT JOIN _part ON whole = what GROUP BY 1, 2, 3
   ON CONFLICT (queue, what, hour) DO UPDATE SET count = t.count + excluded.count;
   DELETE FROM total WHERE hour >= 0 AND count = 0;
   DELETE FROM lowered AS l WHERE coalesce(l.rank < (
@@ -39,26 +40,22 @@ BEGIN
           WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000);
 END $$;
 
--- Wake the processes that would sleep past a moment at which something can be claimed: `p_moment`, or
--- `p_delay` milliseconds after a put whose moment the caller does not know yet. Who wakes a little too
--- early is told the rest.
-CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint,
-                           p_delay bigint DEFAULT NULL) RETURNS void
+-- Wake the processes that would sleep past a moment at which something can be claimed.
+CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
-  wake CONSTANT bigint := least(p_moment, _moment(NULL) + greatest(0, p_delay - 5));
   woken boolean;
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
   END IF;
-  SELECT true INTO woken FROM sleeper WHERE queue = p_queue AND until > wake AND process <> p_process
+  SELECT true INTO woken FROM sleeper WHERE queue = p_queue AND until > p_moment AND process <> p_process
   LIMIT 1;
   IF woken THEN
     PERFORM set_config('synchronous_commit', 'off', true);  -- a hint may be lost with the power
-    UPDATE sleeper SET until = wake
-    WHERE queue = p_queue AND until > wake AND process <> p_process;
-    PERFORM pg_notify(current_schema(), wake || ' ' || p_queue);
+    UPDATE sleeper SET until = p_moment
+    WHERE queue = p_queue AND until > p_moment AND process <> p_process;
+    PERFORM pg_notify(current_schema(), p_moment || ' ' || p_queue);
   END IF;
 END $$;
 

@@ -3,7 +3,8 @@
 -- which is by an index. Also that a message by its id is found by no other index than that of ids: the
 -- one of ranks has a condition that only queries by rank have, `state >= 0`.
 --
--- Not for what reads all messages of a queue.
+-- Not for what reads all messages of a queue; nor for what has one way only, because each setting costs
+-- time at every call.
 DO $$
 DECLARE
   planned regprocedure;
@@ -11,7 +12,7 @@ BEGIN
   FOR planned IN
     SELECT oid FROM pg_proc
     WHERE pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND prosecdef
-      AND proname LIKE '\_%' AND proname NOT IN ('_recount', '_stored')
+      AND proname LIKE '\_%' AND proname NOT IN ('_recount', '_stored', '_put_one')
   LOOP
     EXECUTE format(
       'ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan SET enable_seqscan = off '

@@ -1,0 +1,149 @@
+"""Puts: from items to arguments of the schema's functions, and from their rows to outcomes."""
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from bide.engines.postgres.arrays import Array, booleans, byteas, integers, texts
+from bide.engines.postgres.reading import Run, of_version
+from bide.model import commands as cmd
+from bide.model.message import ATTEMPTS, STATES, Item
+from bide.model.replies import Outcome, Outcomes, Reply
+
+__all__ = ["only_puts", "outcome", "put_outcomes", "puts"]
+
+_encode = msgspec.json.encode
+_int4 = struct.Struct("!i").pack
+_int8 = struct.Struct("!q").pack
+_PRIORITY, _ATTEMPTS = _int4(0), _int4(ATTEMPTS)
+_FALSE, _TRUE = b"\0", b"\1"
+
+
+def only_puts(commands: Sequence[cmd.Command]) -> bool:
+    """Whether commands are puts into one queue that keep what is there: together one call."""
+    queue = commands[0].queue
+    return all(
+        isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue for c in commands
+    )
+
+
+def puts(
+    run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
+) -> list[Reply]:
+    """Store the messages of consecutive puts into one queue: in one call those that keep."""
+    found: list[Reply] = []
+    for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
+        same = list(group)
+        if not keeps:
+            found += [_replace(run, command, now) for command in same]
+            continue
+        items = [item for command in same for item in command.items]
+        if len(items) == 1 and (outcome := _put_one(run, queue, items[0], now)) is not None:
+            found.append(Outcomes([outcome], outcome.due))
+            continue
+        ids = [item.id for item in items]
+        alone = hopeful and ids == sorted(set(ids))
+        outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), alone))
+        first = 0
+        for command in same:
+            mine = outcomes[first : first + len(command.items)]
+            first += len(mine)
+            found.append(Outcomes(mine, _wake(mine)))
+    return found
+
+
+def _put_one(run: Run, queue: str, item: Item, now: int | None) -> Outcome | None:
+    """Store a message if that is simple; `None`: nothing was stored."""
+    if item.died is not None or item.attempt or item.failures:
+        return None
+    ((moment, _),) = run(
+        "_put_one",
+        queue.encode(),
+        None if now is None else _int8(now),
+        item.id.encode(),
+        _TRUE if item.json else _FALSE,
+        item.data,
+        None if item.at is None else _int8(item.at),
+        _int8(item.delay),
+        _int4(item.priority) if item.priority else _PRIORITY,
+        _ATTEMPTS if item.attempts == ATTEMPTS else _int4(item.attempts),
+        None if item.expires is None else _int8(item.expires),
+        None if item.group is None else item.group.encode(),
+        None if item.headers is None else _encode(item.headers),
+    )
+    return None if moment is None else _stored(item, moment)
+
+
+def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:
+    items = command.items
+    only = None
+    if command.if_version is not None:
+        only = integers(of_version(run, command.queue, [i.id for i in items], command.if_version))
+    revive = command.on_conflict == "revive"
+    rows = run("_replace", command.queue, now, *_columns(items), revive, only)
+    outcomes = put_outcomes(items, rows)
+    return Outcomes(outcomes, _wake(outcomes))
+
+
+def _wake(outcomes: list[Outcome]) -> int | None:
+    dues = [o.due for o in outcomes if o.done and o.state != "dead" and o.due is not None]
+    return min(dues, default=None)
+
+
+def _columns(items: Sequence[Item]) -> list[Array | None]:
+    """Return items as the arguments of a put; nothing for a field that no item has."""
+
+    def some(values: list[Any], default: Any, array: Callable[[list[Any]], Array]) -> Array | None:
+        return None if values.count(default) == len(values) else array(values)
+
+    delays = [i.delay for i in items]
+    return [
+        texts([i.id for i in items]),
+        some([i.json for i in items], True, booleans),
+        byteas([i.data for i in items]),
+        some([i.at for i in items], None, integers),
+        integers(delays[:1] if len(set(delays)) == 1 else delays),
+        some([i.priority for i in items], 0, integers),
+        some([i.attempts for i in items], ATTEMPTS, integers),
+        some([i.expires for i in items], None, integers),
+        some([i.group for i in items], None, texts),
+        some([i.headers for i in items], None, _objects),
+        some([i.attempt for i in items], 0, integers),
+        some([i.failures or None for i in items], None, _objects),
+        some([i.died for i in items], None, integers),
+    ]
+
+
+def _objects(values: Sequence[Any]) -> Array:
+    """Return an array of JSON texts."""
+    return texts([None if value is None else _encode(value).decode() for value in values])
+
+
+def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
+    """Return the outcomes of a put, of the rows that it answers."""
+    if not rows:
+        return []
+    moment = rows[-1].due
+    if len(rows) == 1:
+        return [_stored(item, moment) for item in items]
+    met = {row.number: row for row in rows[:-1]}
+    return [
+        _stored(item, moment) if (row := met.get(number)) is None else outcome(item.id, False, row)
+        for number, item in enumerate(items, 1)
+    ]
+
+
+def _stored(item: Item, moment: int) -> Outcome:
+    due = moment + item.delay if item.at is None else item.at
+    if item.died is not None:
+        return Outcome(item.id, True, "dead", due, item.died)
+    return Outcome(item.id, True, "ready" if due <= moment else "delayed", due)
+
+
+def outcome(id: str, done: bool, row: Any) -> Outcome:
+    """Return what a row says of a message."""
+    state = None if row.state is None else STATES[row.state]
+    return Outcome(id, done, state, row.due, row.until, row.holder)
