@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "bide": {
         "bide.model", "bide.clock", "bide.queue", "bide.timing", "bide.consuming", "bide.worker",
-        "bide.targets",
+        "bide.targets", "bide.observing",
     },
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.observing.explain import Explanation
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
