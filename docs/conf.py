@@ -26,6 +26,8 @@ release = importlib.metadata.version("bide")
 
 extensions = [
     "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_design",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "docstrings",  # docs/_ext/docstrings.py, after Napoleon
@@ -37,6 +39,10 @@ exclude_patterns = ["_build", "_ext"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_selector = ":not(.highlight-text) > div.highlight pre"  # what a program prints
 
 default_role = "py:obj"  # `Queue.put` in a docstring becomes a link if it exists
 add_module_names = False
