@@ -144,7 +144,9 @@ def test_the_table_of_stores_knows_every_capability() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Those of the documentation itself are checked by its build."""
-    pages = "\n".join((ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md"))
+    pages = "\n".join(
+        (ROOT / name).read_text() for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")
+    )
     for target in re.findall(r"\]\(([^)]+)\)", pages):
         if "://" not in target:
             path, _, anchor = target.partition("#")

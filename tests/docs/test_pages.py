@@ -23,6 +23,7 @@ PAGES = [
     path
     for path in [
         ROOT / "README.md",
+        ROOT / "README.zh-CN.md",
         ROOT / "CONTRIBUTING.md",
         *sorted(ROOT.glob("docs/**/*.md")),
         *sorted(ROOT.glob("examples/**/*.md")),
