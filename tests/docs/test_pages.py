@@ -44,7 +44,7 @@ NOT_RUN = re.compile(r"python not-run: \S.*")
 """How a block is marked that does not run: with the reason."""
 
 PROGRAMS = {
-    "bide", "cp", "docker", "export", "git", "make", "pip", "python", "sqlite3",
+    "bide", "cd", "cp", "curl", "docker", "export", "git", "make", "pip", "python", "sqlite3",
 }  # fmt: skip
 """What a line of a shell block may begin with."""
 
