@@ -10,11 +10,14 @@ from bide.queue.takeover.source import Refused
 __all__ = ["inflated", "is_pickle", "plain"]
 
 _PLAIN = {
-    ("builtins", "set"), ("builtins", "frozenset"), ("builtins", "bytearray"),
+    ("builtins", "set"), ("builtins", "frozenset"),
     ("collections", "OrderedDict"), ("datetime", "date"), ("datetime", "datetime"),
     ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"),
     ("decimal", "Decimal"), ("uuid", "UUID"),
 }  # fmt: skip
+
+MOST = 100_000
+"""The maximum number of values in a pickle."""
 
 
 def is_pickle(data: bytes) -> bool:
@@ -46,7 +49,7 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
         also: classes that stand in for further ones, by name.
 
     Raises:
-        Refused: it is broken, or has anything else in it.
+        Refused: it is broken, has anything else in it, or more than `MOST` values.
 
     Example:
         >>> plain(pickle.dumps({"order": [42]}))
@@ -56,11 +59,32 @@ def plain(data: bytes, also: dict[str, type] | None = None) -> Any:
         bide.queue.takeover.source.Refused: its pickle has a builtins.print, which is no plain value
     """
     try:
-        return _Reader(data, also or {}).load()
+        found = _Reader(data, also or {}).load()
+        _count(found)
+        return found
     except Refused:
         raise
     except Exception as error:
         raise Refused(f"its pickle cannot be read ({error})") from error
+
+
+def _count(value: Any) -> None:
+    """Check how many values there are: a small pickle can name the same list a billion times.
+
+    Raises:
+        Refused: too many, or without end because a list contains itself.
+    """
+    count, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            one = one.values()
+        elif not isinstance(one, (list, tuple, set, frozenset)):
+            continue
+        count += len(one)
+        if count > MOST:
+            raise Refused(f"its pickle has more than {MOST:,} values, or contains itself")
+        rest += one
 
 
 def inflated(data: bytes, limit: int) -> bytes:
