@@ -4,17 +4,20 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
 import bide
-from bide.contrib.celery import install
+from bide.contrib.celery import install, publisher
+from bide.queue.takeover.task_message import TaskMessage
 from bide.worker.app.loading import load
 from tests.servers import RedisServer
 from tests.worker.processes import children, log, said, wait_for, worker
@@ -128,6 +131,35 @@ def test_a_worker_that_is_killed_loses_nothing_and_repeats_only_what_it_held(
         server.stop()
     assert set(found) == set(ids)
     assert {id for id, times in Counter(found).items() if times > 1} <= set(held)
+
+
+@pytest.mark.process
+def test_a_broker_that_hangs_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher, "CONFIRM", 0.5)
+    monkeypatch.setattr(publisher, "AGAIN", 0.01)
+    server = RedisServer(tmp_path)
+    app = Celery("jobs", broker=f"redis+socket://{server.path}", set_as_current=False)
+    message = TaskMessage("shop.expire", "[[], {}, {}]", headers={"id": "a"}, routing_key="celery")
+    publishing = publisher.Publisher(app)
+    delivery: Any = SimpleNamespace(lost=threading.Event())
+    with publishing.lifespan(bide.App("memory://")), ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(publishing.publish, message, delivery).result(60)
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            waiting = pool.submit(publishing.publish, message, delivery)
+            wait_for(lambda: "cannot be reached" in caplog.text)
+            assert not waiting.done()
+            server.process.send_signal(signal.SIGCONT)
+            waiting.result(60)
+        finally:
+            delivery.lost.set()
+    assert set(arrived(server)) == {"a"}
+    assert len(arrived(server)) >= 2
+    server.stop()
+    app.close()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ AGAIN = 1.0
 """Seconds between two tries while the broker cannot be reached."""
 
 CONFIRM = 30.0
-"""Seconds that RabbitMQ may take to confirm."""
+"""Seconds that the broker may take to confirm."""
 
 _log = logging.getLogger("bide.celery")
 
@@ -90,6 +90,9 @@ class Publisher:
             self._connections.add(connection)
             if _confirms(connection):
                 connection.transport_options |= {"confirm_publish": True}
+            else:  # without a limit a server that hangs would keep this thread for ever
+                limits = {"socket_timeout": CONFIRM, "socket_connect_timeout": CONFIRM}
+                connection.transport_options = limits | connection.transport_options
         return connection
 
     def _close(self, connection: Any) -> None:
