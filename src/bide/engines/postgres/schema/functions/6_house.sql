@@ -36,8 +36,9 @@ END $$;
 CREATE FUNCTION bide._asleep(p_process text, p_queue text, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  RETURN (SELECT until FROM sleeper
-          WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000);
+  RETURN CASE WHEN p_process IS NOT NULL THEN (
+    SELECT until FROM sleeper
+    WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000) END;
 END $$;
 
 -- Wake the processes that would sleep past a moment at which something can be claimed.
