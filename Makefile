@@ -61,6 +61,7 @@ docs: $(VENV)/.dev ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build
 
 bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks core
 	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks postgres
@@ -71,12 +72,13 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks rabbitmq
 	$(BIN)/python -m benchmarks celery
 
-soak: $(VENV)/.dev ## Kill workers, share a file, attack the server (17 min)
+soak: $(VENV)/.dev ## Kill workers, share a file, attack the server, fill PostgreSQL (26 min)
 	$(BIN)/python -m tests.worker.kills --seconds 60
 	$(BIN)/python -m tests.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.faults.eight_processes --seconds 60
 	$(BIN)/python -m tests.soak.under_attack
 	$(BIN)/python -m tests.soak.postgres_bloat --seconds 120
+	$(BIN)/python -m tests.soak.postgres_growth --messages 5000000
 
 fuzz: $(VENV)/.dev ## Try random inputs, and keep those that find something (3 min)
 	$(BIN)/python -m tests.fuzz --seconds 180

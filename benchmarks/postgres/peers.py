@@ -1,13 +1,15 @@
 """The same work by other queues on PostgreSQL, if they are installed.
 
-`pip install procrastinate pgqueuer asyncpg`. Each puts messages that are due, and one worker
-handles them with handlers that do nothing, on a server of its own.
+`pip install --group bench`. Each puts messages that are due, and one worker handles them with
+handlers that do nothing, on a server of its own. Each is set up as its documentation proposes, with
+64 handlers at a time.
 """
 
 import asyncio
 import importlib.util
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 from benchmarks.core.store import BODY
 from benchmarks.figure import Figure
@@ -18,6 +20,7 @@ __all__ = ["MEASUREMENTS"]
 
 COUNT = 5_000
 SINGLE = 300
+HANDLERS = 64
 
 Rates = tuple[float, float, float]
 """Messages a second: put 500 at a time, put one by one, handled by one worker."""
@@ -65,7 +68,7 @@ async def _procrastinate(url: str) -> Rates:
 
         async def handle() -> None:
             worker = asyncio.create_task(app.run_worker_async(
-                concurrency=64, wait=True, install_signal_handlers=False
+                concurrency=HANDLERS, wait=True, install_signal_handlers=False
             ))  # fmt: skip
             await done.wait()
             worker.cancel()
@@ -115,10 +118,55 @@ async def _pgqueuer(url: str) -> Rates:
     return many, one, handled
 
 
+@dataclass
+class Nothing:
+    """The arguments of a job of awa."""
+
+    body: str
+
+
+async def _awa(url: str) -> Rates:
+    from awa import AsyncClient
+
+    done = asyncio.Event()
+    count = 0
+    client = AsyncClient(url.replace("bide@/", "bide@localhost/"))
+    await client.migrate()
+    await client.install_queue_storage(schema="awa")  # its faster tables
+    job = Nothing(BODY)
+
+    @client.task(Nothing, queue="work")  # type: ignore[untyped-decorator]
+    async def nothing(job: object) -> None:
+        nonlocal count
+        count += 1
+        if count >= COUNT:
+            done.set()
+
+    async def put_many() -> None:
+        for _ in range(COUNT // BATCH):
+            await client.enqueue_many_copy([job] * BATCH, queue="work")
+
+    async def put_one() -> None:
+        for _ in range(SINGLE):
+            await client.insert(job, queue="work")
+
+    async def handle() -> None:
+        await client.start([("work", HANDLERS)])
+        await done.wait()
+
+    many = await _timed(COUNT, put_many)
+    handled = await _timed(COUNT, handle)
+    await client.shutdown()
+    one = await _timed(SINGLE, put_one)
+    await client.close()
+    return many, one, handled
+
+
 def peers() -> Iterator[Figure]:
     """Bide first, then whoever is installed."""
     rates = {"bide": _bide()}
-    for name, measure in (("procrastinate", _procrastinate), ("pgqueuer", _pgqueuer)):
+    others = (("procrastinate", _procrastinate), ("pgqueuer", _pgqueuer), ("awa", _awa))
+    for name, measure in others:
         if importlib.util.find_spec(name) is not None:
             with store() as (_, server):
                 rates[name] = asyncio.run(measure(server.url))
