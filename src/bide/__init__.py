@@ -6,6 +6,7 @@
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.model.backoff import Backoff
+from bide.model.ended import End
 from bide.model.errors import (
     AccessDenied,
     AlreadyExists,
@@ -15,8 +16,11 @@ from bide.model.errors import (
     Empty,
     InvalidArgument,
     LeaseLost,
+    NotAcked,
     NotAStore,
     NotEmpty,
+    NotEnded,
+    NotRemembered,
     OutcomeUnknown,
     SchemaTooNew,
     StoreBusy,
@@ -58,6 +62,7 @@ __all__ = [
     "Delivery",
     "Discard",
     "Empty",
+    "End",
     "Explanation",
     "Failure",
     "Flow",
@@ -72,7 +77,10 @@ __all__ = [
     "Moved",
     "NewMessage",
     "NotAStore",
+    "NotAcked",
     "NotEmpty",
+    "NotEnded",
+    "NotRemembered",
     "Outcome",
     "OutcomeUnknown",
     "Queue",

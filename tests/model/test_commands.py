@@ -17,6 +17,7 @@ EXAMPLES: list[Any] = [
     cmd.Edit("q", ["a"], data=b"2", priority=3, group=None, delay=0),
     cmd.Claim("q", 5, 1_000, "w"),
     cmd.Explain("q", "a"),
+    cmd.History("q", "a"),
     cmd.Extend("q", [cmd.Lease("a", 1)], 5),
     cmd.Ack("q", [cmd.Lease("a", 1)]),
     cmd.Retry("q", [cmd.Lease("a", 1)], 5, "no", release=True),
@@ -47,12 +48,12 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 20
+    assert len(cmd.Command.__args__) == 21
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_what_only_reads_says_so(command: Any) -> None:
-    reads = {"Find", "Scan", "Count", "Explain", "Forecast", "Queues"}
+    reads = {"Find", "Scan", "Count", "Explain", "Forecast", "History", "Queues"}
     dry = isinstance(command, cmd.Cancel) and command.dry_run
     assert command.only_reads == (name(command) in reads or dry)
 

@@ -308,6 +308,7 @@ ELSEWHERE = {
     "MAX_RECEIVER_BODY": "targets/http/test_bad_receivers.py",
     "MAX_RECEIVER_HEAD": "targets/http/test_bad_receivers.py",
     "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",
+    "MAX_RESULT": "queue/test_ending.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",
     "IMPORT_LINES": "queue/test_transfer.py",
     "KEEP_ALIVE": "server/test_connection.py",

@@ -171,12 +171,12 @@ def entered(one: bide.Handling) -> bool:
     return inspect.getcoroutinestate(one.task.get_coro()) != "CORO_CREATED"  # type: ignore[arg-type]
 
 
-def register(scene: Scene, is_async: bool, handle: Callable[[Any], None], **options: Any) -> None:
+def register(scene: Scene, is_async: bool, handle: Callable[[Any], Any], **options: Any) -> None:
     """Let a function handle queue q, from a task or from a thread."""
     if is_async:
 
-        async def on_loop(body: Any) -> None:
-            handle(body)
+        async def on_loop(body: Any) -> Any:
+            return handle(body)
 
         scene.app.handler("q", **options)(on_loop)
     else:

@@ -16,11 +16,11 @@ from bide.model.errors import BideError
 SECTIONS = {
     "Messages": {
         "put": "put", "edit": "edit", "change": "cancel reschedule",
-        "read": "get explain peek scan",
+        "read": "get explain peek scan", "ending": "history result",
     },
     "Queues": {
         "counts": "queues counts audit", "top": "top", "forecast": "forecast",
-        "dashboard": "dashboard", "change": "pause resume purge delete",
+        "dashboard": "dashboard", "change": "pause resume purge delete", "setting": "set",
         "transfer": "export import", "move": "move",
     },
     "Work": {
@@ -85,7 +85,7 @@ class Program(Group):
         """Import a command."""
         if cmd_name not in FILES:
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        name = f"{cmd_name}_" if iskeyword(cmd_name) or cmd_name == "set" else cmd_name
         command: click.Command = getattr(import_module(f"bide.cli.{FILES[cmd_name]}"), name)
         return command
 

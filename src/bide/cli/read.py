@@ -10,8 +10,10 @@ from bide.cli import option
 from bide.cli.messages import as_json, body_bytes, print_messages, print_sheet, row
 from bide.cli.output import Output, warn
 from bide.cli.store import Store, on_store
+from bide.cli.times import local, now_ms
 from bide.model.limits import MAX_PAGE
 from bide.model.message import STATES, State
+from bide.queue.sync import Queue
 
 SCREEN = 100
 """How many messages a scan shows on a terminal by default."""
@@ -44,7 +46,7 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
         message = orders.get(id)
         if message is None:
             all_there = False
-            warn(f"{id} is not in {queue}: it never was, or it is gone")
+            warn(_gone(orders, id))
         elif only_body:
             stream = sys.stdout.buffer
             stream.write(body_bytes(message) + b"\n" * (message.json or out.terminal))
@@ -56,6 +58,16 @@ def get(store: Store, out: Output, queue: str, ids: tuple[str, ...], only_body: 
         else:
             out.row(*row(message))
     return all_there
+
+
+def _gone(orders: Queue, id: str) -> str:
+    """Return that a message is not there, and how it ended if that is remembered."""
+    ends = orders.history(id)
+    if not ends:
+        return f"{id} is not in {orders.name}: it never was, or it is gone"
+    by = f" by {ends[0].by}" if ends[0].by else ""
+    when = local(ends[0].moment, now_ms())
+    return f"{id} is gone: {ends[0].how} {when}{by}; 'bide history {orders.name} {id}' tells more"
 
 
 @click.command()

@@ -13,7 +13,9 @@ from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
 from bide.cli.output import Output
 from bide.cli.store import Store, on_store
-from bide.model.commands import Command, Lease
+from bide.model.commands import Ack, Command, Lease
+from bide.model.ended import check_result
+from bide.model.errors import InvalidArgument
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
@@ -70,10 +72,23 @@ def _settle(
     return print_outcomes(out, outcomes(), verb)
 
 
+def _result(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        check_result(value.encode())
+    except InvalidArgument as error:
+        raise click.BadParameter(f"{error}; a text needs quotes of its own: '\"done\"'") from None
+    return value.encode()
+
+
 @click.command()
 @_lease_arguments
+@option.text("--result", "JSON", "Its result; see bide set --result-ttl.", callback=_result)
 @on_store
-def ack(store: Store, out: Output, queue: str, id: str, token: str | None) -> bool:
+def ack(
+    store: Store, out: Output, queue: str, id: str, token: str | None, result: bytes | None
+) -> bool:
     """Acknowledge a claimed message: it is done.
 
     The message leaves the queue. ID and TOKEN are what `bide claim` printed; with '-', they are
@@ -85,7 +100,12 @@ def ack(store: Store, out: Output, queue: str, id: str, token: str | None) -> bo
       bide ack orders order-42 7
       bide claim orders -n 100 | tee done.tsv | bide ack orders -
     """
-    return _settle(store, out, queue, (id, token), "acked", CommandBuilder.ack)
+
+    def command(ask: CommandBuilder, leases: Sequence[Lease]) -> Ack:
+        results = [] if result is None else [result] * len(leases)
+        return msgspec.structs.replace(ask.ack(leases), results=results)
+
+    return _settle(store, out, queue, (id, token), "acked", command)
 
 
 @click.command()

@@ -228,7 +228,7 @@ class Consumer(Claimer):
         for message in reply.messages:
             handler = queue_handlers.of(message)
             one = Handling(message, token, claimed, handler or queue_handlers.any, state)
-            one.arrived, one.expires = now, expires
+            one.arrived, one.expires, one.keeps_result = now, expires, reply.results
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:

@@ -59,10 +59,10 @@ class Handler:
         run = self._async_if if self.is_async else self._if
         return run(self.still_wanted(body, one), arguments)
 
-    async def _async_if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> None:
+    async def _async_if(self, wanted: Awaitable[Any], arguments: tuple[Any, ...]) -> Any:
         if not await wanted:
             raise Unwanted
-        await self.function(*arguments)
+        return await self.function(*arguments)
 
     def _if(self, wanted: Any, arguments: tuple[Any, ...]) -> Any:
         if not done(wanted, "still_wanted of " + self.name):

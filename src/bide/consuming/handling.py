@@ -32,7 +32,8 @@ class Handling(Delivery):
 
     __slots__ = (
         "_event", "arrived", "began", "error", "expires", "given", "gone", "handler",
-        "state", "task", "timed_out", "timer", "took", "warning",
+        "keeps_result", "result", "returned", "state", "task", "timed_out", "timer", "took",
+        "warning",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,12 @@ class Handling(Delivery):
         """How many seconds it ran; set after its end."""
         self.expires = 0.0
         """When the lease ends as far as the worker knows, by the monotonic clock."""
+        self.keeps_result = False
+        """Whether its queue remembers the results of messages."""
+        self.returned: Any = None
+        """What its handler has returned."""
+        self.result: bytes | None = None
+        """The same as JSON, where the queue remembers it."""
         self.given: Any = None
         """The tick of a schedule, or the window of a source."""
         self.gone = False
@@ -111,7 +118,7 @@ class Handling(Delivery):
         if self.handler.is_async and self.task is not None:
             self.task.cancel()
 
-    def ack(self) -> NoReturn:
+    def ack(self, result: Any = None) -> NoReturn:
         """Not here: return instead."""
         raise Unsupported(BY_RETURNING)
 

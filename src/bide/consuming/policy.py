@@ -181,7 +181,7 @@ def commands(
 ) -> list[tuple[Command, list[tuple[Handling, Verdict]]]]:
     """Return the fewest commands that settle these messages, each with its messages."""
     if all(verdict is ACK for _, verdict in settled):  # as it mostly is
-        return [(Ack(queue, [one.lease for one, _ in settled]), list(settled))]
+        return [(_ack(queue, settled), list(settled))]
     alike: dict[Verdict, list[tuple[Handling, Verdict]]] = {}
     for one, verdict in settled:
         alike.setdefault(ACK if verdict.verb == "discard" else verdict, []).append((one, verdict))
@@ -199,4 +199,9 @@ def _command(queue: str, verdict: Verdict, pairs: list[tuple[Handling, Verdict]]
         case "release":
             return Retry(queue, leases, verdict.delay, release=True)
         case _:
-            return Ack(queue, leases)
+            return _ack(queue, pairs)
+
+
+def _ack(queue: str, pairs: Sequence[tuple[Handling, Verdict]]) -> Ack:
+    leases, results = [one.lease for one, _ in pairs], [one.result for one, _ in pairs]
+    return Ack(queue, leases, results if any(results) else [])

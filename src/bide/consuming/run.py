@@ -62,7 +62,7 @@ class Run:
         if depth < len(self._around):
             await self._around[depth](one, partial(self._through, one, depth + 1))
         elif one.handler.is_async:
-            await one.handler.call(one)
+            one.returned = await one.handler.call(one)
         else:
             await self._in_thread(one)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from bide.consuming import policy
 from bide.consuming.handling import Handling
 from bide.consuming.policy import Verdict
+from bide.consuming.results import keep_result
 from bide.consuming.store_client import StoreClient
 from bide.model.replies import Outcome, Outcomes
 
@@ -40,6 +41,8 @@ class Settling:
 
     def add(self, one: Handling, verdict: Verdict) -> None:
         """Settle a message with the next batch."""
+        if one.returned is not None:
+            keep_result(one)
         self._pairs.append((one, verdict))
         self._news.set()
 

@@ -114,4 +114,4 @@ class Threads:
 def _call(one: Handling) -> None:
     result = one.handler.call(one)
     if result is not None:
-        done(result, one.handler.name)
+        one.returned = done(result, one.handler.name)

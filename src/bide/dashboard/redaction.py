@@ -8,7 +8,7 @@ import msgspec
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
 
-__all__ = ["HIDDEN", "Shown", "body_of", "headers_of", "preview_of"]
+__all__ = ["HIDDEN", "Shown", "body_of", "headers_of", "preview_of", "result_of"]
 
 HIDDEN = "•••"
 
@@ -62,6 +62,19 @@ def body_of(message: Message, hide: Collection[str]) -> Shown | None:
         data = msgspec.json.encode(redact(message.body, hide))
     text = msgspec.json.format(data, indent=2).decode()
     return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
+
+
+def result_of(data: bytes, hide: Collection[str]) -> str:
+    """Return a result as a page shows it.
+
+    Example:
+        >>> result_of(b'{"card":4711}', {"card"})
+        '{\\n  "card": "•••"\\n}'
+    """
+    if not data:
+        return ""
+    shown = msgspec.json.encode(redact(msgspec.json.decode(data), hide)) if hide else data
+    return msgspec.json.format(shown, indent=2).decode()
 
 
 def preview_of(message: Message, hide: Collection[str]) -> str:

@@ -9,6 +9,7 @@ from bide.dashboard.reading import StoreReader
 from bide.dashboard.request import Request
 from bide.engines.registry import mask
 from bide.model.commands import Edit
+from bide.model.ended import End
 from bide.model.identity import check_queue
 from bide.model.message import Item, Message
 
@@ -114,6 +115,10 @@ class View:
         if shown is None or shown.cut or not message.json:
             return None
         return shown.text if shown == redaction.body_of(message, ()) else None
+
+    def result(self, end: End) -> str:
+        """Return a result to be read, as far as the visitor may see it."""
+        return redaction.result_of(end.result or b"", self._hide)
 
     def headers(self, message: Message) -> Mapping[str, str]:
         """Return the headers that the visitor may see."""

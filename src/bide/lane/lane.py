@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine
+from bide.lane.ends import ended, is_empty
 from bide.lane.executor import CLOSED, Executor, copied
 from bide.lane.inbox import LIMIT, Inbox, call_on
 from bide.lane.request import AsyncRequest, BlockingRequest, ReleaseRequest, Request, wakes_of
 from bide.lane.waiting_claims import WaitingClaims
 from bide.lane.wakeups import Wakeups, listen
-from bide.model.commands import Claim, Command, Retry
+from bide.model.commands import Claim, Command, History, Retry
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Claimed, Outcomes, Reply, Settings
 
@@ -48,8 +49,7 @@ class Lane:
     ) -> None:
         self._executor = Executor(open_engine, clock)
         self._clock = clock
-        self._limit = inbox
-        self._only_reads = reads
+        self._limit, self._only_reads = inbox, reads
         self._closing = self._ended = False
         self._released: weakref.WeakSet[object] = weakref.WeakSet()
         self._fresh()
@@ -100,10 +100,12 @@ class Lane:
                     self._recover(command.queue)
                 raise
         if reply is not None:
+            for name in ended(command, reply) if self._waiting.watchers else ():
+                self.hint(name, 0)
             heard = self._listeners or command.queue in self._waiting.queues
             if heard and isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 self.hint(command.queue, reply.wake)
-            if not wait or not isinstance(reply, Claimed) or reply.messages:
+            if not wait or not is_empty(reply):
                 return reply
         deadline = None if wait is None else self._clock.monotonic() + wait
         request = BlockingRequest(command, owner, deadline)
@@ -118,9 +120,9 @@ class Lane:
     def hand_in(self, command: Command) -> "asyncio.Future[Reply] | None":
         """Submit a task's command, and return the future of its reply: `acall` at less cost.
 
-        Returns `None` for a claim, for a read, and while the inbox is full: use `acall`.
+        Returns `None` for what may wait, for a read, and while the inbox is full: use `acall`.
         """
-        if type(command) is Claim or command.only_reads:
+        if type(command) in (Claim, History) or command.only_reads:
             return None
         request = AsyncRequest.of(command)
         return request.future if self._hand_in(request) else None
@@ -263,7 +265,7 @@ class Lane:
                     self._ended = True
                     return
             for request in over:
-                request.reply = Claimed([], 0, self._clock.now())
+                request.give_up(self._clock.now())
             self._settle(over)
             if batch:
                 self._work(batch)
@@ -293,7 +295,7 @@ class Lane:
             if waits and self._wakeups is None:
                 self._listen()
             self._executor.execute(batch)
-            for queue, moment in wakes_of(batch).items():
+            for queue, moment in wakes_of(batch, ends=self._waiting.watchers > 0).items():
                 self.hint(queue, moment)
             self._settle(self._keep_waiting(batch) if waits else batch)
         except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
@@ -330,9 +332,9 @@ class Lane:
                 reply, closed = request.reply, self._closing or request.owner in self._released
                 waits = request.empty and now < (request.deadline or 0)
                 if waits and not closed and not request.gone:
-                    assert isinstance(reply, Claimed)
-                    wake = None if reply.next is None else now + reply.next / 1000
-                    request.reply = None
+                    following = reply.next if isinstance(reply, Claimed) else None
+                    wake = None if following is None else now + following / 1000
+                    request.last, request.reply = reply, None
                     self._waiting.keep_waiting(request, wake, now)
                     continue
                 if request.empty and closed:

@@ -7,10 +7,22 @@ from typing import Self
 
 import msgspec
 
-from bide.model.commands import Claim, Command, Lease, Retry
-from bide.model.replies import Claimed, Reply
+from bide.lane.ends import ended, is_empty
+from bide.model.commands import Claim, Command, History, Lease, Retry
+from bide.model.ended import end_of
+from bide.model.replies import Claimed, Ends, Reply
 
-__all__ = ["FOREVER", "AsyncRequest", "BlockingRequest", "ReleaseRequest", "Request", "wakes_of"]
+__all__ = [
+    "FOREVER",
+    "AsyncRequest",
+    "BlockingRequest",
+    "ReleaseRequest",
+    "Request",
+    "end_of",
+    "ended",
+    "is_empty",
+    "wakes_of",
+]
 
 
 FOREVER = float("inf")
@@ -36,6 +48,8 @@ class Request(msgspec.Struct, eq=False):
     error: BaseException | None = None
     abandoned: bool = False
     """Whether its caller was interrupted."""
+    last: Reply | None = None
+    """The reply with which it began to wait."""
     entered: bool = False
     settled: bool = False
     loop: asyncio.AbstractEventLoop | None = None
@@ -43,16 +57,27 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def waits(self) -> bool:
-        """Whether it is a claim that may wait for due messages."""
+        """Whether it may wait: a claim for due messages, or a read for the end of a message."""
         return self.deadline is not None
 
     @property
+    def awaits(self) -> str:
+        """Return the name of what it waits for: a queue with messages, or the end of a message."""
+        command = self.command
+        if isinstance(command, History):
+            return end_of(command.queue, command.id)
+        return command.queue
+
+    @property
     def empty(self) -> bool:
-        """Whether its claim got nothing; with `FOREVER`, also dead messages are something."""
+        """Whether what it waits for is not there; with `FOREVER`, dead messages are something."""
         reply = self.reply
-        if not isinstance(reply, Claimed) or reply.messages:
-            return False
-        return not (reply.died and self.deadline == FOREVER)
+        died = isinstance(reply, Claimed) and reply.died and self.deadline == FOREVER
+        return reply is not None and is_empty(reply) and not died
+
+    def give_up(self, now: int) -> None:
+        """Take what it got last, since its time is over."""
+        self.reply = self.last if isinstance(self.last, Ends) else Claimed([], 0, now)
 
     @property
     def gone(self) -> bool:
@@ -129,10 +154,15 @@ class AsyncRequest(Request, eq=False, kw_only=True):
         return self.future.done() or self.loop.is_closed()
 
 
-def wakes_of(requests: Sequence[Request]) -> dict[str, int]:
-    """Return when messages can be claimed that could not before, by queue."""
+def wakes_of(requests: Sequence[Request], *, ends: bool) -> dict[str, int]:
+    """Return when messages can be claimed that could not before, by queue.
+
+    With `ends` also the names of those that have ended, with the time 0.
+    """
     wakes: dict[str, int] = {}
     for request in requests:
+        if ends:
+            wakes.update(dict.fromkeys(ended(request.command, request.reply), 0))
         wake = getattr(request.reply, "wake", None)
         if wake is not None:
             queue = request.command.queue

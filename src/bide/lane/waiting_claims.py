@@ -1,4 +1,4 @@
-"""Claims that wait for due messages. They block no thread.
+"""Claims that wait for due messages, and reads that wait for the end of one. They block no thread.
 
 Of all claims that wait for one queue, only the first asks the store when a message is due; if it
 got messages, the next one asks (leader and followers, as in Java's `DelayQueue`). So two hundred
@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 
 from bide.lane.request import FOREVER, Request
+from bide.model.commands import History
 
 __all__ = ["LOOK_AGAIN", "WaitingClaims"]
 
@@ -46,26 +47,29 @@ class WaitingClaims:
 
     def __init__(self) -> None:
         self.queues: dict[str, _Waiting] = {}
-        """By name: the queues with claims that wait, or that ask now."""
+        """By name: the queues with claims that wait, or that ask now; and awaited ends."""
         self._deadlines: list[tuple[float, int, Request]] = []
         self._numbers = itertools.count()
         self._left = 0
+        self.watchers = 0
+        """How many of them wait for the end of a message."""
 
     def __len__(self) -> int:
         return sum(len(waiting.requests) for waiting in self.queues.values())
 
     def enter(self, request: Request) -> None:
         """Add a claim before it asks: from now on no hint for its queue is missed."""
-        waiting = self.queues.setdefault(request.command.queue, _Waiting())
+        waiting = self.queues.setdefault(request.awaits, _Waiting())
         waiting.interested += 1
         waiting.asking += 1
         request.entered = True
+        self.watchers += isinstance(request.command, History)
         if request.deadline is not None and request.deadline != FOREVER:
             heapq.heappush(self._deadlines, (request.deadline, next(self._numbers), request))
 
     def keep_waiting(self, request: Request, wake: float | None, now: float) -> None:
         """Let a claim that got nothing wait until `wake`, or for a hint."""
-        waiting = self.queues[request.command.queue]
+        waiting = self.queues[request.awaits]
         waiting.asking -= 1
         waiting.asked = now
         if request is waiting.leader:  # it keeps its place
@@ -77,14 +81,15 @@ class WaitingClaims:
 
     def leave(self, request: Request, now: float, *, asked: bool) -> None:
         """Remove a settled claim; if it asked, the next one asks whether there is more."""
-        waiting = self.queues[request.command.queue]
+        waiting = self.queues[request.awaits]
         waiting.interested -= 1
         if asked:
             waiting.asking -= 1
             waiting.wake = now
         if not waiting.interested:
-            del self.queues[request.command.queue]
+            del self.queues[request.awaits]
         request.entered = False
+        self.watchers -= isinstance(request.command, History)
         self._left += 1
         if self._left > 64 + len(self._deadlines) // 2:  # most deadlines are of settled claims
             self._deadlines = [entry for entry in self._deadlines if entry[2].entered]
@@ -145,7 +150,7 @@ class WaitingClaims:
         return min(moments, default=None)
 
     def _take(self, request: Request) -> bool:
-        waiting = self.queues.get(request.command.queue)
+        waiting = self.queues.get(request.awaits)
         if waiting is None or request not in waiting.requests:
             return False
         waiting.requests.remove(request)

@@ -16,8 +16,8 @@ from bide.model.message import Item, State
 
 __all__ = [
     "BULK", "MAX_BYTES", "MAX_LEASE", "Ack", "Bury", "Cancel", "Claim", "Command", "Configure",
-    "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "Lease", "Purge", "Put",
-    "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
+    "Count", "Delete", "Edit", "Explain", "Extend", "Find", "Forecast", "History", "Lease", "Purge",
+    "Put", "Queues", "Release", "Reschedule", "Retry", "Revive", "Scan", "Where",
 ]  # fmt: skip
 
 
@@ -192,7 +192,13 @@ class Extend(_Settle, frozen=True, tag="extend"):
 
 
 class Ack(_Settle, frozen=True, tag="ack"):
-    """Acknowledge messages: they leave the queue. Answers `Outcomes`."""
+    """Acknowledge messages: they leave the queue. Answers `Outcomes`.
+
+    A queue with `result_ttl` remembers the results.
+    """
+
+    results: list[bytes | None] = []
+    """The result of each message in JSON, `None` for those without; empty: none has one."""
 
 
 class Retry(_Settle, frozen=True, tag="retry"):
@@ -304,14 +310,36 @@ class Explain(_Command, frozen=True, tag="explain"):
     only_reads: ClassVar[bool] = True
 
 
-class Configure(_Command, frozen=True, tag="configure"):
-    """Change the settings that are given. Answers `Settings`.
+class History(_Command, frozen=True, tag="history"):
+    """Read how messages with an id have ended. Answers `Ends`, with the newest first.
 
-    `keep`: how many milliseconds an acked message and its id are remembered.
+    A queue without `history` and `result_ttl` remembers nothing.
+    """
+
+    id: str
+    max_bytes: int = MAX_BYTES
+    """The maximum size of the reply in bytes; it has at least one end."""
+    watch: bool = False
+    """The caller waits for the end: the store is to tell it, for some seconds."""
+
+    @property
+    def only_reads(self) -> bool:  # type: ignore[override]
+        """To watch is to leave a note in the store."""
+        return not self.watch
+
+
+class Configure(_Command, frozen=True, tag="configure"):
+    """Change the settings that are given, in milliseconds; 0: off. Answers `Settings`.
+
+    `keep`: how long an acked message and its id are remembered.
     """
 
     paused: bool | None = None
     keep: int | None = None
+    history: int | None = None
+    """How long the queue remembers how messages ended. Their ids are free."""
+    result_ttl: int | None = None
+    """How long the queue remembers the results of messages, and how they ended."""
 
 
 class Purge(_Command, frozen=True, tag="purge"):
@@ -361,6 +389,7 @@ Command = (
     | Count
     | Forecast
     | Explain
+    | History
     | Configure
     | Purge
     | Delete

@@ -1,10 +1,16 @@
 """All exceptions of bide. Each text names the cause and the fix."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bide.model.ended import End
+
 __all__ = [
     "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
-    "InvalidArgument", "LeaseLost", "NotAStore", "NotEmpty", "OutcomeUnknown", "SchemaTooNew",
-    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable",
-    "Unsupported", "WrongConnection", "WrongContext",
+    "InvalidArgument", "LeaseLost", "NotAStore", "NotAcked", "NotEmpty", "NotEnded",
+    "NotRemembered", "OutcomeUnknown", "SchemaTooNew", "StoreBusy", "StoreCorrupt", "StoreError",
+    "StoreFull", "StoreReadOnly", "StoreUnavailable", "Unsupported", "WrongConnection",
+    "WrongContext",
 ]  # fmt: skip
 
 
@@ -29,6 +35,23 @@ class LeaseLost(BideError):
 
     It expired, or the message was settled before. After an expiry another worker gets the message.
     """
+
+
+class NotEnded(BideError):
+    """A result was asked for, and the message is still in the queue."""
+
+
+class NotAcked(BideError):
+    """A result was asked for of a message that died, expired, was cancelled or purged."""
+
+    def __init__(self, text: str, end: "End | None" = None) -> None:
+        super().__init__(text)
+        self.end = end
+        """How it ended, if the queue remembers that."""
+
+
+class NotRemembered(BideError):
+    """A result was asked for, and nothing is known of the message."""
 
 
 class NotEmpty(BideError):

@@ -49,6 +49,7 @@ __all__ = [
     "MAX_RECEIVER_BODY",
     "MAX_RECEIVER_HEAD",
     "MAX_RECEIVER_INTERIM",
+    "MAX_RESULT",
     "MAX_SUBJECT",
     "MAX_SUBSCRIPTIONS",
     "MAX_TOKEN_NAME",
@@ -68,6 +69,9 @@ MAX_NAME = 512
 
 MAX_ACTOR = 64
 """The longest name of who changes something (`Command.actor`), in bytes."""
+
+MAX_RESULT = 64 * 1024
+"""The maximum size of the result of a message, in bytes of JSON."""
 
 MAX_DURATION_TEXT = 64
 """The maximum length of a duration as text, in characters."""

@@ -5,13 +5,14 @@ from typing import Literal
 
 import msgspec
 
+from bide.model.ended import End
 from bide.model.message import Failure, Message, State
 from bide.model.times import to_datetime
 
 __all__ = [
-    "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Explained", "Flow",
-    "Forecasted", "Found", "Names", "Outcome", "Outcomes", "Page", "Pause", "Reply", "Serving",
-    "Settings", "Sizes", "Subscribed",
+    "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Ends", "Explained",
+    "Flow", "Forecasted", "Found", "Names", "Outcome", "Outcomes", "Page", "Pause", "Reply",
+    "Serving", "Settings", "Sizes", "Subscribed",
 ]  # fmt: skip
 
 
@@ -94,6 +95,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     average."""
     died: list[Died] = []
     """The messages that this claim made dead letters while it collected expired leases."""
+    results: bool = False
+    """Whether the queue remembers the results of messages."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):
@@ -162,6 +165,10 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     """Messages that have left the queue and are remembered: acked and expired ones."""
     paused: bool = False
     keep: int = 0
+    history: int = 0
+    """How long the queue remembers how messages ended, in milliseconds."""
+    result_ttl: int = 0
+    """How long it remembers the results of messages, in milliseconds."""
     oldest: int | None = None
     """The due time of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
@@ -170,7 +177,8 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     """With `Count(recount=True)`: messages in no state or in two; 0 in a consistent store."""
     stored: int | None = None
     """With `Count(stored=True)`: the bytes of all messages, kept ones included: body, id, group,
-    headers, failures, and up to 200 more for each, as the store keeps them."""
+    headers, failures, and up to 200 more for each, as the store keeps them. And those of what is
+    remembered of messages that have ended."""
 
 
 class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
@@ -282,6 +290,16 @@ class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defau
     paused: bool
     keep: int
     wake: int | None = None
+    history: int = 0
+    result_ttl: int = 0
+
+
+class Ends(msgspec.Struct, frozen=True, gc=False, tag="ends", omit_defaults=True):
+    """What is known of a message: its state if it is there, and how messages of its id ended."""
+
+    state: State | None
+    ends: list[End]
+    """The newest first."""
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False, tag="deleted", omit_defaults=True):
@@ -309,6 +327,7 @@ Reply = (
     | Counts
     | Forecasted
     | Explained
+    | Ends
     | Settings
     | Deleted
     | Names

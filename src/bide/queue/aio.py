@@ -22,6 +22,7 @@ from bide.model.times import Duration, Moment
 from bide.queue.changing import AsyncChanges
 from bide.queue.command_builder import OnConflict
 from bide.queue.delivery import AsyncDelivery, leases
+from bide.queue.ending import AsyncEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
@@ -30,7 +31,7 @@ from bide.queue.values import one_or_several, wait_seconds
 __all__ = ["AsyncQueue"]
 
 
-class AsyncQueue(AsyncChanges):
+class AsyncQueue(AsyncChanges, AsyncEndings):
     """Async form of `Queue`: the same methods, with `await`, on the same stores.
 
     Safe to share between tasks, of one event loop or of several. Tasks that put or claim at the
@@ -147,9 +148,11 @@ class AsyncQueue(AsyncChanges):
         seconds = wait_seconds(wait)
         return AsyncTake(self, float("inf") if seconds is None else seconds, lease, retry)
 
-    async def ack(self, deliveries: Sequence[AsyncDelivery]) -> list[Outcome]:
+    async def ack(
+        self, deliveries: Sequence[AsyncDelivery], results: Sequence[Any] | None = None
+    ) -> list[Outcome]:
         """Async form of `Queue.ack`."""
-        return await self._settle(deliveries, self._builder.ack(leases(deliveries)))
+        return await self._settle(deliveries, self._builder.ack(leases(deliveries), results))
 
     async def retry(
         self, deliveries: Sequence[AsyncDelivery], delay: Duration = 0, reason: str = ""

@@ -18,12 +18,12 @@ from bide.engines.registry import guest as guest_of
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
-from bide.model.commands import Cancel, Command, Configure, Explain, Find, Purge, Put, Scan
+from bide.model.commands import Cancel, Command, Explain, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.message import Message
 from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page
-from bide.model.times import Duration, milliseconds
+from bide.model.times import Duration
 from bide.observing.explain import Explanation
 from bide.observing.explain.facts import afollow, follow, look_around
 from bide.observing.spans import API, sending, tracer
@@ -50,6 +50,8 @@ class BaseQueue:
         url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
         keep: how long acked messages are remembered, so that their ids are refused; stored with the
             queue, for all who use it. `None` leaves it as it is.
+        history: how long the queue remembers how messages ended; stored like `keep`.
+        result_ttl: how long it remembers the results of messages; stored like `keep`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
@@ -62,6 +64,8 @@ class BaseQueue:
         url: str | None = None,
         *,
         keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
         actor: str | None = None,
@@ -72,11 +76,12 @@ class BaseQueue:
                 f"url={url!r} must be a str; for a file write 'sqlite:///path/to/bide.db'"
             )
         self._url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
-        self._to_keep = None if keep is None else milliseconds(keep, "keep")
         self._holder = None if holder is None else check_name(holder, "holder")
         if actor is None and self._holder is not None:
             actor = actor_of(self._holder)
         self._builder = CommandBuilder(name, max_body, actor)
+        settings = self._builder.settings(keep=keep, history=history, result_ttl=result_ttl)
+        self._to_set = settings if (keep, history, result_ttl) != (None, None, None) else None
         self._own_clock = clock
         if _detours and clock is SYSTEM_CLOCK:
             self._go(*_detours[-1])
@@ -89,7 +94,7 @@ class BaseQueue:
         """Use a store and a clock."""
         self._lane = lane
         self._clock = clock
-        self._keep = self._to_keep  # not yet sent to this store
+        self._unset = self._to_set  # not yet sent to this store
 
     @property
     def name(self) -> str:
@@ -115,10 +120,6 @@ class BaseQueue:
     def _closed(self) -> bool:
         return not self._users
 
-    def _configuration(self, keep: int) -> Configure:
-        """Return the command for `keep`; it is sent once, before the first change."""
-        return self._builder.configure(keep=keep)
-
     def _guest(self, command: Command, within: object) -> Guest | None:
         """Return who carries out a command on the user's connection.
 
@@ -140,8 +141,8 @@ class BaseQueue:
     def _joining(self, command: Command) -> Iterator[list[Command]]:
         """Yield the commands to carry out in the user's transaction; the last is the one given."""
         commands: list[Command] = []
-        if self._keep is not None:  # not told yet; and this may be rolled back
-            commands.append(self._configuration(self._keep))
+        if self._unset is not None:  # not told yet; and this may be rolled back
+            commands.append(self._unset)
         if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
             with sending(spans, command) as traced:
                 yield [*commands, traced]
@@ -198,9 +199,9 @@ class BlockingBase(BaseQueue):
                 "bide.Queue blocks, and this thread runs an event loop, which would stop; use "
                 "bide.AsyncQueue here (the same methods, with await)"
             )
-        if self._keep is not None and not command.only_reads:
-            self._lane.call(self._configuration(self._keep), self)
-            self._keep = None
+        if self._unset is not None and not command.only_reads:
+            self._lane.call(self._unset, self)
+            self._unset = None
         if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
             with sending(spans, command) as traced:
                 reply = self._lane.call(traced, self)
@@ -297,9 +298,9 @@ class AsyncBase(BaseQueue):
                 return cast("R", (await acarry_out(within, guest, commands, self._now()))[-1])
         if not self._users:
             raise self._was_closed()
-        if self._keep is not None and not command.only_reads:
-            await self._lane.acall(self._configuration(self._keep), self)
-            self._keep = None
+        if self._unset is not None and not command.only_reads:
+            await self._lane.acall(self._unset, self)
+            self._unset = None
         if type(command) is Put and API in sys.modules and (spans := tracer()) is not None:
             with sending(spans, command) as traced:
                 reply = await self._lane.acall(traced, self)

@@ -1,7 +1,5 @@
 """Makes commands of the arguments of a queue's methods, and checks these."""
 
-import os
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
@@ -25,14 +23,16 @@ from bide.queue.values import (
     headers_of,
     ids_of,
     lasting,
+    own_name,
     policy_of,
     policy_of_many,
     refuse_whole,
+    results_of,
     text_of,
 )
 
 __all__ = [
-    "ID_OR_RULE", "CommandBuilder", "OnConflict", "own_name",
+    "ID_OR_RULE", "CommandBuilder", "OnConflict",
 ]  # fmt: skip
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
@@ -51,14 +51,6 @@ def _behind_body(item: Item) -> tuple[Any, ...]:
     defaults = Item.__struct_defaults__[-len(values) :]
     used = [place for place, value in enumerate(values, 1) if value != defaults[place - 1]]
     return values[: max(used, default=0)]
-
-
-_host = socket.gethostname()
-
-
-def own_name() -> str:
-    """Return the name of this process in its claims: host and process id."""
-    return f"{_host}:{os.getpid()}"
 
 
 class CommandBuilder:
@@ -314,9 +306,9 @@ class CommandBuilder:
             )
         return ms
 
-    def ack(self, leases: Sequence[cmd.Lease]) -> cmd.Ack:
-        """Return the command that acks."""
-        return cmd.Ack(self.queue, list(leases))
+    def ack(self, leases: Sequence[cmd.Lease], results: Sequence[Any] | None = None) -> cmd.Ack:
+        """Return the command that acks; a result that is `None` is none."""
+        return cmd.Ack(self.queue, list(leases), results_of(results, len(leases)))
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
         """Return the command that returns messages for another attempt."""
@@ -332,9 +324,18 @@ class CommandBuilder:
         why = f"released by {actor}" if reason is None else reason
         return cmd.Release(self.queue, [check_name(id)], text_of(why), actor=actor)
 
-    def configure(self, *, paused: bool | None = None, keep: int | None = None) -> cmd.Configure:
-        """Return the command that sets what is given; `keep` is in milliseconds."""
-        return cmd.Configure(self.queue, paused, keep, actor=self.actor)
+    def configure(self, *, paused: bool | None = None) -> cmd.Configure:
+        """Return the command that pauses or resumes."""
+        return cmd.Configure(self.queue, paused, actor=self.actor)
+
+    def settings(self, **times: Duration | None) -> cmd.Configure:
+        """Return the command that sets `keep`, `history` and `result_ttl`, where they are given."""
+        given = {n: milliseconds(time, n) for n, time in times.items() if time is not None}
+        return msgspec.structs.replace(self.configure(), **given)
+
+    def history(self, id: str, *, watch: bool = False) -> cmd.History:
+        """Return the command that tells how messages with an id ended."""
+        return cmd.History(self.queue, check_name(id), watch=watch)
 
     def bury(self, leases: Sequence[cmd.Lease], reason: str) -> cmd.Bury:
         """Return the command that makes messages dead letters."""

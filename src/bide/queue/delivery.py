@@ -64,9 +64,13 @@ class Held(Generic[Done]):
             f"<{type(self).__name__} {self.id!r} of {self.message.queue!r}, attempt {self.attempt}>"
         )
 
-    def ack(self) -> Done:
-        """Acknowledge the message: it is done and leaves the queue."""
-        return self._settle(self._queue._builder.ack([self.lease]), "acked")
+    def ack(self, result: Any = None) -> Done:
+        """Acknowledge the message: it is done and leaves the queue.
+
+        Args:
+            result: any JSON value, for `Queue.result`; of use in a queue with `result_ttl`.
+        """
+        return self._settle(self._queue._builder.ack([self.lease], [result]), "acked")
 
     def retry(self, delay: Duration = 0, reason: str = "") -> Done:
         """Return the message for another attempt; after the last one it is a dead letter.

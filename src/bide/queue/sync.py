@@ -12,6 +12,7 @@ from bide.model.times import Duration, Moment
 from bide.queue.changing import BlockingChanges
 from bide.queue.command_builder import OnConflict
 from bide.queue.delivery import Delivery, leases
+from bide.queue.ending import BlockingEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
@@ -20,7 +21,7 @@ from bide.queue.values import one_or_several, wait_seconds
 __all__ = ["Queue"]
 
 
-class Queue(BlockingChanges):
+class Queue(BlockingChanges, BlockingEndings):
     """A queue of messages that bide their time. Safe to share between threads.
 
     Args:
@@ -28,6 +29,7 @@ class Queue(BlockingChanges):
         url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
         keep: how long acked messages are remembered, so that their ids are refused; stored with the
             queue, for all who use it. `None` leaves it as it is.
+        history, result_ttl: as for `configure`; stored like `keep`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
@@ -207,9 +209,11 @@ class Queue(BlockingChanges):
         seconds = wait_seconds(wait)
         return Take(self, float("inf") if seconds is None else seconds, lease, retry)
 
-    def ack(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+    def ack(
+        self, deliveries: Sequence[Delivery], results: Sequence[Any] | None = None
+    ) -> list[Outcome]:
         """Ack many deliveries with one commit; the outcome is false where the lease was over."""
-        return self._settle(deliveries, self._builder.ack(leases(deliveries)))
+        return self._settle(deliveries, self._builder.ack(leases(deliveries), results))
 
     def retry(
         self, deliveries: Sequence[Delivery], delay: Duration = 0, reason: str = ""

@@ -1,12 +1,15 @@
 """Checks of single arguments, with errors that name the fix."""
 
+import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import Literal
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from bide.model.commands import Command
+from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import STATES, NewMessage, State
@@ -14,8 +17,8 @@ from bide.model.times import Duration, milliseconds
 
 __all__ = [
     "OnConflict", "check_joins", "check_state", "checked_version", "headers_of", "ids_of",
-    "lasting", "one_or_several", "policy_of", "policy_of_many", "refuse_whole", "text_of",
-    "wait_seconds",
+    "lasting", "one_or_several", "own_name", "policy_of", "policy_of_many", "refuse_whole",
+    "results_of", "text_of", "wait_seconds",
 ]  # fmt: skip
 
 OnConflict = Literal["keep", "replace"]
@@ -137,3 +140,27 @@ def check_joins(command: Command) -> None:
         )
     if command.only_reads:
         raise InvalidArgument("dry_run= only counts: leave out within=")
+
+
+_host = socket.gethostname()
+
+
+def own_name() -> str:
+    """Return the name of this process in its claims: host and process id."""
+    return f"{_host}:{os.getpid()}"
+
+
+def results_of(results: Sequence[Any] | None, count: int) -> list[bytes | None]:
+    """Return the results of `count` deliveries as JSON, `None` for none; an empty list if all are.
+
+    Raises:
+        InvalidArgument: there are more or fewer, or one cannot be JSON.
+    """
+    if results is None:
+        return []
+    if len(results) != count:
+        raise InvalidArgument(
+            f"results are {len(results)} for {count} deliveries; give one, or None, for each"
+        )
+    encoded = [None if result is None else encode_result(result) for result in results]
+    return encoded if any(encoded) else []

@@ -20,7 +20,7 @@ from bide.observing.workers import (
     request_stop,
     withdraw_stop,
 )
-from bide.queue.command_builder import own_name
+from bide.queue.values import own_name
 
 __all__ = ["WorkerProcess", "ask_to_stop", "read_workers", "stop_worker", "workers"]
 

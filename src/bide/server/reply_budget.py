@@ -9,10 +9,21 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 
 from bide.engines.cursor import BEGIN
-from bide.model.commands import MAX_BYTES, Claim, Command, Explain, Find, Forecast, Queues, Scan
+from bide.model.commands import (
+    MAX_BYTES,
+    Claim,
+    Command,
+    Explain,
+    Find,
+    Forecast,
+    History,
+    Queues,
+    Scan,
+)
+from bide.model.ended import size_of_end
 from bide.model.errors import StoreBusy
 from bide.model.message import size_of
-from bide.model.replies import Claimed, Explained, Forecasted, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Ends, Explained, Forecasted, Found, Names, Page, Reply
 from bide.server.slow_reads import is_slow
 
 __all__ = ["within_budget"]
@@ -21,7 +32,7 @@ AT_ONCE = 16
 """How many commands with large replies are carried out at once: each may answer with one message,
 however large."""
 
-_LARGE = (Find, Scan, Claim, Explain, Forecast, Queues)
+_LARGE = (Find, Scan, Claim, Explain, Forecast, History, Queues)
 
 Answer = Reply | BaseException
 
@@ -74,7 +85,7 @@ def _parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
 
 
 def _bounded(command: Command, share: int) -> Command:
-    if isinstance(command, (Find, Scan, Claim)) and command.max_bytes > share:
+    if isinstance(command, (Find, Scan, Claim, History)) and command.max_bytes > share:
         return msgspec.structs.replace(command, max_bytes=share)
     return command
 
@@ -93,6 +104,8 @@ def _put_off(command: Command, now: int) -> Answer:
 def _size(answer: Answer) -> int:
     if isinstance(answer, (Found, Page, Claimed)):
         return sum(size_of(message) for message in answer.messages if message is not None)
+    if isinstance(answer, Ends):
+        return sum(map(size_of_end, answer.ends))
     if isinstance(answer, Explained):
         return 0 if answer.failure is None else len(answer.failure.reason)
     if isinstance(answer, Names):

@@ -43,7 +43,8 @@ _OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Edit: "change",
     cmd.Claim: "consume", cmd.Extend: "consume", cmd.Ack: "consume", cmd.Retry: "consume",
     cmd.Bury: "consume", cmd.Find: "read", cmd.Scan: "read", cmd.Count: "read",
-    cmd.Forecast: "read", cmd.Explain: "read", cmd.Queues: "read", cmd.Release: "admin",
+    cmd.Forecast: "read", cmd.Explain: "read", cmd.History: "read", cmd.Queues: "read",
+    cmd.Release: "admin",
     cmd.Revive: "admin", cmd.Configure: "admin", cmd.Purge: "admin", cmd.Delete: "admin",
 }  # fmt: skip
 """The right of each command, the same as that of its route."""

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from bide.engines.cursor import position
 from bide.model import commands as cmd
 from bide.model.body import check_depth
+from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.limits import (
@@ -57,6 +58,11 @@ def check(command: cmd.Command, caller: Caller) -> None:
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
         case cmd.Scan():
             _cursor(command)
+        case cmd.Ack() if command.results and len(command.results) != len(command.leases):
+            raise InvalidArgument(
+                f"results are {len(command.results):,} for {len(command.leases):,} messages; give "
+                "one, or null, for each"
+            )
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are of dead letters: state must be "dead" with them')
 
@@ -133,6 +139,12 @@ def _leases(leases: list[cmd.Lease], name: str) -> None:
         _text(lease.secret or "", "secret")
 
 
+def _results(results: list[bytes | None], name: str) -> None:
+    for result in results:
+        if result is not None:
+            check_result(result)
+
+
 def _version(value: str, name: str) -> None:
     if not (len(value) == 16 and set(value) <= _DIGITS):
         raise InvalidArgument(f"{name}={value!r} is no version: 16 hexadecimal digits")
@@ -190,6 +202,7 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "buckets": partial(_within, least=0, most=MAX_BUCKETS),
     "count": partial(_within, least=0, most=MAX_COUNT),
     "delay": _span,
+    "history": _span,
     "holder": check_name,
     "ids": _ids,
     "id": check_name,
@@ -202,6 +215,8 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "limit": partial(_within, least=1, most=MAX_COUNT),
     "max_bytes": partial(_within, least=0, most=MAX_BYTES),
     "reason": _text,
+    "result_ttl": _span,
+    "results": _results,
     "where": _where,
 }
 """The rule of each field of a command, by name: a name means the same in every command."""

@@ -15,7 +15,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.options import OPTIONS
-from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.model.replies import Counts, Ends, Flow, Outcome, Sizes
 from bide.model.times import Moment
 
 __all__ = [
@@ -126,10 +126,17 @@ class LeaseOf(msgspec.Struct, forbid_unknown_fields=True):
 Leases = Annotated[list[LeaseOf], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]
 
 
+class Done(LeaseOf):
+    """Your hold on a message that is done."""
+
+    result: msgspec.Raw | UnsetType = UNSET
+    """Its result, any JSON value up to 64 KiB; a queue with `result_ttl` remembers it."""
+
+
 class AckRequest(_In):
     """Messages that are done."""
 
-    leases: Leases
+    leases: Annotated[list[Done], Meta(min_length=1, max_length=MAX_HTTP_MESSAGES)]
 
 
 class RetryRequest(_In):
@@ -191,6 +198,10 @@ class ConfigureRequest(_In):
     paused: bool | None = None
     keep: Span | None = None
     """How long acked messages and their ids are remembered."""
+    history: Span | None = None
+    """How long the queue remembers how messages ended; "0s": not at all."""
+    result_ttl: Span | None = None
+    """How long the queue remembers the results of messages; "0s": not at all."""
 
 
 class Empty(_In):
@@ -281,6 +292,10 @@ class CountsOut(msgspec.Struct, omit_defaults=True):
     paused: bool = False
     keep: int = 0
     """For how many milliseconds acked messages are remembered."""
+    history: int = 0
+    """For how many milliseconds the queue remembers how messages ended."""
+    result_ttl: int = 0
+    """For how many milliseconds it remembers their results."""
     oldest: int | None = None
     """The due moment of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
@@ -292,6 +307,15 @@ class CountsOut(msgspec.Struct, omit_defaults=True):
     def of(cls, counts: Counts) -> "CountsOut":
         """Return counts as they are sent."""
         return cls(**{name: getattr(counts, name) for name in cls.__struct_fields__})
+
+
+def without_results(reply: Ends) -> Ends:
+    """Return ends without their results, for a caller who may not see bodies: "" is not JSON."""
+    hidden = [
+        end if end.result is None else msgspec.structs.replace(end, result=b"")
+        for end in reply.ends
+    ]
+    return Ends(reply.state, hidden)
 
 
 def moment(value: str | float | None, name: str) -> Moment | None:

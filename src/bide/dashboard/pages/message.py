@@ -1,10 +1,10 @@
 """One message: its fields, its body, its failures, and what can be done with it."""
 
 from bide.dashboard.view import Page, Refused, View
-from bide.model.commands import Find
+from bide.model.commands import Find, History
 from bide.model.identity import check_name
 from bide.model.message import size_of
-from bide.model.replies import Found
+from bide.model.replies import Ends, Found
 from bide.observing.explain import Explanation
 
 __all__ = ["POSSIBLE", "message"]
@@ -25,12 +25,18 @@ async def message(view: View) -> Page:
     full, id = view.queue(), view.request.get("id")
     found = await view.store.ask(Found, Find(full, [check_name(id)]))
     one = found.messages[0]
-    if one is None:
+    ends = (await view.store.ask(Ends, History(full, id))).ends
+    if one is None and not ends:
         raise Refused(404, "no-message", id)
     facts = await view.store.explain(full, id)
+    if one is None:
+        explanation = Explanation(id, view.own(full), facts)
+        gone = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
+        return Page("ended.html", gone)
     return Page("message.html", {
         "explanation": Explanation(id, view.own(full), facts),
         "queue": view.own(full), "message": one, "body": view.body(one),
         "editable": view.editable(one), "headers": view.headers(one), "size": size_of(one),
+        "ends": ends,
         "actions": [action for action in POSSIBLE[one.state] if view.may(action)],
     })  # fmt: skip

@@ -16,6 +16,7 @@ from bide.engines.memory.queue_state import QueueState
 from bide.engines.memory.record import Record
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
+from bide.model.ended import within_budget
 from bide.model.message import FORGET, Message, size_of
 from bide.model.rank import PROMOTE, forecast_start
 from bide.model.replies import (
@@ -23,6 +24,7 @@ from bide.model.replies import (
     Claimed,
     Counts,
     Deleted,
+    Ends,
     Explained,
     Forecasted,
     Found,
@@ -110,6 +112,7 @@ class MemoryEngine:
         if command.where is not None:
             found = queue.unheld(command.where, now)
             for record in found[: cmd.BULK]:
+                queue.ends.add(record, "cancelled", command.actor, now)
                 queue.remove(record)
                 queue.tally["cancelled"] += 1
             return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
@@ -118,6 +121,7 @@ class MemoryEngine:
             still = record.is_still(command.if_due, command.if_version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
+            queue.ends.add(record, "cancelled", command.actor, now)
             queue.remove(record)
             queue.tally["cancelled"] += 1
             return Outcome(record.id, True, due=record.due)
@@ -210,18 +214,21 @@ class MemoryEngine:
         for record in taken:
             queue.lease(record, queue.token, command.holder, now, now + command.lease)
         messages = [record.message(queue.name, now) for record in taken]
-        return Claimed(messages, queue.token, now, died=died)
+        return Claimed(messages, queue.token, now, died=died, results=queue.ends.result_ttl > 0)
 
     def _held(
         self,
         command: cmd.Extend | cmd.Ack | cmd.Retry | cmd.Bury,
         now: int,
-        change: Callable[[QueueState, Record], Outcome],
+        change: Callable[[QueueState, Record, int], Outcome],
     ) -> Outcomes:
-        """Change each message whose lease is valid; return the state of the others."""
+        """Change each message whose lease is valid; return the state of the others.
+
+        `change` also takes the number of the message in the command.
+        """
         queue = self._queue(command.queue, now)
         outcomes, wakes = [], []
-        for lease in command.leases:
+        for number, lease in enumerate(command.leases):
             record = queue.records.get(lease.id)
             if record is None:
                 outcomes.append(Outcome(lease.id, False))
@@ -230,33 +237,35 @@ class MemoryEngine:
             if record.state != "leased" or record.token != lease.token:
                 outcomes.append(record.outcome(False, now))
                 continue
-            outcome = change(queue, record)
+            outcome = change(queue, record, number)
             if outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
             outcomes.append(outcome)
         return Outcomes(outcomes, min(wakes, default=None))
 
     def _extend(self, command: cmd.Extend, now: int) -> Outcomes:
-        def extend(queue: QueueState, record: Record) -> Outcome:
+        def extend(queue: QueueState, record: Record, number: int) -> Outcome:
             queue.extend(record, now + command.lease)
             return record.outcome(True, now)
 
         return self._held(command, now, extend)
 
     def _ack(self, command: cmd.Ack, now: int) -> Outcomes:
-        def ack(queue: QueueState, record: Record) -> Outcome:
+        def ack(queue: QueueState, record: Record, number: int) -> Outcome:
             queue.tally["acked"] += 1
+            record.attempt += 1
+            result = command.results[number] if command.results else None
+            queue.ends.add(record, "acked", record.holder, now, result)
             if not queue.keep:
                 queue.remove(record)
                 return Outcome(record.id, True)
-            record.attempt += 1
             queue.end(record, "acked", now)
             return record.outcome(True, now)
 
         return self._held(command, now, ack)
 
     def _retry(self, command: cmd.Retry, now: int) -> Outcomes:
-        def retry(queue: QueueState, record: Record) -> Outcome:
+        def retry(queue: QueueState, record: Record, number: int) -> Outcome:
             if command.release and not command.delay:
                 queue.ready(record)
             elif command.release or queue.failed(record, command.reason, now, now):
@@ -271,14 +280,14 @@ class MemoryEngine:
         return self._held(command, now, retry)
 
     def _bury(self, command: cmd.Bury, now: int) -> Outcomes:
-        def bury(queue: QueueState, record: Record) -> Outcome:
+        def bury(queue: QueueState, record: Record, number: int) -> Outcome:
             queue.failed(record, command.reason, now, now, final=True)
             return record.outcome(True, now)
 
         def take(record: Record) -> Outcome | None:
             if record.state not in ("delayed", "ready"):
                 return None
-            queue.set_aside(record, command.reason, now)
+            queue.set_aside(record, command.reason, now, command.actor)
             return record.outcome(True, now)
 
         held = self._held(command, now, bury)
@@ -330,7 +339,12 @@ class MemoryEngine:
             queue.pause(command.paused, now, command.actor)
         if command.keep is not None:
             queue.keep = command.keep
-        return Settings(queue.paused, queue.keep, now if resumed else None)
+        ends = queue.ends
+        for name in ("history", "result_ttl"):
+            if (value := getattr(command, name)) is not None:
+                setattr(ends, name, value)
+        wake = now if resumed else None
+        return Settings(queue.paused, queue.keep, wake, ends.history, ends.result_ttl)
 
     def _delete(self, command: cmd.Delete, now: int) -> Deleted:
         if command.queue not in self._states:
@@ -348,6 +362,7 @@ class MemoryEngine:
             def purge(record: Record) -> Outcome | None:
                 if record.state != "dead":
                     return None
+                queue.ends.add(record, "purged", command.actor, now)
                 queue.remove(record)
                 queue.tally["purged"] += 1
                 return Outcome(record.id, True, due=record.due)
@@ -356,9 +371,18 @@ class MemoryEngine:
         found = queue.purgeable(command.state, command.before, now, cmd.BULK + 1)
         for record in found[: cmd.BULK]:
             if record.state not in ("acked", "expired"):
+                queue.ends.add(record, "purged", command.actor, now)
                 queue.tally["purged"] += 1
             queue.remove(record)
         return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
+
+    def _history(self, command: cmd.History, now: int) -> Ends:
+        queue = self._read(command.queue)
+        record = queue.records.get(command.id)
+        return Ends(
+            None if record is None else record.seen(now),
+            within_budget(queue.ends.of(command.id, now), command.max_bytes),
+        )
 
     def _queues(self, command: cmd.Queues, now: int) -> Names:
         return Names(sorted(name for name in self._states if name.startswith(command.queue)))

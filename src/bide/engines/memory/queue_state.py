@@ -9,6 +9,7 @@ from msgspec import UNSET
 from sortedcontainers import SortedList
 
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
+from bide.engines.memory.ends import RememberedEnds
 from bide.engines.memory.record import Record, matches
 from bide.model.commands import Edit, Scan, Where
 from bide.model.message import (
@@ -41,6 +42,7 @@ class QueueState:
         self.paused = False
         self.pauses: list[Pause] = []
         self.keep = 0
+        self.ends = RememberedEnds()
         self.weighted = False
         self.token = now
         self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
@@ -177,18 +179,22 @@ class QueueState:
     ) -> bool:
         """Count a failed attempt; return whether one is left. If not, the record is dead."""
         record.attempt += 1
-        failure = Failure(record.attempt, moment, record.holder or "", reason[:REASON_LENGTH])
+        holder = record.holder or ""
+        failure = Failure(record.attempt, moment, holder, reason[:REASON_LENGTH])
         record.failures = remember(record.failures, failure)
         if final or record.attempt >= record.attempts:
+            record.since = None  # the last failure tells of the last attempt
+            self.ends.add(record, "dead", holder, now)
             self.end(record, "dead", now)
             self.tally["died"] += 1
             return False
         return True
 
-    def set_aside(self, record: Record, reason: str, now: int) -> None:
+    def set_aside(self, record: Record, reason: str, now: int, actor: str | None) -> None:
         """Make a record that no worker holds a dead letter; count no attempt."""
         failure = Failure(record.attempt, now, "", reason[:REASON_LENGTH])
         record.failures = remember(record.failures, failure)
+        self.ends.add(record, "dead", actor, now)
         self.end(record, "dead", now)
         self.tally["died"] += 1
 
@@ -226,6 +232,7 @@ class QueueState:
                 picked.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
             for record in picked:
                 if record.expires is not None and now > record.due + record.expires:
+                    self.ends.add(record, "expired", None, now)
                     self.end(record, "expired", now)
                     self.tally["expired"] += 1
                 elif not full and budget.takes(size_of(record)):
@@ -273,6 +280,7 @@ class QueueState:
             if self.sets[state]:  # empty in most queues, and each put calls this
                 for record in list(islice(self.upto(state, before), limit)):
                     self.remove(record)
+        self.ends.forget(now, limit)
 
     # Reading.
 
@@ -360,10 +368,14 @@ class QueueState:
             kept=len(self.sets["acked"]) + len(self.sets["expired"]),
             paused=self.paused,
             keep=self.keep,
+            history=self.ends.history,
+            result_ttl=self.ends.result_ttl,
             oldest=min((record.due for _, _, record in waiting), default=None),
             recount=sizes if recount else None,
             strays=0 if recount else None,
-            stored=sum(map(stored_size, self.records.values())) if stored else None,
+            stored=self.ends.size + sum(map(stored_size, self.records.values()))
+            if stored
+            else None,
         )
 
 

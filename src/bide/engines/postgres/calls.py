@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from bide.engines.postgres.arrays import integers, texts
+from bide.engines.postgres.arrays import Array, integers, texts
 from bide.engines.postgres.putting import outcome, puts
 from bide.engines.postgres.reading import (
     NEVER,
@@ -17,6 +17,7 @@ from bide.engines.postgres.reading import (
     explain,
     find,
     forecast,
+    history,
     of_version,
     queues,
     scan,
@@ -71,7 +72,7 @@ def _change(
     run: Run, verb: str, command: Any, ids: Sequence[str], now: int | None, *,
     tokens: Sequence[int] | None = None, at: int | None = None, delay: int = 0,
     if_due: int | None = None, if_version: str | None = None, reason: str = "",
-    untouched: bool = False,
+    untouched: bool = False, results: Sequence[bytes | None] = (),
 ) -> Outcomes:  # fmt: skip
     only = None
     if if_version is not None:
@@ -80,8 +81,15 @@ def _change(
         "_change", verb, command.queue, now, texts(ids),
         None if tokens is None else integers(tokens), at, delay, if_due,
         msgspec.json.encode(reason[:REASON_LENGTH]).decode(), untouched, only,
+        command.actor, _texts_of(results),
     )  # fmt: skip
     return change_outcomes(ids, rows)
+
+
+def _texts_of(results: Sequence[bytes | None]) -> Array | None:
+    if not any(results):
+        return None
+    return texts([None if result is None else result.decode() for result in results])
 
 
 def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
@@ -110,7 +118,15 @@ def _cancel(run: Run, command: cmd.Cancel, now: int | None) -> Reply:
         ((count,),) = run("_count_unheld", command.queue, where.group, *bounds)
         return Affected(count)
     return _delete_where(
-        run, "cancelled", command.queue, now, None, where.group, where.after, where.before
+        run,
+        "cancelled",
+        command.queue,
+        now,
+        None,
+        where.group,
+        where.after,
+        where.before,
+        command.actor,
     )
 
 
@@ -123,7 +139,9 @@ def _purge(run: Run, command: cmd.Purge, now: int | None) -> Reply:
     if command.ids is not None:
         return _change(run, "purge", command, command.ids, now)
     state = STATES.index(command.state)
-    return _delete_where(run, "purged", command.queue, now, state, None, None, command.before)
+    return _delete_where(
+        run, "purged", command.queue, now, state, None, None, command.before, command.actor
+    )
 
 
 def _reschedule(run: Run, command: cmd.Reschedule, now: int | None) -> Reply:
@@ -170,8 +188,8 @@ def _ack(run: Run, command: cmd.Ack, now: int | None) -> Reply:
     ids = [held.id for held in command.leases]
     tokens = [held.token for held in command.leases]
     if len(set(ids)) < len(ids):  # a message named twice: one after the other
-        return _held(run, "ack", command, now)
-    rows = run("_ack", command.queue, now, texts(ids), integers(tokens))
+        return _held(run, "ack", command, now, results=command.results)
+    rows = run("_ack", command.queue, now, texts(ids), integers(tokens), _texts_of(command.results))
     if not rows:
         return Outcomes([Outcome(id, True) for id in ids])
     return change_outcomes(ids, rows)
@@ -194,9 +212,11 @@ def _bury(run: Run, command: cmd.Bury, now: int | None) -> Reply:
 
 def _configure(run: Run, command: cmd.Configure, now: int | None) -> Reply:
     (row,) = run(
-        "_configure", command.queue, now, command.paused, command.keep, command.actor, PAUSES
-    )
-    return Settings(row.paused, row.keep, row.moment if row.resumed else None)
+        "_configure", command.queue, now, command.paused, command.keep, command.actor, PAUSES,
+        command.history, command.result_ttl,
+    )  # fmt: skip
+    wake = row.moment if row.resumed else None
+    return Settings(row.paused, row.keep, wake, row.history, row.result_ttl)
 
 
 def _delete(run: Run, command: cmd.Delete, now: int | None) -> Reply:
@@ -219,6 +239,7 @@ _VERBS: dict[type, Callable[[Run, Any, int | None], Reply]] = {
     cmd.Release: _release,
     cmd.Revive: _revive,
     cmd.Find: find,
+    cmd.History: history,
     cmd.Scan: scan,
     cmd.Count: count,
     cmd.Forecast: forecast,

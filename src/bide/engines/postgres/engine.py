@@ -23,9 +23,10 @@ from bide.engines.postgres.putting import only_puts
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
-from bide.model.commands import Command
+from bide.model.commands import Command, History
+from bide.model.ended import PENDING
 from bide.model.errors import Closed, StoreError, StoreUnavailable
-from bide.model.replies import Claimed, Outcomes, Reply
+from bide.model.replies import Claimed, Ends, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
 __all__ = ["PostgresEngine"]
@@ -251,6 +252,9 @@ class PostgresEngine:
                 if sooner is not None and sooner < until:
                     wait = max(0.0, sooner - reply.now)
                     found[number] = Claimed([], 0, reply.now, wait, reply.died)
+            elif waits and isinstance(command, History) and _is_awaited(command, reply):
+                caller("_watch", self._process, command.queue, command.id)
+                (found[number],) = replies(caller, [command], None)  # it may have ended meanwhile
             elif self._polls and isinstance(reply, Claimed):
                 found[number] = self._look_again(command.queue, reply)
         for queue, moment in wakes.items():
@@ -324,6 +328,10 @@ class PostgresEngine:
         self._floors.clear()  # another server may not have what was claimed
         if caller is not None:
             caller.connection.close()
+
+
+def _is_awaited(command: History, reply: Reply) -> bool:
+    return command.watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
 def _has_news(connection: psycopg.Connection[Any]) -> bool:

@@ -153,10 +153,13 @@ def _told(command: cmd.Command) -> dict[str, Any]:
             wake = _wake(command.items)
             return {"verb": verb, "queue": command.queue, **wake, **_columns(command.items)}
         case cmd.Cancel(where=None, if_version=None):
-            fields: dict[str, Any] = {"ids": command.ids, "if_due": command.if_due}
+            fields: dict[str, Any] = {
+                "ids": command.ids, "if_due": command.if_due, "actor": command.actor,
+            }  # fmt: skip
             return {"verb": "cancel", "queue": command.queue, **fields}
         case cmd.Cancel(dry_run=False, where=cmd.Where() as where):
             fields = {"of_group": where.group, "after": where.after, "before": where.before}
+            fields["actor"] = command.actor
             return {"verb": "cancel_where", "queue": command.queue, **fields}
         case cmd.Reschedule(if_version=None):
             fields = {
@@ -165,7 +168,10 @@ def _told(command: cmd.Command) -> dict[str, Any]:
             }  # fmt: skip
             return {"verb": "reschedule", "queue": command.queue, **fields}
         case cmd.Configure(paused=None):
-            return {"verb": "keep", "queue": command.queue, "keep": command.keep}
+            return {
+                "verb": "keep", "queue": command.queue, "keep": command.keep,
+                "history": command.history, "result_ttl": command.result_ttl,
+            }  # fmt: skip
     raise AssertionError(f"not within a transaction: {command!r}")
 
 

@@ -9,6 +9,7 @@ import msgspec
 from bide.engines.cursor import BEGIN, PHASES, Budget, cursor_after, position
 from bide.engines.postgres.arrays import texts
 from bide.model import commands as cmd
+from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.message import STATES, Failure, Message
 from bide.model.rank import PROMOTE, delayed_reach
@@ -17,6 +18,7 @@ from bide.model.replies import (
     Claimed,
     Counts,
     Died,
+    Ends,
     Explained,
     Flow,
     Forecasted,
@@ -29,8 +31,8 @@ from bide.model.replies import (
 )
 
 __all__ = [
-    "NEVER", "Run", "claim", "count", "explain", "find", "forecast", "message", "of_version",
-    "queues", "scan",
+    "NEVER", "Run", "claim", "count", "explain", "find", "forecast", "history", "message",
+    "of_version", "queues", "scan",
 ]  # fmt: skip
 
 NEVER = 1 << 53
@@ -89,7 +91,7 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
         )
         for row in rows
     ]  # fmt: skip
-    return Claimed(messages, end.token, moment, died=died)
+    return Claimed(messages, end.token, moment, died=died, results=bool(end.expires))
 
 
 def find(run: Run, command: cmd.Find, now: int | None) -> Reply:
@@ -195,11 +197,27 @@ def count(run: Run, command: cmd.Count, now: int | None) -> Counts:
         kept=counters.get("kept", 0),
         paused=told["paused"] or False,
         keep=told["keep"] or 0,
+        history=told["history"] or 0,
+        result_ttl=told["result_ttl"] or 0,
         oldest=told["oldest"],
         recount=recount,
         strays=strays,
         stored=run("_stored", command.queue)[0][0] if command.stored else None,
     )
+
+
+def history(run: Run, command: cmd.History, now: int | None) -> Reply:
+    """Look at how messages with an id have ended."""
+    (((state, told),),) = run("_history", command.queue, now, command.id, KEPT_ENDS)
+    ends = [
+        End(
+            ENDINGS[how], moment, by, due, attempt, since,
+            msgspec.convert(failures or [], tuple[Failure, ...]),
+            None if result is None else result.encode(),
+        )
+        for how, moment, by, due, attempt, since, failures, result in told
+    ]  # fmt: skip
+    return Ends(None if state is None else STATES[state], within_budget(ends, command.max_bytes))
 
 
 def forecast(run: Run, command: cmd.Forecast, now: int | None) -> Reply:

@@ -22,7 +22,7 @@ def _change(command: Any) -> tuple[str, tuple[Arg, ...]]:
     verb, when, still, reason = type(command).__name__.lower(), "", "", ""
     match command:
         case cmd.Ack():
-            return "ack", ()
+            return "ack", (3 if command.results else 2,)
         case cmd.Cancel() | cmd.Reschedule():
             due = "" if command.if_due is None else command.if_due
             still = f"{due}v{command.if_version}" if command.if_version is not None else f"{due}"
@@ -39,7 +39,7 @@ def _change(command: Any) -> tuple[str, tuple[Arg, ...]]:
             when, reason = f"+{command.delay}", command.reason[:REASON_LENGTH]
         case cmd.Bury() | cmd.Release():
             reason = command.reason[:REASON_LENGTH]
-    return "change", (verb, when, still, reason)
+    return "change", (verb, when, still, reason, command.actor or "")
 
 
 def _edit(command: cmd.Edit) -> tuple[Arg, ...]:
@@ -67,9 +67,17 @@ _FLAGS = {"w": "priority", "g": "group", "e": "expires"}
 _encode = msgspec.json.Encoder().encode
 
 
-def _named(command: Any) -> list[tuple[str, Arg]]:
-    """Return the id, and the token if there is one, of all messages that a command names."""
-    leases = [(lease.id, lease.token) for lease in getattr(command, "leases", ())]
+def _named(command: Any) -> list[tuple[Arg, ...]]:
+    """Return the id, and the token if there is one, of all messages that a command names.
+
+    Of an ack with results also the result.
+    """
+    if isinstance(command, cmd.Ack) and command.results:
+        both = zip(command.leases, command.results, strict=True)
+        return [(lease.id, lease.token, result or "") for lease, result in both]
+    leases: list[tuple[Arg, ...]] = [
+        (lease.id, lease.token) for lease in getattr(command, "leases", ())
+    ]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 
@@ -79,7 +87,7 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
     queue, shards = run[0].queue, 1 if sharded is None else sharded.count
     named = [_named(command) for command in run]
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]
-    lots = spread([id for id, _ in rows], shards)
+    lots = spread([str(row[0]) for row in rows], shards)
     calls = []
     for shard, lot in lots:
         args = list(head)
@@ -98,7 +106,7 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
             continue
         told = decode(answer)[2]
         for place, index in enumerate(lot):
-            outcomes[index] = Outcome(rows[index][0], *(told[place] if told else (True,)))
+            outcomes[index] = Outcome(str(rows[index][0]), *(told[place] if told else (True,)))
     return share_out([len(mine) for mine in named], outcomes, shards)
 
 
@@ -106,13 +114,16 @@ def configure(command: cmd.Configure, shards: int) -> Step:
     """Set what is given."""
     paused = "" if command.paused is None else int(command.paused)
     keep = "" if command.keep is None else command.keep
-    args = (paused, keep, command.actor or "", PAUSES)
+    times = ["" if ms is None else ms for ms in (command.history, command.result_ttl)]
+    args = (paused, keep, command.actor or "", PAUSES, *times)
     told = yield from everywhere("configure", command.queue, args, shards)
     return [
         Settings(
             any(part[2] for part in told),
             max(part[3] for part in told),
             min((part[0] for part in told if part[4]), default=None),
+            max(part[5] for part in told),
+            max(part[6] for part in told),
         )
     ]
 

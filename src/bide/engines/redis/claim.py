@@ -30,7 +30,7 @@ class _Claiming:
         self.reach = max(PROMOTE, command.count)
         self.room = command.max_bytes
         self.token = self.now = 0
-        self.weighted = False
+        self.weighted = self.results = False
         self.died: list[Died] = []
         self._found: dict[str, tuple[bytes, Message]] = {}
 
@@ -57,7 +57,7 @@ class _Claiming:
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
         head, ids, records = answer
-        self.now, _change, token, until, *rest, died = decode(head)
+        self.now, _change, token, until, self.results, *rest, died = decode(head)
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         command = self.command
@@ -80,7 +80,7 @@ class _Claiming:
         if self.weighted:
             held.sort(key=lambda pair: claim_rank(pair[1], pair[0]))
         messages = [message for _, message in held]
-        return Claimed(messages, self.token, self.now, died=self.died)
+        return Claimed(messages, self.token, self.now, died=self.died, results=self.results)
 
 
 def claim(command: Claim) -> Step:
@@ -146,7 +146,7 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
     sharded.enrolled = True  # each shard knows now that this lane waits
     heads = [decode(answer[0]) for answer in answers.values()]
     now = max([claiming.now, *(head[0] for head in heads)])
-    following = min([head[4] for head in heads if head[4] is not None], default=None)
+    following = min([head[5] for head in heads if head[5] is not None], default=None)
     return [Claimed([], 0, now, following, [*claiming.died, *shards.died])]
 
 

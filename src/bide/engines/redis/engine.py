@@ -12,6 +12,7 @@ from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Outcome, Step, decode
 from bide.engines.redis.change import change, configure, delete
 from bide.engines.redis.claim import claim, claim_shards
+from bide.engines.redis.ends import history
 from bide.engines.redis.explain import explain
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.put import put
@@ -30,13 +31,13 @@ __all__ = ["RedisEngine"]
 
 _TOGETHER: dict[type, Callable[[Any], object]] = {
     cmd.Put: attrgetter("queue", "on_conflict", "if_version"),
-    cmd.Cancel: lambda c: object() if c.where else (c.queue, c.if_due, c.if_version),
+    cmd.Cancel: lambda c: object() if c.where else (c.queue, c.if_due, c.if_version, c.actor),
     cmd.Reschedule: attrgetter("queue", "at", "delay", "if_due", "if_version"),
-    cmd.Revive: attrgetter("queue", "delay"),
-    cmd.Ack: attrgetter("queue"),
+    cmd.Revive: attrgetter("queue", "delay", "actor"),
+    cmd.Ack: lambda c: (c.queue, bool(c.results)),
     cmd.Extend: attrgetter("queue", "lease"),
     cmd.Retry: attrgetter("queue", "delay", "reason", "release"),
-    cmd.Bury: attrgetter("queue", "reason"),
+    cmd.Bury: attrgetter("queue", "reason", "actor"),
     cmd.Release: attrgetter("queue", "reason"),
 }
 """Consecutive commands that agree in this are executed as one."""
@@ -45,6 +46,10 @@ _TOGETHER: dict[type, Callable[[Any], object]] = {
 def _alike(command: cmd.Command) -> object:
     key = _TOGETHER.get(type(command))
     return object() if key is None else (type(command), key(command))
+
+
+def _kind_apart(command: cmd.Command) -> type | None:
+    return type(command) if isinstance(command, (cmd.Queues, cmd.Delete)) else None
 
 
 def _lists(command: cmd.Command) -> bool:
@@ -88,8 +93,8 @@ class RedisEngine:
                 self._give_back()
             if len(commands) == 1:
                 outcomes = self._execute(commands, now)
-            else:  # lists do not name what later commands create
-                for _, run in groupby(commands, _lists):
+            else:  # lists and deletions do not meet what later commands create
+                for _, run in groupby(commands, _kind_apart):
                     outcomes += self._execute(list(run), now)
         except Exception:
             raise
@@ -197,6 +202,8 @@ class RedisEngine:
                 return sweep(command, shards), True
             case cmd.Purge(ids=None):
                 return sweep(command, shards), True
+            case cmd.History():
+                return history(command, shards), False
             case cmd.Find():
                 return find(command, shards), False
             case cmd.Scan():

@@ -34,6 +34,7 @@ _COPIES = 6
 
 _PARTS = (
     "meta", "records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups", "waiters",
+    "ended", "endings",
 )  # fmt: skip
 
 

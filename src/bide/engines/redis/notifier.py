@@ -25,6 +25,7 @@ from bide.engines.redis.nodes import QUICK, Nodes
 from bide.engines.redis.records import Arg
 from bide.engines.redis.scripts import load_library
 from bide.engines.redis.settings import Address, Settings
+from bide.model.ended import end_of
 from bide.model.errors import StoreError, StoreUnavailable
 
 __all__ = ["RedisNotifier"]
@@ -108,6 +109,8 @@ class RedisNotifier:
 
     def decline(self, queue: str, wake: int) -> None:
         """Pass on a hint, since no claim waits for this queue here any more."""
+        if " " in queue:  # the end of a message, of which all who wait were told
+            return
         name = load_library().functions["decline"]
         for shard, shards in self._told.pop(queue, {(0, 1)}):
             keys = script_keys(queue, self._lane, shard)
@@ -196,7 +199,9 @@ class RedisNotifier:
         if len(self._heard) > 1000:
             self._heard.clear()
         self._heard[hint] = address, now
-        label, kind, moment = hint.decode().split(" ")
+        label, kind, moment = hint.decode().split(" ", 2)
+        if kind == "end":
+            return end_of(label, moment), 0
         queue, _, place = label.partition("#")
         shard, _, shards = place.partition("/")
         self._told.setdefault(queue, set()).add((int(shard), int(shards)) if place else (0, 1))

@@ -69,16 +69,25 @@ def count(command: Count, shards: int) -> Step:
             if place is None:
                 del places[shard]
     sizes, flows, oldest = [], [], []
-    kept, paused, keep = 0, False, 0
-    for _now, _change, *size, kept_, paused_, keep_, oldest_, strays_, flow in told:
+    kept, paused, keep, history, result_ttl = 0, False, 0, 0, 0
+    for row in told:
+        _now, _change, *size, kept_, paused_, keep_, oldest_, strays_, flow, history_, ttl_ = row
         sizes.append(Sizes(*size))
         flows.append(Flow(*flow))
         kept, paused, keep = kept + kept_, paused or paused_, max(keep, keep_)
+        history, result_ttl = max(history, history_), max(result_ttl, ttl_)
         oldest += [] if oldest_ is None else [oldest_]
         strays += strays_
     total: Sizes = _sum(sizes)
     counts = Counts(
-        total, _sum(flows), kept=kept, paused=paused, keep=keep, oldest=min(oldest, default=None)
+        total,
+        _sum(flows),
+        kept=kept,
+        paused=paused,
+        keep=keep,
+        history=history,
+        result_ttl=result_ttl,
+        oldest=min(oldest, default=None),
     )
     if command.recount:
         counts = msgspec.structs.replace(counts, recount=total, strays=strays)

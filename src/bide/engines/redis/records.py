@@ -16,7 +16,7 @@ import msgspec
 from bide.model.message import Failure, Message, State
 from bide.model.rank import ready_rank
 
-__all__ = ["ORDER", "Arg", "as_message", "claim_rank"]
+__all__ = ["ORDER", "Arg", "as_failures", "as_message", "claim_rank"]
 
 ORDER = 12
 """Digits of the order of putting, in front of each record and each member of a sorted set."""
@@ -27,7 +27,7 @@ _KIND = ORDER + 15
 Arg = bytes | str | int
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
-_decode_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 class _Fields(NamedTuple):
@@ -98,7 +98,7 @@ def as_message(
         headers = _decode_headers(record[at : at + fields.headers])
         at += fields.headers
     if fields.failures:
-        failures = _decode_failures(record[at : at + fields.failures])
+        failures = as_failures(record[at : at + fields.failures])
         at += fields.failures
     state: State
     if holder is not None:

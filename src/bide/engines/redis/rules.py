@@ -30,7 +30,7 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
                 "sweep",
                 command.queue,
                 (which, *bounds, where.group or "", share, cursors[shard],
-                 counted if now_deletes else "", int(now_deletes)),
+                 counted if now_deletes else "", int(now_deletes), command.actor or ""),
                 shard,
                 shards,
                 reads=not now_deletes,

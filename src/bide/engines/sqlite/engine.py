@@ -33,6 +33,10 @@ CHECK_EVERY = 0.02
 """How often, in seconds, the engine checks at most whether the file is still the same, whether the
 disk has room, and whether another process listens: checks on the path of every command."""
 
+TOLD_ENDS = 100
+"""How many ends of messages a batch tells other processes of; those who wait for others look again
+within a second."""
+
 UNCHECKED = 1024 * 1024
 """How many bytes may be added before the next check of the disk."""
 
@@ -82,6 +86,7 @@ class SqliteEngine:
         self._notifier: SocketNotifier | None = None
         self._listeners = folder_of(self._path)
         self._next_hint = 0.0
+        self._ends: Sequence[str] = ()  # of messages, in the last transaction
         self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
@@ -134,6 +139,7 @@ class SqliteEngine:
             if not self._read_only:
                 session.save()
             connection.execute("COMMIT")
+            self._ends = session.ends
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -233,6 +239,8 @@ class SqliteEngine:
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
                 wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
+        wakes.update(dict.fromkeys(self._ends[:TOLD_ENDS], 0))
+        self._ends = ()
         try:
             for queue, wake in wakes.items():
                 ring_all(self._path, queue, wake, self._notifier)

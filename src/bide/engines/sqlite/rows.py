@@ -27,6 +27,9 @@ class QueueRow(msgspec.Struct, gc=False):
     name: str
     paused: int
     keep: int
+    history: int
+    result_ttl: int
+    ended: int
     weighted: int
     token: int
     delayed: int
@@ -44,13 +47,18 @@ class QueueRow(msgspec.Struct, gc=False):
     retried: int
     lapsed: int
 
+    @property
+    def remembers(self) -> int:
+        """For how many milliseconds the ends of messages are remembered."""
+        return max(self.history, self.result_ttl)
+
     def values(self) -> tuple[Any, ...]:
         """Return the columns from `paused` on."""
         return msgspec.structs.astuple(self)[2:]
 
     def flow(self) -> Flow:
         """Return the counters of what has happened."""
-        return Flow(*msgspec.structs.astuple(self)[11:])
+        return Flow(*msgspec.structs.astuple(self)[14:])
 
 
 class Place(NamedTuple):

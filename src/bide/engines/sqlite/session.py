@@ -19,6 +19,7 @@ from bide.engines.sqlite.rows import (
     as_failures,
 )  # fmt: skip
 from bide.engines.sqlite.statements import SQL
+from bide.model.ended import ENDINGS, Ending, end_of
 from bide.model.message import (
     EXPIRED_KEEP,
     FORGET,
@@ -51,6 +52,8 @@ class Session:
         self.now = int(now)
         self.exactly = now
         self._queues: dict[str, tuple[QueueRow, tuple[Any, ...]]] = {}
+        self.ends: list[str] = []
+        """The ends of messages that other processes may wait for."""
         self._seq: int | None = None
         self._uncounted: Counter[tuple[int, int]] | None = None
         self._hours: Counter[tuple[int, int]] = Counter()
@@ -77,6 +80,9 @@ class Session:
         queue = self.look(name)
         if queue is not None and queue.kept:
             self._forget(queue)
+        if queue is not None and queue.ended:
+            bounds = queue.id, self.now - queue.remembers, FORGET
+            queue.ended -= self.run(SQL.forget_ends, bounds).rowcount
         return queue
 
     def make(self, name: str) -> QueueRow:
@@ -93,6 +99,8 @@ class Session:
         self.run(SQL.drop_queue, (queue.id,))
         self.run(SQL.drop_hours, (queue.id,))
         self.run(SQL.drop_pauses, (queue.id,))
+        if queue.ended:
+            self.run(SQL.drop_ended, (queue.id,))
         del self._queues[queue.name]
         # A queue that is made next may get the same id.
         for counted in (self._hours, self._single_puts()):
@@ -230,6 +238,38 @@ class Session:
         if seqs:
             self.run(SQL.drop_messages, (json_text(seqs),))
 
+    def remember_ends(
+        self,
+        queue: QueueRow,
+        seqs: Sequence[int],
+        how: Ending,
+        by: str | None,
+        results: Sequence[bytes | None] = (),
+    ) -> None:
+        """Remember how messages end, before they leave their places, if the queue does.
+
+        Args:
+            queue: of the messages.
+            seqs: their sequence numbers.
+            how: they end.
+            by: who ends them, if nobody holds them.
+            results: of each, if one has any.
+        """
+        if not (queue.remembers and seqs):
+            return
+        rows: Any = [(seq,) for seq in seqs]
+        if results and queue.result_ttl:
+            texts = [None if result is None else result.decode() for result in results]
+            rows = list(zip(seqs, texts, strict=True))
+        bounds = {
+            "rows": json_text(rows), "how": ENDINGS.index(how), "now": self.now, "by": by,
+            "history": bool(queue.history), "results": bool(queue.result_ttl),
+        }  # fmt: skip
+        ids = self.run(SQL.remember_ends, bounds).fetchall()
+        queue.ended += len(ids)
+        if queue.result_ttl:  # somebody may wait for the result
+            self.ends += [end_of(queue.name, id) for (id,) in ids]
+
     def failed(
         self, queue: QueueRow, place: Place, reason: str, moment: int, *, final: bool = False
     ) -> bool:
@@ -240,6 +280,7 @@ class Session:
         failures = remember(as_failures(text) if text else (), failure)
         self.run(SQL.record_failure, (attempt, json_text(failures), place.seq))
         if final or attempt >= place.attempts:
+            self.remember_ends(queue, [place.seq], "dead", place.holder)
             self.end(queue, [place.seq], DEAD)
             queue.died += 1
             return False

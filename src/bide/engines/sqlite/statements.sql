@@ -31,6 +31,9 @@ DELETE FROM bide_pause WHERE queue = :queue AND rowid NOT IN
 -- name: end_pause
 UPDATE bide_pause SET until = ? WHERE queue = ? AND until IS NULL;
 
+-- name: drop_ended
+DELETE FROM bide_ended WHERE queue = ?;
+
 -- name: save_queue
 UPDATE bide_queue SET {set_queue} WHERE id = ?;
 
@@ -267,6 +270,20 @@ WHERE seq = ?;
 SELECT seq FROM bide_aside WHERE queue = ? AND state = ? AND ended <= ?
 ORDER BY ended, seq LIMIT ?;
 
+-- name: remember_ends
+-- `rows` are pairs of a sequence number and a result, of messages that stand where they stood.
+INSERT INTO bide_ended (queue, id, how, moment, "by", due, attempt, since, failures, result)
+SELECT m.queue, m.id, :how, :now, coalesce(l.holder, :by), m.due, m.attempt + (l.seq IS NOT NULL),
+       l.since,
+       CASE WHEN :history THEN m.failures END, CASE WHEN :results THEN json_extract(j.value, '$[1]') END
+FROM json_each(:rows) j CROSS JOIN bide_message m ON m.seq = json_extract(j.value, '$[0]')
+  LEFT JOIN bide_lease l ON l.seq = m.seq
+RETURNING id;
+
+-- name: forget_ends
+DELETE FROM bide_ended WHERE seq IN (
+  SELECT seq FROM bide_ended WHERE queue = ? AND moment <= ? ORDER BY moment LIMIT ?);
+
 -- name: of_group
 -- The unheld messages of a group.
 SELECT m.seq, m.due, m.priority FROM bide_message m
@@ -356,6 +373,16 @@ SELECT coalesce(sum(
   + coalesce(length(CAST("group" AS BLOB)), 0) + coalesce(length(CAST(headers AS BLOB)), 0)
   + coalesce(length(CAST(failures AS BLOB)), 0)), 0)
 FROM bide_message WHERE queue = ?;
+
+-- name: stored_ends
+SELECT coalesce(sum(
+  100 + coalesce(length(CAST("by" AS BLOB)), 0) + coalesce(length(CAST(failures AS BLOB)), 0)
+  + coalesce(length(CAST(result AS BLOB)), 0)), 0)
+FROM bide_ended WHERE queue = ?;
+
+-- name: ends
+SELECT how, moment, "by", due, attempt, since, failures, CASE WHEN moment > :fresh THEN result END
+FROM bide_ended WHERE queue = :queue AND id = :id AND +moment > :since ORDER BY seq DESC LIMIT :limit;
 
 -- name: recount_messages
 -- How many messages there are, and how many of them do not stand in exactly one place.

@@ -278,14 +278,16 @@ class Mover:
         return count
 
     def _settings(self) -> None:
-        """Give a new target the settings of the source: `keep`, and whether it is paused."""
+        """Give the target the settings of the source that are longer, and pause a new one."""
         there = self._source._do(Counts, Count(self._source.name))
         here = self._target._do(Counts, Count(self._target.name))
         new = here.flow.put == 0 and not here.paused
         paused = True if new and there.paused else None
-        keep = there.keep if there.keep > here.keep else None
-        if paused is not None or keep is not None:
-            self._target._do(Settings, self._target._builder.configure(paused=paused, keep=keep))
+        names = ("keep", "history", "result_ttl")
+        longer = {n: getattr(there, n) for n in names if getattr(there, n) > getattr(here, n)}
+        if paused is not None or longer:
+            command = self._target._builder.configure(paused=paused)
+            self._target._do(Settings, msgspec.structs.replace(command, **longer))
 
 
 def _movable(counts: Counts) -> object:

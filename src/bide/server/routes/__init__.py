@@ -5,6 +5,7 @@ from bide.server.routes.batch import BATCH
 from bide.server.routes.changes import CHANGES
 from bide.server.routes.dead import DEAD
 from bide.server.routes.deliveries import DELIVERIES
+from bide.server.routes.ending import ENDING
 from bide.server.routes.events import EVENTS
 from bide.server.routes.explanation import EXPLANATION
 from bide.server.routes.messages import MESSAGES
@@ -16,7 +17,7 @@ from bide.server.routes.workers import WORKERS
 __all__ = ["OPERATIONS"]
 
 OPERATIONS: tuple[Operation, ...] = (
-    *MESSAGES, *CHANGES, *EXPLANATION, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS, *BATCH,
-    *EVENTS, *WORKERS, *MONITORING,
+    *MESSAGES, *CHANGES, *EXPLANATION, *ENDING, *DELIVERIES, *QUEUES, *DEAD, *SUBSCRIPTIONS,
+    *BATCH, *EVENTS, *WORKERS, *MONITORING,
 )  # fmt: skip
 """All of them, in the order in which they are described."""

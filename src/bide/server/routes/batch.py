@@ -12,7 +12,7 @@ from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import WITHHELD, Item, Message
-from bide.model.replies import Claimed, Explained, Found, Names, Page, Reply
+from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page, Reply
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
@@ -22,6 +22,7 @@ from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
 from bide.server.structure import check_msgpack
 from bide.server.turns import give_way
+from bide.server.wire import without_results
 
 __all__ = ["BATCH"]
 
@@ -158,11 +159,12 @@ async def _own(call: Call, command: cmd.Command) -> cmd.Command:
     return msgspec.structs.replace(command, queue=queue, actor=actor)
 
 
-def _actor(call: Call, said: str | None) -> str:
+def _actor(call: Call, said: str | None) -> str | None:
     """Return who gives a command: as they say, and by whose token."""
+    token = call.caller.name or call.caller.token or ""
     if said is None:
-        return call.actor
-    return actor_of(said, through=call.caller.name or call.caller.token or "")
+        return actor_of(token) if token else None
+    return actor_of(said, through=token)
 
 
 def _told(call: Call, reply: Reply | BaseException) -> Reply | Failed:
@@ -176,6 +178,8 @@ def _told(call: Call, reply: Reply | BaseException) -> Reply | Failed:
         return Names(own_names(caller, reply.names))
     if isinstance(reply, Claimed) and caller.namespace is not None:
         return msgspec.structs.replace(reply, messages=_shown(caller, reply.messages, {}))
+    if isinstance(reply, Ends) and not caller.may("bodies"):
+        return without_results(reply)
     if isinstance(reply, (Found, Page)):
         hidden = {} if caller.may("bodies") else WITHHELD
         if hidden or caller.namespace is not None:

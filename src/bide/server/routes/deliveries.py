@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from math import ceil
 
+import msgspec
+from msgspec import UNSET
+
 from bide.model.commands import Claim, Lease
+from bide.model.ended import check_result
 from bide.model.errors import BideError, Closed
 from bide.model.identity import check_name
 from bide.model.replies import Claimed, Outcome, Outcomes
@@ -76,7 +80,14 @@ async def ack(call: Call) -> Answer:
     """Say that messages are done."""
     said = await call.read(wire.AckRequest)
     leases = await _leases(call, said.leases)
-    return await _settle(call, call.arguments.ack(leases), "acked")
+    command = call.arguments.ack(leases)
+    results = [None if one.result is UNSET else bytes(one.result) for one in said.leases]
+    if any(results):
+        for result in results:
+            if result is not None:
+                check_result(result)
+        command = msgspec.structs.replace(command, results=results)
+    return await _settle(call, command, "acked")
 
 
 async def retry(call: Call) -> Answer:

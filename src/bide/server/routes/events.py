@@ -287,7 +287,10 @@ class _Stream:
         return AtWork(workers, lateness, sample.partly)
 
     def _own(self, queue: str) -> str | None:
-        own = self._call.caller.own(queue)
+        name, space, id = queue.partition(" ")  # with an id: the end of a message
+        own = self._call.caller.own(name)
+        if own is not None and space:
+            own = f"{own} {id}"
         return own if own is not None and own.startswith(self._query.prefix) else None
 
     async def _send(self, text: str) -> None:

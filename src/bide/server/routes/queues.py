@@ -7,7 +7,6 @@ from msgspec import Meta
 
 from bide.model.commands import Configure, Count, Delete
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
-from bide.model.times import milliseconds
 from bide.queue.results import Audit, deleted
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
@@ -28,6 +27,10 @@ class SettingsOut(msgspec.Struct):
     paused: bool
     keep: int
     """For how many milliseconds acked messages are remembered."""
+    history: int
+    """For how many milliseconds the queue remembers how messages ended."""
+    result_ttl: int
+    """For how many milliseconds it remembers their results."""
 
 
 class AuditOut(msgspec.Struct):
@@ -113,13 +116,15 @@ async def resume(call: Call) -> Answer:
 async def configure(call: Call) -> Answer:
     """Set what is given, leave the rest."""
     given = await call.read(wire.ConfigureRequest)
-    keep = None if given.keep is None else milliseconds(given.keep, "keep")
-    return await _configure(call, call.arguments.configure(paused=given.paused, keep=keep))
+    command = call.arguments.settings(
+        keep=given.keep, history=given.history, result_ttl=given.result_ttl
+    )
+    return await _configure(call, msgspec.structs.replace(command, paused=given.paused))
 
 
 async def _configure(call: Call, command: Configure) -> Answer:
     reply = await call.service.ask(Settings, command)
-    return Answer(200, SettingsOut(reply.paused, reply.keep))
+    return Answer(200, SettingsOut(reply.paused, reply.keep, reply.history, reply.result_ttl))
 
 
 async def purge(call: Call) -> Answer:
@@ -153,7 +158,7 @@ QUEUES = (
         description="And what has become of all others since the queue exists.",
     ),
     Operation(
-        "configure", "PATCH", _QUEUE, "Pause, resume, or set how long ids are remembered", "admin",
+        "configure", "PATCH", _QUEUE, "Pause, resume, or set what is remembered", "admin",
         configure, {200: SettingsOut}, takes=wire.ConfigureRequest, tag="queues",
     ),
     Operation(

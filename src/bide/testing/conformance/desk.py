@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from bide.engines.port import Engine
 from bide.model import commands as cmd
+from bide.model.ended import End
 from bide.model.lifecycle import Transition
 from bide.model.message import Item, Message, State
 from bide.model.replies import (
@@ -12,6 +13,7 @@ from bide.model.replies import (
     Claimed,
     Counts,
     Deleted,
+    Ends,
     Explained,
     Forecasted,
     Found,
@@ -235,6 +237,10 @@ class Desk:
     def counts(self) -> Counts:
         """Count and audit."""
         return audit(self.engine, self.queue, self.now)
+
+    def ends(self, id: str) -> list[End]:
+        """Return how messages with an id ended."""
+        return self.ask(cmd.History(self.queue, id), Ends).ends
 
     def forecast(self, bucket: int, buckets: int) -> Forecasted:
         """Count what falls due when."""

@@ -15,7 +15,7 @@ from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, STATES, Message
 from bide.model.replies import Affected, Claimed, Counts, Page, Reply, Sizes
 from bide.testing.conformance.desk import START
-from bide.testing.conformance.vocabulary import GROUPS, QUEUES, Held, Op, Script, scripts
+from bide.testing.conformance.vocabulary import GROUPS, IDS, QUEUES, Held, Op, Script, scripts
 from bide.testing.conformance.watch import Watch, audit, dump
 
 __all__ = ["Player", "ScriptCases", "clear", "searching"]
@@ -143,6 +143,8 @@ def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
     assert {message.id: message for message in by_page} == seen["all"]
     assert len(by_page) == len(seen["all"])
     seen["forecast"] = engine.execute([cmd.Forecast(queue, 3, 4)], now)
+    for id in IDS:
+        seen[f"ends {id}"] = engine.execute([cmd.History(queue, id)], now)
     seen["queues"] = engine.execute([cmd.Queues("")], now)
     return seen
 
@@ -164,7 +166,7 @@ def clear(engine: Engine, queue: str, now: int) -> None:
     """Remove everything from a queue; nothing may be left."""
     moment = now + 2 * EXPIRED_KEEP  # no lease of a script is that long
     commands: list[cmd.Command] = [
-        cmd.Configure(queue, paused=False, keep=0),
+        cmd.Configure(queue, paused=False, keep=0, history=0, result_ttl=0),
         cmd.Claim(queue, 0, 1, "w"),
         cmd.Cancel(queue, where=cmd.Where(after=0)),
         cmd.Purge(queue, "dead"),

@@ -12,6 +12,7 @@ from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.content import ContentCases
 from bide.testing.conformance.desk import Desk
 from bide.testing.conformance.editing import EditCases
+from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
@@ -31,6 +32,7 @@ class EngineConformance(
     ReadCases,
     ExplainCases,
     BudgetCases,
+    EndCases,
     MoveCases,
     EditCases,
     ChangeCases,

@@ -10,7 +10,7 @@ from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, version_of
 from bide.testing.conformance.desk import START
 
-__all__ = ["GROUPS", "QUEUES", "Held", "Op", "Ref", "Script", "scripts"]
+__all__ = ["GROUPS", "IDS", "QUEUES", "Held", "Op", "Ref", "Script", "scripts"]
 
 IDS = ["a", "b", "10", "9", "1e1"]
 QUEUES = ["q", "q2"]
@@ -43,6 +43,7 @@ Script = list[tuple[int, list[Op]]]
 some = st.sampled_from
 queues = some([*QUEUES[:1] * 4, *QUEUES[1:]])
 ids = some(IDS)
+actors = some([None, "ann"])
 maybe_due = st.none() | some(MOMENTS)
 VERSIONS = [
     version_of(Item("a", data, attempts=attempts), due)
@@ -92,6 +93,10 @@ def edits() -> SearchStrategy[cmd.Edit]:
     )
 
 
+def _ack_with_results(queue: str, leases: list[cmd.Lease]) -> cmd.Ack:
+    return cmd.Ack(queue, leases, [b"1", None, b"[2]", b"null"][: len(leases)])
+
+
 def _held(verb: Any, **fields: SearchStrategy[Any]) -> SearchStrategy[Held]:
     whiches = some(["right"] * 5 + ["stale", "another's", "another queue's"])
     refs = st.lists(st.builds(Ref, ids, whiches), max_size=4).map(tuple)
@@ -103,27 +108,28 @@ def _changes() -> list[SearchStrategy[Any]]:
     named = st.lists(ids, max_size=4)
     delays = some(DELAYS)
     return [
-        st.builds(cmd.Cancel, queues, named, if_due=st.none() | st.none() | some(MOMENTS)),
+        st.builds(cmd.Cancel, queues, named, if_due=st.none() | some(MOMENTS), actor=actors),
         st.builds(cmd.Cancel, queues, named, if_version=maybe_version),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_version=maybe_version),
         st.builds(
             cmd.Put, queues, st.lists(items(), max_size=2), st.just("replace"), maybe_version
         ),
-        st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans()),
+        st.builds(cmd.Cancel, queues, where=wheres, dry_run=st.booleans(), actor=actors),
         st.builds(cmd.Reschedule, queues, named, maybe_due, delays, if_due=maybe_due),
         st.builds(cmd.Reschedule, queues, named, delay=delays),
         edits(),
         st.builds(cmd.Release, queues, named, some(["released", "no"])),
         st.builds(cmd.Revive, queues, named, delays),
-        st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named),
-        st.builds(cmd.Purge, queues, st.just("dead"), ids=named),
+        st.builds(cmd.Bury, queues, reason=some(["", "moved"]), ids=named, actor=actors),
+        st.builds(cmd.Purge, queues, st.just("dead"), ids=named, actor=actors),
         st.builds(cmd.Delete, queues),
         st.builds(
             cmd.Configure, queues, some([None, None, None, False, False, True]),
-            some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]), actor=some([None, "ann"]),
+            some([None, None, 0, 3, 10, 3 * EXPIRED_KEEP]), some([None, None, 0, 3, EXPIRED_KEEP]),
+            some([None, None, 0, 2, EXPIRED_KEEP]), actor=actors,
         ),
         st.builds(cmd.Purge, queues, some(["delayed", "ready", "leased", "dead", "acked",
-                                           "expired"]), maybe_due),
+                                           "expired"]), maybe_due, actor=actors),
     ]  # fmt: skip
 
 
@@ -135,6 +141,8 @@ def _looks() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Scan, queues, states, rules, limit=some([1, 2, 3, 500])),
         st.builds(cmd.Scan, queues, where=rules, limit=st.just(500)),
         st.builds(cmd.Count, queues, st.booleans()),
+        st.builds(cmd.History, queues, ids),
+        st.builds(cmd.History, queues, ids),
         st.builds(cmd.Forecast, queues, some([1, 2, 5]), some([0, 1, 3])),
         st.builds(cmd.Explain, queues, st.none() | ids),
         st.builds(cmd.Queues, some(["", "q", "q2", "%"])),
@@ -154,6 +162,7 @@ def ops() -> SearchStrategy[Op]:
     )
     settles: list[SearchStrategy[Any]] = [
         _held(cmd.Ack),
+        _held(_ack_with_results),
         _held(cmd.Extend, lease=some([0, 1, 5, 100])),
         _held(cmd.Retry, delay=some(DELAYS), reason=some(["", "no"]), release=st.booleans()),
         _held(cmd.Bury, reason=some(["", "bad"])),

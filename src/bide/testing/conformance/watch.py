@@ -98,7 +98,8 @@ def _steps(
         if isinstance(command, Put) and old is not None and old.state == "dead":
             # Only the counters show whether a dead letter was replaced by an equal one.
             twins = (item.id == old.id and item.died is not None for item in command.items)
-            if command.on_conflict != "keep" and any(twins):
+            meant = command.if_version in (None, old.version)
+            if command.on_conflict != "keep" and meant and any(twins):
                 yield "replace", "dead", "dead"
         return
     if old is not None and old.until is not None and old.until <= now and old.holder is not None:

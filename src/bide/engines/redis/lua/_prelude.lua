@@ -9,7 +9,9 @@
 --   8 leased   sorted set: until -> order .. id
 --   9 groups   sorted set, every score is 0: group, \1, order .. id
 --  10 waiters  sorted set: since when -> lane, a client that waits for messages
---  11 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--  11 ended    hash: id -> how messages of this id ended, see _ends.lua
+--  12 endings  sorted set: when the last of them ended -> id
+--  13 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
 --   2 mark     number of this call in its lane; ? in front: the call may have been executed before;
@@ -29,14 +31,15 @@ local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
 
 local KEYS, ARGV
-local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, TRY
+local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, made, flags, token, seq, keep, change, leader, lead_at
 local counters, tally  -- those that `advance` writes, and those that `finish` adds to
 local replayed
 local died  -- as JSON: [id, attempts, last holder] of each message whose lease was over once too often
-local forget  -- see _records.lua
+local forget, forget_ends  -- see _records.lua and _ends.lua
+local actor  -- who gave the command, if it says so
 
 -- Looks up what is not there yet while the library is loaded.
 local function prepare()
@@ -50,7 +53,7 @@ local function int(value)
 end
 
 -- Flags of a queue, a letter each: p paused, k some messages are kept, w some have a priority, g some
--- are in groups, e some expire, l some lanes wait.
+-- are in groups, e some expire, l some lanes wait, h it remembers ends.
 local function has(letter)
   return find(flags, letter, 1, true) ~= nil
 end
@@ -108,9 +111,10 @@ end
 local function begin(keys, args)
   if not call then prepare() end
   KEYS, ARGV = keys, args
-  META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, TRY = unpack(keys)
+  META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS, TRY =
+    unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
-  made, tally, replayed, died, now, part = false, nil, nil, {}, tonumber(args[1]), 0
+  made, tally, replayed, died, now, part, actor = false, nil, nil, {}, tonumber(args[1]), 0, nil
   if sub(MARK, 1, 1) == '?' then
     MARK = sub(MARK, 2)
     local known = call('GET', TRY)
@@ -136,6 +140,7 @@ local function begin(keys, args)
   end
   SHARDS = SHARDS or tonumber(meta[5])
   if MARK ~= '' and has('k') then forget() end
+  if MARK ~= '' and has('h') then forget_ends() end
 end
 
 local function define(name, flags, body)

@@ -104,6 +104,7 @@ local function failed(r, reason, moment, counted, final)
   while #failures > FAILURES do table.remove(failures, 1) end
   r.failures = cjson.encode(failures)
   if not final and r.attempt < r.attempts then return true end
+  remember_end(r, 'dead', counted and (r.holder or '') or actor)
   set_aside(r, 'dead', 'died')
   return false
 end

@@ -1,10 +1,13 @@
 -- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
--- ARGV from 8 on, two for each, no id twice: id, token
+-- ARGV 8 width: 2, or 3 with results; from 9 on, so many for each, no id twice: id, token, result in JSON
+--      or empty
 -- Reply: [now, change, [outcome of each]]; the list is empty if all have left
 define('ack', {'allow-oom'}, function()
-  local total = (#ARGV - 7) / 2
+  local width = tonumber(ARGV[8])
+  local total = (#ARGV - 8) / width
+  local forgets = keep == 0 and not has('h')
   local ids, outcomes, acked, members, n = {}, {}, {}, {}, 0
-  for i = 1, total do ids[i] = ARGV[6 + 2 * i] end
+  for i = 1, total do ids[i] = ARGV[9 + (i - 1) * width] end
   local held = total > 0 and call('HMGET', LEASES, unpack(ids)) or {}
   local last, mine, holds
   for i = 1, total do
@@ -16,18 +19,20 @@ define('ack', {'allow-oom'}, function()
         last, mine, until_ = mark, match(mark, '^(%d+) (%d+) ')
         holds = tonumber(until_) > now
       end
-      done = holds and mine == ARGV[7 + 2 * i]
+      done = holds and mine == ARGV[10 + (i - 1) * width]
     end
-    if done and keep == 0 then
+    if done and forgets then
       n = n + 1
       acked[n], members[n], outcomes[i] = ids[i], sub(lease, 1, ORDER) .. ids[i], '[true]'
     else
       local r = locate(ids[i])
       if done then
+        local result = width == 3 and ARGV[11 + (i - 1) * width] or ''
         r.attempt = r.attempt + 1
-        set_aside(r, 'acked')
+        remember_end(r, 'acked', r.holder, result ~= '' and result or nil)
+        if keep > 0 then set_aside(r, 'acked') else delete(r, 'acked') end
       end
-      outcomes[i] = outcome(r, done)
+      outcomes[i] = done and keep == 0 and '[true]' or outcome(r, done)
     end
   end
   if n > 0 then

@@ -1,6 +1,6 @@
 -- change: do one thing to each of some messages.
 -- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
---      the caller saw (see is_still), or empty; 11 reason; from 12 on, two for each: id, and token of
+--      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty; from 13 on, two for each: id, and token of
 --      the lease or empty
 --   cancel      delete messages that nobody holds, if they are still what the caller saw
 --   reschedule  let them be due at another moment, likewise
@@ -27,8 +27,10 @@ local function do_it(r, token)
   end
 
   if verb == 'cancel' then
+    remember_end(r, 'cancelled', actor)
     delete(r, 'cancelled')
   elseif verb == 'purge' then
+    remember_end(r, 'purged', actor)
     delete(r, 'purged')
   elseif verb == 'bury' then
     failed(r, reason, now, token ~= '', true)
@@ -67,7 +69,8 @@ define('change', {'allow-oom'}, function()
   verb, still, reason, earliest = ARGV[8], ARGV[10], ARGV[11], nil
   moment = sub(when, 1, 1) == '+' and now + when or tonumber(when)
   advance()
-  for i = 12, #ARGV, 2 do
+  actor = ARGV[12] ~= '' and ARGV[12] or nil
+  for i = 13, #ARGV, 2 do
     local r = locate(ARGV[i])
     local done = do_it(r, ARGV[i + 1])
     outcomes[#outcomes + 1] = outcome(r, done)

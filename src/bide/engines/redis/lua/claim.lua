@@ -6,7 +6,7 @@
 --     16 1 over several shards: lease the first ready ones, and nothing else; else empty
 --     17 floor: over several shards, the highest token that is known
 -- Reply: [head, ids, records]; head is JSON:
---   [now, change, token, until, next or null, weighted, taken back, moved, examined,
+--   [now, change, token, until, whether the queue keeps results, next or null, weighted, taken back, moved, examined,
 --   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended]]
 local SLICE, READ, PROMOTE = 500, 64, 1024
 local TABLE = 32  -- from so many on, Redis is quicker if its set and its hash of leases are no lists
@@ -18,7 +18,8 @@ local function reply(next, more)
   write_counts()
   if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. int(until_)) end
   local following = next and format('%.3f', max(0, next - part)) or 'null'
-  return {format('[%d,%d,%s,%d,%s,%s,%d,%d,%d,%s,[%s]]', now, change, lease_token or '0', until_, following,
+  return {format('[%d,%d,%s,%d,%s,%s,%s,%d,%d,%d,%s,[%s]]', now, change, lease_token or '0', until_,
+    tostring(has('h') and results > 0), following,
     tostring(weighted or has('w')), lapsed, promoted, examined, tostring(more == true),
     concat(died, ',')), ids, texts}
 end
@@ -54,6 +55,7 @@ local function give_token()
 end
 
 local function expire(r)
+  remember_end(r, 'expired')
   r.state, r.ended = 'expired', now
   flag('k', true)
   call('ZADD', KEPT, int(BASE.expired + now), r.member)

@@ -1,7 +1,7 @@
 -- configure: set what is given.
 -- ARGV 8 paused: 0 or 1, or empty; 9 keep: milliseconds, or empty; 10 who does it, or empty; 11 how
--- many pauses are remembered
--- Reply: [now, change, paused, keep, resumed]
+-- many pauses are remembered; 12 history, 13 result_ttl: milliseconds, or empty
+-- Reply: [now, change, paused, keep, resumed, history, result_ttl]
 
 -- Notes that a pause begins or ends: [since, until or null, who or null] of each.
 local function note(begins)
@@ -28,6 +28,10 @@ define('configure', {}, function()
     keep = tonumber(ARGV[9])
     call('HSET', META, 'keep', ARGV[9])
   end
+  if ARGV[12] ~= '' then call('HSET', META, 'history', ARGV[12]) end
+  if ARGV[13] ~= '' then call('HSET', META, 'result_ttl', ARGV[13]) end
+  read_ends_settings()
+  if max(history, results) > 0 then flag('h', true) end
   if resumed then wake(now) end
-  return finish(concat({tostring(has('p')), int(keep), tostring(resumed)}, ','))
+  return finish(concat({tostring(has('p')), int(keep), tostring(resumed), int(history), int(results)}, ','))
 end)

@@ -1,5 +1,6 @@
 -- count: how many messages are where, and what has become of all others.
--- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters]
+-- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters,
+--   history, result_ttl]
 define('count', {'no-writes'}, function()
   local due = call('ZCOUNT', DELAYED, '-inf', due_by_now())
   local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
@@ -16,6 +17,7 @@ define('count', {'no-writes'}, function()
   local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
     'revived', 'retried', 'lapsed')
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
+  read_ends_settings()
   return cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
-    oldest or null, strays, counters})
+    oldest or null, strays, counters, history, results})
 end)

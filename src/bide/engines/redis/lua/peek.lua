@@ -9,7 +9,7 @@ define('peek', {'allow-oom'}, function()
   advance()
   if exists and not has('p') then
     lapsed = take_back(tonumber(ARGV[9]))
-    promote(has('w') and 1000 or most - call('ZCARD', READY))
+    if most > 0 then promote(has('w') and 1000 or most - call('ZCARD', READY)) end
     found = most > 0 and call('ZRANGE', READY, 0, most - 1, 'WITHSCORES') or {}
   end
   for i = 1, #found, 2 do

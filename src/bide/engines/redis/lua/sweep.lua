@@ -3,16 +3,24 @@
 --     9 after, 10 before: bounds of due (of the end, for what has ended), or empty
 --     11 group, or empty; 12 limit; 13 cursor: of the slice before (of a group), or empty
 --     14 count: what the deleted ones are counted as, or empty; 15 delete: 1, else only count
+--     16 actor: who gives the command, or empty
 -- Reply: [now, change, how many, cursor or null]
 define('sweep', {'allow-oom'}, function()
   local which, group, cursor = ARGV[8], ARGV[11], ARGV[13]
   local after, before = tonumber(ARGV[9]), tonumber(ARGV[10])
   local limit, deletes = tonumber(ARGV[12]), ARGV[15] == '1'
   local found = 0
+  actor = ARGV[16] ~= '' and ARGV[16] or nil
   if deletes then advance() end
 
   local function delete_all(members)
-    drop(ids_of(members))
+    local ids = ids_of(members)
+    if has('h') and ARGV[14] ~= '' then
+      for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
+        if text then remember_end(parse(ids[i], text), ARGV[14], actor) end
+      end
+    end
+    drop(ids)
     if ARGV[14] ~= '' then count(ARGV[14], #members) end
   end
 

@@ -41,7 +41,7 @@ def claim(session: Session, command: Claim) -> Claimed:
     if queue.weighted:
         rows.sort(key=lambda row: (ready_rank(row.due, row.priority), row.seq))
     messages = [row.message(command.queue, now, grant.holder, grant.until) for row in rows]
-    return Claimed(messages, queue.token, now, died=died)
+    return Claimed(messages, queue.token, now, died=died, results=queue.result_ttl > 0)
 
 
 def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> list[Died]:
@@ -115,6 +115,7 @@ def _lease(
     last = max(good[-1:] + late[-1:], key=lambda row: (row.rank, row.seq))
     bounds = {"queue": queue.id, "state": state, "rank": last.rank, "seq": last.seq}
     if late:
+        session.remember_ends(queue, [row.seq for row in late], "expired", None)
         session.end(queue, [row.seq for row in late], EXPIRED)
         queue.expired += len(late)
         session.run_many(SQL.insert_lease, [(row.seq, queue.id, *grant) for row in good])

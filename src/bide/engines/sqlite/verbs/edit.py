@@ -86,6 +86,7 @@ def cancel(session: Session, command: Cancel) -> Outcomes | Affected:
         return _cancel_where(session, command, command.where)
 
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
+        session.remember_ends(queue, [p.seq for p in places], "cancelled", command.actor)
         _remove(session, queue, [(p.seq, p.due, p.priority) for p in places])
         queue.cancelled += len(places)
         return [Outcome(place.id, True, due=place.due) for place in places]
@@ -100,6 +101,7 @@ def _cancel_where(session: Session, command: Cancel, where: Where) -> Affected:
     if command.dry_run:
         return Affected(_count_unheld(session, queue, where))
     rows = _unheld(session, queue, where, BULK + 1)
+    session.remember_ends(queue, [seq for seq, _, _ in rows[:BULK]], "cancelled", command.actor)
     _remove(session, queue, rows[:BULK])
     queue.cancelled += len(rows[:BULK])
     return Affected(len(rows[:BULK]), more=len(rows) > BULK)
@@ -219,12 +221,15 @@ def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: in
     return [Outcome(place.id, True, state, due) for place in places]  # type: ignore[arg-type]
 
 
-def set_aside(session: Session, name: str, ids: Sequence[str], reason: str) -> Outcomes:
+def set_aside(
+    session: Session, name: str, ids: Sequence[str], reason: str, actor: str | None
+) -> Outcomes:
     """Make dead letters of messages that nobody holds."""
 
     def aside(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         session.leave_pending(queue, [(p.seq, p.due, p.priority) for p in places])
         session.taken_aside(places, reason)
+        session.remember_ends(queue, [place.seq for place in places], "dead", actor)
         session.end(queue, [place.seq for place in places], DEAD)
         queue.died += len(places)
         return [Outcome(p.id, True, "dead", p.due, session.now) for p in places]
@@ -232,9 +237,10 @@ def set_aside(session: Session, name: str, ids: Sequence[str], reason: str) -> O
     return edit_each(session, name, ids, _waits, aside)
 
 
-def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
+def _purge_by_id(session: Session, name: str, ids: Sequence[str], actor: str | None) -> Outcomes:
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         seqs = [place.seq for place in places]
+        session.remember_ends(queue, seqs, "purged", actor)
         session.run(SQL.drop_aside, (json_text(seqs),))
         session.delete(seqs)
         queue.dead -= len(seqs)
@@ -247,13 +253,15 @@ def _purge_by_id(session: Session, name: str, ids: Sequence[str]) -> Outcomes:
 def purge(session: Session, command: Purge) -> Outcomes | Affected:
     """Delete messages of a state."""
     if command.ids is not None:
-        return _purge_by_id(session, command.queue, command.ids)
+        return _purge_by_id(session, command.queue, command.ids, command.actor)
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)
     before = NEVER if command.before is None else command.before
     if command.state in ("delayed", "ready"):
         rows = _of_state(session, queue, command.state, before)
+        seqs = [seq for seq, _, _ in rows[:BULK]]
+        session.remember_ends(queue, seqs, "purged", command.actor)
         _remove(session, queue, rows[:BULK])
         count = len(rows[:BULK])
         queue.purged += count
@@ -261,6 +269,8 @@ def purge(session: Session, command: Purge) -> Outcomes | Affected:
     code = STATES.index(command.state)
     found = session.run(SQL.aside_before, (queue.id, code, before, BULK + 1)).fetchall()
     seqs = [seq for (seq,) in found[:BULK]]
+    if code == DEAD:
+        session.remember_ends(queue, seqs, "purged", command.actor)
     _delete_aside(session, queue, code, seqs)
     return Affected(len(seqs), more=len(found) > BULK)
 
@@ -298,9 +308,11 @@ def configure(session: Session, command: Configure) -> Settings:
         if resumed:
             session.run(SQL.end_pause, (session.now, queue.id))
         queue.paused = int(command.paused)
-    if command.keep is not None:
-        queue.keep = command.keep
-    return Settings(bool(queue.paused), queue.keep, session.now if resumed else None)
+    for name in ("keep", "history", "result_ttl"):
+        if (value := getattr(command, name)) is not None:
+            setattr(queue, name, value)
+    wake = session.now if resumed else None
+    return Settings(bool(queue.paused), queue.keep, wake, queue.history, queue.result_ttl)
 
 
 def delete(session: Session, command: Delete) -> Deleted:

@@ -4,16 +4,17 @@ import sqlite3
 from typing import Any
 
 from bide.engines.cursor import BEGIN, Budget, Phase, cursor_after, phases_of, position
-from bide.engines.sqlite.rows import DELAYED, READY, QueueRow, as_row
+from bide.engines.sqlite.rows import DELAYED, READY, Place, QueueRow, as_failures, as_row
 from bide.engines.sqlite.session import HOUR, Session, json_text
 from bide.engines.sqlite.statements import SQL
-from bide.model.commands import Count, Find, Forecast, Queues, Scan, Where
+from bide.model.commands import Count, Find, Forecast, History, Queues, Scan, Where
+from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.message import STATES, Message
 from bide.model.rank import delayed_reach, forecast_start
-from bide.model.replies import Counts, Flow, Forecasted, Found, Names, Page, Sizes
+from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Names, Page, Sizes
 
-__all__ = ["count", "find", "forecast", "queues", "scan"]
+__all__ = ["count", "find", "forecast", "history", "queues", "scan"]
 
 NEVER = 1 << 53
 _EVERYTHING = 1 << 62
@@ -158,10 +159,12 @@ def count(session: Session, command: Count) -> Counts:
         kept=queue.kept,
         paused=bool(queue.paused),
         keep=queue.keep,
+        history=queue.history,
+        result_ttl=queue.result_ttl,
         oldest=_oldest(session, queue, due),
         recount=recount,
         strays=strays,
-        stored=session.run(SQL.stored, (queue.id,)).fetchone()[0] if command.stored else None,
+        stored=_stored(session, queue) if command.stored else None,
     )
 
 
@@ -243,3 +246,32 @@ def queues(session: Session, command: Queues) -> Names:
     """Name the queues."""
     rows = session.run(SQL.queue_names, {"prefix": command.queue})
     return Names([name for (name,) in rows])
+
+
+def _stored(session: Session, queue: QueueRow) -> int:
+    messages, ends = (session.run(sql, (queue.id,)) for sql in (SQL.stored, SQL.stored_ends))
+    return int(messages.fetchone()[0] + ends.fetchone()[0])
+
+
+def history(session: Session, command: History) -> Ends:
+    """Look at how messages with an id have ended."""
+    queue = session.look(command.queue)
+    if queue is None:
+        return Ends(None, [])
+    row = session.run(SQL.locate_one, (queue.id, command.id)).fetchone()
+    state = None if row is None else Place(*row).state(session.now)
+    if not queue.ended:
+        return Ends(state, [])
+    bounds = {
+        "queue": queue.id, "id": command.id, "since": session.now - queue.remembers,
+        "fresh": session.now - queue.result_ttl, "limit": KEPT_ENDS,
+    }  # fmt: skip
+    ends = [
+        End(
+            ENDINGS[how], moment, by, due, attempt, since,
+            as_failures(failures) if failures else (),
+            None if result is None else result.encode(),
+        )
+        for how, moment, by, due, attempt, since, failures, result in session.run(SQL.ends, bounds)
+    ]  # fmt: skip
+    return Ends(state, within_budget(ends, command.max_bytes))

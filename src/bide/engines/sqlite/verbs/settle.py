@@ -64,12 +64,18 @@ def ack(session: Session, command: Ack) -> Outcomes:
 
     queue = session.open(command.queue)
     seqs = _all_held(session, queue, command.leases) if queue is not None else None
-    if queue is not None and seqs is not None and not queue.keep:
+    if queue is not None and seqs is not None and not (queue.keep or queue.remembers):
         _gone(session, queue, seqs)
         return Outcomes([Outcome(lease.id, True) for lease in command.leases])
 
+    results: dict[tuple[str, int | None], bytes | None] = {}
+    for lease, result in zip(command.leases, command.results, strict=False):
+        results.setdefault((lease.id, lease.token), result)
+
     def leave(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         seqs = [place.seq for place in places]
+        mine = [results.get((place.id, place.token)) for place in places] if results else ()
+        session.remember_ends(queue, seqs, "acked", None, mine)
         if not queue.keep:
             _gone(session, queue, seqs)
             return [Outcome(place.id, True) for place in places]
@@ -159,5 +165,5 @@ def bury(session: Session, command: Bury) -> Outcomes:
     held = _held(session, command.queue, command.leases, aside)
     if not command.ids:
         return held
-    unheld = set_aside(session, command.queue, command.ids, command.reason)
+    unheld = set_aside(session, command.queue, command.ids, command.reason, command.actor)
     return Outcomes(held.outcomes + unheld.outcomes)

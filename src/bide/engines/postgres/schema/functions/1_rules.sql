@@ -121,6 +121,12 @@ BEGIN
   IF q.remembers THEN
     PERFORM _forget(q, p_now);
   END IF;
+  IF q.ends THEN
+    DELETE FROM ended WHERE seq IN (
+      SELECT seq FROM ended
+      WHERE queue = q.id AND moment <= p_now - greatest(q.history, q.result_ttl)
+      ORDER BY moment LIMIT 1000 FOR UPDATE SKIP LOCKED);
+  END IF;
   RETURN q;
 END $$;
 
@@ -150,12 +156,28 @@ LANGUAGE sql VOLATILE AS $$
   HAVING min(due) < p_moment
 $$;
 
+-- Remember how a message ended, as it stood then: who held it goes before `p_by`.
+CREATE FUNCTION bide._remember_end(q bide.queue, p_message bide.message, p_how integer,
+                                   p_moment bigint, p_by text, p_result text DEFAULT NULL)
+RETURNS void LANGUAGE sql VOLATILE AS $$
+  SELECT pg_notify(current_schema(), '0 ' || q.name || ' ' || p_message.id)
+  WHERE q.result_ttl > 0
+    AND EXISTS (SELECT FROM sleeper WHERE queue = q.name || ' ' || p_message.id);
+  INSERT INTO ended (queue, id, how, moment, by, due, attempt, since, failures, result)
+  SELECT q.id, p_message.id, p_how, p_moment, coalesce(p_message.holder, p_by), p_message.due,
+         p_message.attempt + (p_message.holder IS NOT NULL)::integer, p_message.since,
+         CASE WHEN q.history > 0 THEN p_message.failures END,
+         CASE WHEN q.result_ttl > 0 THEN p_result END
+$$;
+
 -- Count a failed attempt of a message, which must be locked, and free it: ready again, or dead.
 CREATE FUNCTION bide._fail(p_message bide.message, p_moment bigint, p_now bigint, p_reason text,
                            p_final boolean DEFAULT false)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   dead CONSTANT boolean := p_final OR p_message.attempt + 1 >= p_message.attempts;
+  held_by CONSTANT text := p_message.holder;
+  q queue;
 BEGIN
   UPDATE message SET
     state = CASE WHEN dead THEN 3 ELSE 1 END,
@@ -163,6 +185,11 @@ BEGIN
     attempt = attempt + 1, token = NULL, holder = NULL, since = NULL, extended = NULL,
     failures = _failed(failures, attempt + 1, p_moment, holder, p_reason)
   WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
+  IF dead THEN
+    SELECT * INTO q FROM queue WHERE id = p_message.queue;
+    PERFORM _remember_end(q, p_message, 3, p_now, held_by)
+    WHERE greatest(q.history, q.result_ttl) > 0;
+  END IF;
   RETURN p_message;
 END $$;
 

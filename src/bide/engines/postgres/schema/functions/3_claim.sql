@@ -2,8 +2,9 @@
 --
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
--- its `token` the number of the claim, and `exactly` the server's clock. If nothing was claimed, its
--- `until` says until when others believe `p_process` asleep, unless it has to say that again.
+-- its `token` the number of the claim, its `expires` how long the queue keeps results, and `exactly` the
+-- server's clock. If nothing was claimed, its `until` says until when others believe `p_process` asleep,
+-- unless it has to say that again.
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
@@ -90,6 +91,9 @@ BEGIN
         END IF;
       END LOOP;
       IF cardinality(late) > 0 THEN
+        IF greatest(q.history, q.result_ttl) > 0 THEN
+          PERFORM _remember_end(q, m, 2, moment, NULL) FROM message AS m WHERE m.ctid = ANY (late);
+        END IF;
         UPDATE message SET state = 5, rank = moment WHERE ctid = ANY (late);
         UPDATE queue SET remembers = true WHERE id = q.id AND NOT remembers;
         INSERT INTO tally VALUES (q.id, 'kept', -1, cardinality(late)),
@@ -122,6 +126,7 @@ BEGIN
     until := _asleep(p_process, p_queue, moment);
   END IF;
   token := claim;
+  expires := q.result_ttl;
   floor := _raised(q.id, floors, CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
   RETURN NEXT;
 END $$;

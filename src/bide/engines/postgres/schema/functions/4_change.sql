@@ -12,7 +12,8 @@
 CREATE FUNCTION bide._change(
   p_verb text, p_queue text, p_now bigint, p_ids text[], p_tokens bigint[] DEFAULT NULL,
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
-  p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL
+  p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
+  p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -21,6 +22,7 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment);
   new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
+  remembers CONSTANT boolean := greatest(q.history, q.result_ttl) > 0;
   moves tally[] := '{}';
   wanted record;
   was message;
@@ -28,7 +30,7 @@ DECLARE
   cause text;
 BEGIN
   FOR wanted IN
-    SELECT * FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n)
+    SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
     ORDER BY id COLLATE "C", n
   LOOP
     was := _locked(q.id, wanted.id);
@@ -108,6 +110,15 @@ BEGIN
           new.expires := was.expires - (new_due - was.due);
         END IF;
     END CASE;
+    IF remembers THEN
+      CASE p_verb
+        WHEN 'cancel' THEN PERFORM _remember_end(q, was, 1, moment, p_actor);
+        WHEN 'purge' THEN PERFORM _remember_end(q, was, 4, moment, p_actor);
+        WHEN 'bury_unheld' THEN PERFORM _remember_end(q, new, 3, moment, p_actor);
+        WHEN 'ack' THEN PERFORM _remember_end(q, was, 0, moment, NULL, wanted.result);
+        ELSE NULL;
+      END CASE;
+    END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;
       DELETE FROM content WHERE seq = was.seq;
@@ -139,7 +150,8 @@ END $$;
 
 -- Ack messages, as `_change` does and with the same answer. The common case, good leases in a queue
 -- that remembers nothing, takes one statement for all.
-CREATE FUNCTION bide._ack(p_queue text, p_now bigint, p_ids text[], p_tokens bigint[])
+CREATE FUNCTION bide._ack(p_queue text, p_now bigint, p_ids text[], p_tokens bigint[],
+                          p_results text[])
 RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -148,7 +160,7 @@ DECLARE
   q CONSTANT queue := _open(p_queue, moment);
   gone bigint[];
 BEGIN
-  IF q.keep = 0 THEN
+  IF q.keep = 0 AND greatest(q.history, q.result_ttl) = 0 THEN
     WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
       SELECT m.ctid, m.seq, w.n FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n),
       LATERAL (
@@ -178,10 +190,11 @@ BEGIN
   RETURN QUERY
     SELECT w.numbers[c.number], c.done, c.state, c.due, c.until, c.holder
     FROM (
-      SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(n) AS numbers
-      FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS u(id, token, n)
+      SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(result) AS results,
+             array_agg(n) AS numbers
+      FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS u(id, token, result, n)
       WHERE n <> ALL (coalesce(gone, '{}'))
-    ) AS w, _change('ack', p_queue, p_now, w.ids, w.tokens) AS c;
+    ) AS w, _change('ack', p_queue, p_now, w.ids, w.tokens, p_results => w.results) AS c;
   RETURN QUERY SELECT 0::bigint, false, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text;
 END $$;
 
@@ -211,7 +224,7 @@ END $$;
 -- Delete up to 1,000 messages and count why. Answers how many, and whether more are left.
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
-  p_before bigint, OUT count integer, OUT more boolean
+  p_before bigint, p_actor text, OUT count integer, OUT more boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -242,6 +255,9 @@ BEGIN
     DELETE FROM message WHERE queue = q.id AND id = was.id AND state = was.state;
     CONTINUE WHEN NOT FOUND;  -- somebody claimed or changed it meanwhile
     DELETE FROM content WHERE seq = was.seq;
+    IF was.state < 4 AND greatest(q.history, q.result_ttl) > 0 THEN
+      PERFORM _remember_end(q, was, CASE p_cause WHEN 'purged' THEN 4 ELSE 1 END, moment, p_actor);
+    END IF;
     count := count + 1;
     moves := moves || _moved(was, NULL, CASE WHEN was.state < 4 THEN p_cause END);
   END LOOP;
@@ -250,8 +266,10 @@ END $$;
 
 -- Set what is given for a queue, made if it does not exist.
 CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint,
-                                p_actor text DEFAULT NULL, p_pauses integer DEFAULT 0)
-RETURNS TABLE (paused boolean, keep bigint, resumed boolean, moment bigint)
+                                p_actor text DEFAULT NULL, p_pauses integer DEFAULT 0,
+                                p_history bigint DEFAULT NULL, p_result_ttl bigint DEFAULT NULL)
+RETURNS TABLE (paused boolean, keep bigint, resumed boolean, moment bigint, history bigint,
+               result_ttl bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -269,8 +287,10 @@ BEGIN
     UPDATE pause SET until = moment WHERE queue = q.id AND until IS NULL;
   END IF;
   UPDATE queue SET paused = coalesce(p_paused, paused), keep = coalesce(p_keep, keep),
-    remembers = remembers OR coalesce(p_keep, 0) > 0
-  WHERE id = q.id RETURNING paused, keep INTO paused, keep;
+    remembers = remembers OR coalesce(p_keep, 0) > 0,
+    history = coalesce(p_history, history), result_ttl = coalesce(p_result_ttl, result_ttl),
+    ends = ends OR greatest(p_history, p_result_ttl, 0) > 0
+  WHERE id = q.id RETURNING paused, keep, history, result_ttl INTO paused, keep, history, result_ttl;
   RETURN NEXT;
 END $$;
 
@@ -290,5 +310,6 @@ BEGIN
   DELETE FROM total WHERE queue = q.id;
   DELETE FROM lowered WHERE queue = q.id;
   DELETE FROM pause WHERE queue = q.id;
+  DELETE FROM ended WHERE queue = q.id;
   RETURN true;
 END $$;

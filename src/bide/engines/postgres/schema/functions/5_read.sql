@@ -96,7 +96,7 @@ BEGIN
     SELECT * INTO recount FROM _recount(q.id);
   END IF;
   RETURN json_build_object(
-    'paused', q.paused, 'keep', q.keep, 'counters', counters, 'deltas', deltas,
+    'paused', q.paused, 'keep', q.keep, 'history', q.history, 'result_ttl', q.result_ttl, 'counters', counters, 'deltas', deltas,
     'due', due.n, 'oldest', due.oldest, 'states', recount.states, 'strays', recount.strays);
 END $$;
 
@@ -177,8 +177,33 @@ CREATE FUNCTION bide._stored(p_queue text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT coalesce(sum(size + octet_length(id) - length(id) + coalesce(octet_length("group"), 0)
                       + coalesce(octet_length(failures), 0)), 0)::bigint
+       + (SELECT coalesce(sum(100 + coalesce(octet_length(by), 0) + coalesce(octet_length(failures), 0)
+                              + coalesce(octet_length(result), 0)), 0)
+          FROM ended WHERE queue = (SELECT id FROM _queue(p_queue)))::bigint
   FROM message WHERE queue = (SELECT id FROM _queue(p_queue))
 $$;
+
+-- How messages with an id have ended, the newest first, as JSON: [state or null, [[how, moment, by, due,
+-- attempt, since, failures, result] of each]].
+CREATE FUNCTION bide._history(p_queue text, p_now bigint, p_id text, p_limit integer) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  right_now CONSTANT bigint := _moment(p_now);
+  q CONSTANT queue := _queue(p_queue);
+  m message;
+  ends json;
+BEGIN
+  SELECT * INTO m FROM message WHERE queue = q.id AND id = p_id;
+  IF q.ends THEN
+    SELECT json_agg(json_build_array(how, e.moment, by, due, attempt, since, failures::json,
+      CASE WHEN e.moment > right_now - q.result_ttl THEN result END) ORDER BY seq DESC) INTO ends
+    FROM (SELECT * FROM ended AS o WHERE o.queue = q.id AND o.id = p_id
+          AND o.moment + 0 > right_now - greatest(q.history, q.result_ttl)
+          ORDER BY seq DESC LIMIT p_limit) AS e;
+  END IF;
+  RETURN json_build_array((_stands(m, right_now)).state, coalesce(ends, '[]'::json));
+END $$;
 
 -- How many pending messages fall due in each bucket, as rows (number, count). Buckets of whole hours
 -- come from the counters. Number -1 is all that is pending, -2 what is due already (for short buckets),

@@ -41,6 +41,16 @@ BEGIN
     WHERE queue = p_queue AND process = p_process AND seen > p_now - 30000) END;
 END $$;
 
+-- Say that a process waits for the end of a message, until it says so again or for a minute.
+CREATE FUNCTION bide._watch(p_process text, p_queue text, p_id text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+BEGIN
+  PERFORM _check_access(p_queue);
+  PERFORM set_config('synchronous_commit', 'off', true);
+  INSERT INTO sleeper VALUES (p_process, p_queue || ' ' || p_id, 9007199254740992, _moment(NULL))
+  ON CONFLICT (queue, process) DO UPDATE SET seen = excluded.seen;
+END $$;
+
 -- Wake the processes that would sleep past a moment at which something can be claimed.
 CREATE FUNCTION bide._wake(p_process text, p_queue text, p_moment bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$

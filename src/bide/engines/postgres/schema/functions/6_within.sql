@@ -40,17 +40,23 @@ BEGIN
           c.expires, c.groups, c.headers, NULL, NULL, NULL, false, NULL) AS p;
       WHEN 'cancel' THEN
         SELECT json_agg(a) INTO rows
-        FROM _change('cancel', c.queue, asked.now, c.ids, p_if_due => c.if_due) AS a;
+        FROM _change('cancel', c.queue, asked.now, c.ids, p_if_due => c.if_due,
+                     p_actor => c.actor) AS a;
       WHEN 'reschedule' THEN
         SELECT json_agg(a), min(a.due) FILTER (WHERE a.done) INTO rows, wake
         FROM _change('reschedule', c.queue, asked.now, c.ids, p_at => c.new_due,
                      p_delay => c.new_delay, p_if_due => c.if_due) AS a;
       WHEN 'cancel_where' THEN
         SELECT json_agg(a) INTO rows
-        FROM _delete_where('cancelled', c.queue, asked.now, NULL, c.of_group, c.after, c.before) AS a;
+        FROM _delete_where('cancelled', c.queue, asked.now, NULL, c.of_group, c.after, c.before,
+                           c.actor) AS a;
       WHEN 'keep' THEN  -- seldom a change, and one locks the queue until the commit
-        PERFORM _configure(c.queue, asked.now, NULL, c.keep)
-        WHERE (_queue(c.queue)).keep IS DISTINCT FROM c.keep;
+        PERFORM _configure(c.queue, asked.now, NULL, c.keep, p_history => c.history,
+                           p_result_ttl => c.result_ttl)
+        FROM _queue(c.queue) AS q
+        WHERE q.keep IS DISTINCT FROM coalesce(c.keep, q.keep)
+          OR q.history IS DISTINCT FROM coalesce(c.history, q.history)
+          OR q.result_ttl IS DISTINCT FROM coalesce(c.result_ttl, q.result_ttl);
     END CASE;
     IF c.verb IN ('put', 'replace') THEN
       wake := least(c.new_due, _moment(asked.now) + c.new_delay);

@@ -92,7 +92,7 @@ $$;
 CREATE OR REPLACE FUNCTION bide.cancel(queue text, id text) RETURNS bide.outcome
 LANGUAGE sql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
   SELECT (id, coalesce(c.done, false), _name(c.state), to_timestamp(c.due / 1000.0))::outcome
-  FROM (SELECT 1) AS one LEFT JOIN _change('cancel', queue, NULL, ARRAY[id]) AS c ON true
+  FROM (SELECT 1) AS one LEFT JOIN _change('cancel', queue, NULL, ARRAY[id], p_actor => session_user::text) AS c ON true
 $$;
 
 -- Move a message that nobody holds to another due time.

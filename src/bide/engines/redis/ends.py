@@ -1,0 +1,50 @@
+"""What a queue remembers of messages that have ended, as Redis stores it: see lua/_ends.lua."""
+
+from typing import Any
+
+from bide.engines.redis.calls import Call, Step, decode, raised
+from bide.engines.redis.keys import shard_of
+from bide.engines.redis.records import as_failures
+from bide.model.commands import History
+from bide.model.ended import End, within_budget
+from bide.model.replies import Ends
+
+__all__ = ["history"]
+
+
+def history(command: History, shards: int) -> Step:
+    """Look at how messages with an id have ended."""
+    shard = shard_of(command.id, shards)
+    script = "watch" if command.watch else "history"
+    answers = yield [Call(script, command.queue, (command.id,), shard, shards, reads=True)]
+    ((head, text),) = raised(answers)
+    now, _change, state, history, result_ttl = decode(head)
+    ends = _ends_of(text or b"", now - max(history, result_ttl), now - result_ttl)
+    return [Ends(state, within_budget(ends, command.max_bytes))]
+
+
+def _ends_of(text: bytes, since: int, fresh: int) -> list[End]:
+    """Return the ends after a moment; of those after `fresh` with their results."""
+    ends: list[End] = []
+    while text:
+        line, _, text = text.partition(b"\n")
+        moment, how, due, attempt, began, *sizes = line.split(b" ")
+        by, failures, result = (_part(size) for size in sizes)
+        parts: list[Any] = []
+        for size in (by, failures, result):
+            parts.append(None if size is None else text[:size])
+            text = text[size or 0 :]
+        if int(moment) <= since:
+            continue
+        ends.append(
+            End(
+                how.decode(), int(moment), None if parts[0] is None else parts[0].decode(),  # type: ignore[arg-type]
+                int(due), int(attempt), _part(began), as_failures(parts[1]) if parts[1] else (),
+                parts[2] if int(moment) > fresh else None,
+            )
+        )  # fmt: skip
+    return ends
+
+
+def _part(size: bytes) -> int | None:
+    return None if size == b"-" else int(size)

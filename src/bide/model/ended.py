@@ -1,0 +1,141 @@
+"""What a queue remembers of messages that have ended."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from bide.model.body import MAX_BODY, check_depth, encode
+from bide.model.errors import InvalidArgument
+from bide.model.limits import MAX_RESULT
+from bide.model.message import LAPSED, Failure
+
+__all__ = [
+    "ENDINGS", "KEPT_ENDS", "PENDING", "Attempt", "End", "Ending", "check_result", "encode_result",
+    "end_of", "size_of_end", "within_budget",
+]  # fmt: skip
+
+Ending = Literal["acked", "cancelled", "expired", "dead", "purged"]
+
+ENDINGS: tuple[Ending, ...] = ("acked", "cancelled", "expired", "dead", "purged")
+
+PENDING = ("delayed", "ready", "leased")
+"""States of messages that have not ended."""
+
+KEPT_ENDS = 20
+"""How many ends of messages with the same id a queue remembers: the last ones."""
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One delivery of a message that has ended. Times are Unix milliseconds."""
+
+    number: int
+    """From 1."""
+    start: int | None
+    """When the worker got the message; `None`: it is not known."""
+    end: int
+    holder: str
+    """The worker."""
+    outcome: Literal["acked", "failed", "lapsed"]
+    """"lapsed": its lease expired."""
+    error: str | None = None
+    """Why it failed."""
+
+
+class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How a message ended, as a queue with `history` or `result_ttl` remembers it."""
+
+    how: Ending
+    """"dead" is the end of a dead letter, too, though it can be revived; then it ends once more."""
+    moment: int
+    """When it ended, in Unix milliseconds."""
+    by: str | None
+    """Who ended it: the holder of the lease, or the actor of the command; `None`: time did."""
+    due: int
+    """When it was due, in Unix milliseconds."""
+    attempt: int
+    """How often it was delivered."""
+    since: int | None = None
+    """If it was acked: when the worker got it, in Unix milliseconds."""
+    failures: tuple[Failure, ...] = ()
+    """The attempts that failed, oldest first, the last 20; with `history` alone."""
+    result: bytes | None = None
+    """The result of an ack, as JSON; with `result_ttl` alone."""
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts, oldest first: the last 20 that failed, and the one that was acked."""
+        found = [
+            Attempt(
+                failure.attempt, None, failure.moment, failure.holder,
+                "lapsed" if failure.reason == LAPSED else "failed", failure.reason,
+            )
+            for failure in self.failures
+        ]  # fmt: skip
+        if self.how == "acked":
+            end = Attempt(self.attempt, self.since, self.moment, self.by or "", "acked")
+            found.append(end)
+        return found
+
+
+def check_result(result: bytes) -> None:
+    """Check that a result is JSON, and not too large.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if len(result) > MAX_RESULT:
+        raise InvalidArgument(
+            f"result takes {len(result):,} bytes, the limit is {MAX_RESULT:,}; store it elsewhere "
+            "and give a reference"
+        )
+    try:
+        msgspec.json.decode(result)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"result is no JSON: {error}") from None
+    check_depth(result)
+
+
+def encode_result(value: Any) -> bytes:
+    """Return a result as JSON.
+
+    Raises:
+        InvalidArgument: it cannot be JSON, or it is too large.
+
+    Example:
+        >>> encode_result({"total": 3})
+        b'{"total":3}'
+    """
+    try:
+        data, is_json = encode(value, MAX_BODY)
+    except InvalidArgument as error:
+        raise InvalidArgument(str(error).replace("body", "result", 1)) from error
+    if not is_json:
+        raise InvalidArgument("result is bytes; give a JSON value, such as a str")
+    if len(data) > MAX_RESULT:
+        check_result(data)
+    return data
+
+
+def end_of(queue: str, id: str) -> str:
+    """Return the name under which the end of a message is waited for; no queue has a space.
+
+    Example:
+        >>> end_of("orders", "order-42")
+        'orders order-42'
+    """
+    return f"{queue} {id}"
+
+
+def size_of_end(end: End) -> int:
+    """Return the size of an end in a reply, in bytes."""
+    size = 100 + len(end.by or "") + len(end.result or b"")
+    return size + len(msgspec.json.encode(end.failures)) if end.failures else size
+
+
+def within_budget(ends: list[End], max_bytes: int) -> list[End]:
+    """Return as many of the first ends as a reply of `max_bytes` holds, and at least one."""
+    for number, end in enumerate(ends):
+        max_bytes -= size_of_end(end)
+        if max_bytes < 0 and number:
+            return ends[:number]
+    return ends

@@ -1,0 +1,64 @@
+"""What handlers return, in a queue that remembers results."""
+
+import logging
+from typing import Any, TypeVar
+
+import pytest
+
+from bide.model.commands import Command, Configure, History
+from bide.model.replies import Ends, Reply, Settings
+from tests.worker.worker_app import Scene, both, register
+
+R = TypeVar("R", bound=Reply)
+
+
+async def asked(scene: Scene, kind: type[R], command: Command) -> R:
+    reply = await scene.lane.acall(command)
+    assert isinstance(reply, kind)
+    return reply
+
+
+@both
+def test_what_a_handler_returns_is_its_result(scene: Scene, is_async: bool) -> None:
+    def double(body: Any) -> Any:
+        return None if body == 3 else {"twice": 2 * body}
+
+    async def story() -> None:
+        register(scene, is_async, double)
+        await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
+        await scene.put(*range(4))
+        async with scene.at_work():
+            await scene.acked(4)
+        results = [
+            (await asked(scene, Ends, History("q", f"q-{n}"))).ends[0].result for n in range(4)
+        ]
+        assert results == [b'{"twice":0}', b'{"twice":2}', b'{"twice":4}', None]
+
+    scene.play(story())
+
+
+def test_what_cannot_be_a_result_is_logged_and_acked(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        register(scene, False, lambda body: object())
+        await asked(scene, Settings, Configure("q", result_ttl=3_600_000))
+        await scene.put(1)
+        with caplog.at_level(logging.ERROR):
+            async with scene.at_work():
+                await scene.acked(1)
+        (end,) = (await asked(scene, Ends, History("q", "q-0"))).ends
+        assert (end.how, end.result) == ("acked", None)
+
+    scene.play(story())
+    assert "returned what cannot be kept as its result" in caplog.text
+
+
+def test_a_queue_without_results_takes_what_handlers_return(scene: Scene) -> None:
+    async def story() -> None:
+        register(scene, False, lambda body: object())
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.acked(1)
+
+    scene.play(story())
