@@ -101,7 +101,7 @@ def test_what_an_open_transaction_puts_is_claimed_when_it_commits(
     assert drain(engine) == ["held"]
 
 
-@pytest.mark.parametrize("change", ["put", "replace", "reschedule", "retry"])
+@pytest.mark.parametrize("change", ["put", "put beside others", "replace", "reschedule", "retry"])
 def test_what_comes_to_a_time_that_is_past_is_claimed(
     open_engine: Callable[[], PostgresEngine], change: str
 ) -> None:
@@ -114,6 +114,11 @@ def test_what_comes_to_a_time_that_is_past_is_claimed(
     match change:
         case "put":
             put(other, "later2", at=1_000)
+            assert drain(engine) == ["later2"]
+        case "put beside others":
+            moments = {"far": 2**42, "later2": 1_000}
+            items = [Item(id, b"1", at=moment) for id, moment in moments.items()]
+            other.execute([cmd.Put("q", items)])
             assert drain(engine) == ["later2"]
         case "replace":
             other.execute([cmd.Put("q", [Item("later", b"2", at=1_000)], "replace")])
