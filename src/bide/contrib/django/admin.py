@@ -63,9 +63,11 @@ class PendingMessages:
     These are the ones with `group=group_of(instance)`, in the queues that `bide_queues` names.
 
     Example:
-        @admin.register(Order)
-        class OrderAdmin(PendingMessages, admin.ModelAdmin):
-            bide_queues = ["orders", "reminders"]
+        ::
+
+            @admin.register(Order)
+            class OrderAdmin(PendingMessages, admin.ModelAdmin):
+                bide_queues = ["orders", "reminders"]
     """
 
     bide_queues: Sequence[str] = ()

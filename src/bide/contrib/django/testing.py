@@ -104,14 +104,16 @@ class BideTestMixin:
     """Gives each test of a `TestCase` a store of its own, and a worker.
 
     Example:
-        from django.test import TestCase
+        ::
 
-        class OrderTests(BideTestMixin, TestCase):
-            def test_an_unpaid_order_expires(self):
-                order = place_order()
-                self.bide_worker.advance("30m")
-                order.refresh_from_db()
-                self.assertEqual(order.state, "expired")
+            from django.test import TestCase
+
+            class OrderTests(BideTestMixin, TestCase):
+                def test_an_unpaid_order_expires(self):
+                    order = place_order()
+                    self.bide_worker.advance("30m")
+                    order.refresh_from_db()
+                    self.assertEqual(order.state, "expired")
     """
 
     bide_store: ScratchStore
