@@ -1,6 +1,7 @@
 """The setting `BIDE`, and the store that it names."""
 
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -27,6 +28,9 @@ class Configuration(
 
     url: str | None = None
     """The store. By default the environment's `BIDE_URL`, or else the database."""
+    test_url: str | None = None
+    """Instead of `URL` and `BIDE_URL` while Django's tests run. By default a store in memory, so
+    that no test touches one in use."""
     database: str = "default"
     """The alias of the database whose transactions puts join."""
     app: str | None = None
@@ -73,7 +77,16 @@ def store_url() -> str:
         ImproperlyConfigured: the database cannot be a store, and no other is named.
     """
     found = configuration()
-    return found.url or os.environ.get("BIDE_URL") or url_of(found.database)
+    named = found.url or os.environ.get("BIDE_URL")
+    if named is not None and _is_test():
+        return found.test_url or "memory://"
+    return named or url_of(found.database)
+
+
+def _is_test() -> bool:
+    """Tell whether Django's tests run: it keeps there what it puts back at their end."""
+    utils = sys.modules.get("django.test.utils")
+    return utils is not None and hasattr(utils._TestState, "saved_data")
 
 
 def url_of(alias: str) -> str:
@@ -84,8 +97,13 @@ def url_of(alias: str) -> str:
     Raises:
         ImproperlyConfigured: it is neither SQLite nor PostgreSQL.
     """
+    return _url_of(alias, str(connections[alias].settings_dict["NAME"]))
+
+
+@cache
+def _url_of(alias: str, name: str) -> str:
+    """Return the URL for a name, which the tests of Django change."""
     connection = connections[alias]
-    name = str(connection.settings_dict["NAME"])
     if connection.vendor == "sqlite":
         if connection.is_in_memory_db():
             return "memory://"
@@ -115,18 +133,20 @@ def _postgresql(parameters: Mapping[str, Any]) -> str:
 
 def in_database(url: str, alias: str) -> bool:
     """Tell whether the store at a URL is in a database of Django's."""
-    connection = connections[alias]
-    parts = urlsplit(url)
-    if connection.vendor == "sqlite" and parts.scheme == "sqlite":
-        name = str(connection.settings_dict["NAME"])
+    return _in_database(url, alias, str(connections[alias].settings_dict["NAME"]))
+
+
+@cache
+def _in_database(url: str, alias: str, name: str) -> bool:
+    vendor, parts = connections[alias].vendor, urlsplit(url)
+    if vendor == "sqlite" and parts.scheme == "sqlite":
         path = unquote(parts.path.removeprefix("/"))
         return os.path.realpath(path) == os.path.realpath(name)
-    if connection.vendor == "postgresql" and parts.scheme in ("postgres", "postgresql"):
+    if vendor == "postgresql" and parts.scheme in ("postgres", "postgresql"):
         return _place(url) == _place(url_of(alias))
     return False
 
 
-@cache
 def _place(url: str) -> tuple[str, ...]:
     """Return host, port and name of the database that a URL of PostgreSQL means."""
     from psycopg.conninfo import conninfo_to_dict

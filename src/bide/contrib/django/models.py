@@ -11,6 +11,7 @@ PERMISSIONS = {
     "edit": "Can edit messages",
     "copy": "Can put copies of messages",
     "release": "Can end leases of workers",
+    "stop": "Can stop and replace worker processes",
     "revive": "Can revive dead letters",
     "purge": "Can purge dead letters",
     "pause": "Can pause and resume queues",

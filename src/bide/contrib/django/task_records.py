@@ -121,19 +121,27 @@ def result_of_message(message: Message, since: int | None = None) -> TaskResult:
         )  # fmt: skip
     failures = message.failures
     workers = [failure.holder for failure in failures]
-    attempted = failures[-1].moment if failures else None
+    since = since or (failures[-1].moment if failures else None)
     status, finished = TaskResultStatus.READY, None
     if message.state == "leased":
-        status, attempted = TaskResultStatus.RUNNING, since or attempted
+        status = TaskResultStatus.RUNNING
         workers.append(message.holder or "")
     elif message.state in ("dead", "expired"):
         status, finished = TaskResultStatus.FAILED, message.ended
-    started = failures[0].moment if failures else since
+    # The clock of the store may be behind the one of who enqueued it.
+    started = _after(record.enqueued, failures[0].moment if failures else since)
+    attempted = _after(started, since)
     return result_of(
-        message.id, record, status, task, started=time_of(started),
-        attempted=time_of(attempted), finished=time_of(finished), errors=errors_of(failures),
+        message.id, record, status, task, started=started, attempted=attempted,
+        finished=_after(attempted or record.enqueued, finished), errors=errors_of(failures),
         workers=workers,
     )  # fmt: skip
+
+
+def _after(earliest: datetime | None, moment: int | None) -> datetime | None:
+    """Return a time of the store, or an earlier event's time if that is later."""
+    found = time_of(moment)
+    return found if found is None or earliest is None else max(earliest, found)
 
 
 def errors_of(failures: Sequence[Failure]) -> list[TaskError]:

@@ -101,7 +101,12 @@ class Dashboard(AdminCase):
         self.assertEqual(self.post(**{"sec-fetch-site": "cross-site"}).status_code, 403)
         self.assertIsNotNone(orders.get("a"))
 
-    @override_settings(BIDE={"URL": "redis://127.0.0.1:1/0?reconnect=100ms"})
+    @override_settings(
+        BIDE={
+            "URL": "redis://127.0.0.1:1/0?reconnect=100ms",
+            "TEST_URL": "redis://127.0.0.1:1/0?reconnect=100ms",
+        }
+    )
     def test_a_store_that_is_lost_is_told(self) -> None:
         self.log_in("view_store")
         self.text(BASE, 503)

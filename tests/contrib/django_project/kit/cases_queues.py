@@ -122,7 +122,7 @@ class InTheDatabase(QueueCase):
             group_of(Order())
 
 
-@override_settings(BIDE={"URL": ELSEWHERE})
+@override_settings(BIDE={"URL": ELSEWHERE, "TEST_URL": ELSEWHERE})
 class ElsewhereWithoutOutbox(QueueCase):
     """The store is another one, and there is no outbox."""
 
@@ -161,7 +161,9 @@ class ElsewhereWithoutOutbox(QueueCase):
         self.assertIn("nothing is not in the queue", logs.output[0])
 
     def test_a_failure_of_the_store_is_raised(self) -> None:
-        with override_settings(BIDE={"URL": "sqlite:////proc/no/such.db"}):
+        with override_settings(
+            BIDE={"URL": "sqlite:////proc/no/such.db", "TEST_URL": "sqlite:////proc/no/such.db"}
+        ):
             with self.assertRaises(bide.StoreError), transaction.atomic():
                 Order.objects.create(state="committed")
                 orders.put({}, id="a")
@@ -177,7 +179,7 @@ class ElsewhereWithoutOutbox(QueueCase):
         self.assertEqual(self.ids(), [])
 
 
-@override_settings(BIDE={"URL": ELSEWHERE})
+@override_settings(BIDE={"URL": ELSEWHERE, "TEST_URL": ELSEWHERE})
 @modify_settings(INSTALLED_APPS={"append": OUTBOX})
 class ElsewhereWithOutbox(QueueCase):
     """The store is another one, and puts go to the outbox."""
