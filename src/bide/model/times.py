@@ -45,7 +45,9 @@ def milliseconds(duration: Duration, what: str = "delay") -> int:
         >>> milliseconds("1h30m"), milliseconds(0.25), milliseconds(timedelta(days=1))
         (5400000, 250, 86400000)
     """
-    if isinstance(duration, str):
+    if type(duration) is int:  # as most are
+        ms = duration * 1000
+    elif isinstance(duration, str):
         # The length first: the cache and the pattern must not see long texts.
         found = _parse(duration) if len(duration) <= MAX_DURATION_TEXT else None
         if found is None:

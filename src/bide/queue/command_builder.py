@@ -97,8 +97,10 @@ class CommandBuilder:
         listed = list(messages)
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
+        pairs = bodies.encode_all([message.body for message in listed], self.max_body)
         items = [
-            self.item(message, next(fresh) if message.id is None else None) for message in listed
+            self.item(message, next(fresh) if message.id is None else None, encoded=pair)
+            for message, pair in zip(listed, zip(*pairs, strict=True), strict=True)
         ]
         return cmd.Put(self.queue, items, policy)
 
@@ -122,18 +124,22 @@ class CommandBuilder:
             )
         return cmd.Put(self.queue, [item], policy, checked_version(if_version))
 
-    def item(self, message: NewMessage, id: str | None = None, *, decoded: bool = False) -> Item:
+    def item(
+        self, message: NewMessage, id: str | None = None, *, decoded: bool = False,
+        encoded: tuple[bytes, bool] | None = None,
+    ) -> Item:  # fmt: skip
         """Return a message as the store takes it.
 
         Args:
             message: as the user made it.
             id: a valid id; by default that of the message, or a new one.
             decoded: the body was decoded from JSON, see `bodies.encode`.
+            encoded: the encoded body, and whether it is JSON, if that is known.
         """
         body, headers = message.body, message.headers
         if headers is None and type(body) not in _SIMPLE and isinstance(body, msgspec.Struct):
             refuse_whole(body)
-        data, is_json = bodies.encode(body, self.max_body, decoded=decoded)
+        data, is_json = encoded or bodies.encode(body, self.max_body, decoded=decoded)
         at, delay = message.at, message.delay
         if at is not None or delay is not None:
             moment, ms = when(delay, at)

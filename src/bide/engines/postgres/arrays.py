@@ -6,6 +6,7 @@ longer than the server needs to store them.
 
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -76,8 +77,12 @@ def booleans(values: Sequence[bool]) -> Array:
 def byteas(values: Sequence[bytes | None], oid: int = 17, array_oid: int = 1001) -> Array:
     """Return an array of bytea."""
     pack = struct.Struct("!i").pack
-    data = b"".join(part for v in values for part in ((_NULL,) if v is None else (pack(len(v)), v)))
-    return _array(oid, array_oid, len(values), None in values, data)
+    there = [value for value in values if value is not None]
+    if nulls := len(there) < len(values):
+        parts = [part for v in values for part in ((_NULL,) if v is None else (pack(len(v)), v))]
+    else:
+        parts = list(chain.from_iterable(zip(map(pack, map(len, there)), there, strict=True)))
+    return _array(oid, array_oid, len(values), nulls, b"".join(parts))
 
 
 def texts(values: Sequence[str | None]) -> Array:
