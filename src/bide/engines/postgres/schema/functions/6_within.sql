@@ -18,6 +18,7 @@ DECLARE
   answers json[] := '{}';
   rows json;
   wake bigint;
+  one record;
   c _asked;
 BEGIN
   IF coalesce(here, '') = '' THEN  -- once a session: it reads a file
@@ -31,9 +32,18 @@ BEGIN
     wake := NULL;
     CASE c.verb
       WHEN 'put' THEN
-        SELECT json_agg(p) INTO rows FROM _put(
-          c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
-          c.expires, c.groups, c.headers, NULL, NULL, NULL) AS p;
+        IF cardinality(c.ids) = 1 THEN
+          one := _put_one(
+            c.queue, asked.now, c.ids[1], c.is_json[1], c.data[1], c.at[1], coalesce(c.delay[1], 0),
+            coalesce(c.priority[1], 0)::integer, coalesce(c.attempts[1], 10)::integer,
+            c.expires[1], c.groups[1], c.headers[1]);
+          rows := CASE WHEN one.due IS NOT NULL THEN json_build_array(to_json(one)) END;
+        END IF;
+        IF rows IS NULL THEN
+          SELECT json_agg(p) INTO rows FROM _put(
+            c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
+            c.expires, c.groups, c.headers, NULL, NULL, NULL) AS p;
+        END IF;
       WHEN 'replace' THEN
         SELECT json_agg(p) INTO rows FROM _replace(
           c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
@@ -61,7 +71,7 @@ BEGIN
     IF c.verb IN ('put', 'replace') THEN
       wake := least(c.new_due, _moment(asked.now) + c.new_delay);
     END IF;
-    IF wake IS NOT NULL THEN
+    IF wake < _moment(asked.now) + 2000 THEN  -- who waits looks once a second
       PERFORM _wake_at_commit(c.queue, wake);
     END IF;
     answers := answers || coalesce(rows, '[]');
