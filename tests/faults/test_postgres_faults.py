@@ -88,24 +88,29 @@ def test_a_standby_that_lacks_what_was_confirmed_is_noticed(
     heard: list[bool] = []
     with (
         bide.Queue("lossy", of_both(primary, standby)) as lossy,
+        bide.Queue("cancels", of_both(primary, standby)) as cancels,
         losses.listening(lambda: heard.append(True)),
     ):
         lossy.put(1, id="there")
+        cancels.put(1, id="there", delay=600)
         with standby.client() as follower:
             until(follower, "SELECT to_regclass('bide.message') IS NULL", [(False,)])
-            until(follower, "SELECT count(*) FROM bide.message", [(1,)])
+            until(follower, "SELECT count(*) FROM bide.message", [(2,)])
             follower.execute("ALTER SYSTEM SET primary_conninfo = ''")
             follower.execute("SELECT pg_reload_conf()")
             until(follower, "SELECT pid FROM pg_stat_wal_receiver", [])
         lossy.put(2, id="lost")
+        assert cancels.cancel("there")
         primary.kill()
         standby.promote()
         with caplog.at_level(logging.ERROR, "bide.store"):
             assert lossy.get("lost") is None
             lossy.put(3, id="after")
+        assert cancels.get("there") is not None
         assert {message.id for message in lossy.scan()} == {"there", "after"}
-    assert heard == [True]
+    assert heard == [True, True]
     assert losses.counted().pop("lossy") == 1
+    assert losses.counted().pop("cancels") == 1
     assert "has lost at least 1" in caplog.text
     primary.start()
 

@@ -192,6 +192,8 @@ def test_errors_name_the_cause_and_no_password(postgres: PostgresServer, tmp_pat
     with pytest.raises(StoreUnavailable, match="createdb") as caught:
         open_engine(postgres.url.replace("/postgres?", "/nothing?").replace("bide@", "bide:pw@"))
     assert "pw" not in str(caught.value)
+    with pytest.raises(StoreUnavailable, match="createuser"):
+        open_engine(postgres.url.replace("bide@", "nobody@"))
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         open_engine(f"postgresql://bide:pw@/postgres?host={tmp_path}")
     with pytest.raises(InvalidArgument, match="postgresql://"):

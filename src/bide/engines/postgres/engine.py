@@ -56,6 +56,10 @@ second: what is put for a later time wakes none."""
 
 PUTS = frozenset(("_put_one", "_put", "_replace"))
 
+CHANGES = {"_change": 1, "_edit": 0, "_delete_where": 1}
+"""Functions that tell how far the log had come when they changed something, and which of their
+arguments is the queue. Not acks: what a lost one concerned is delivered again."""
+
 _NEVER = 1 << 62
 _log = logging.getLogger("bide.postgres")
 
@@ -65,7 +69,7 @@ class _Told:
     """What the server told besides the replies, while a batch was carried out."""
 
     places: dict[str, int] = field(default_factory=dict)
-    """By queue: how far the log had come when something was put."""
+    """By queue: how far the log had come when something was put or changed."""
     moments: dict[str, int] = field(default_factory=dict)
     """By queue: when it was put, by the server's clock."""
     floors: dict[str, list[int]] = field(default_factory=dict)
@@ -182,6 +186,11 @@ class PostgresEngine:
             if function in PUTS and rows[-1].due is not None:
                 queue = commands[0].queue if function == "_put_one" else arguments[0]
                 told.places[queue], told.moments[queue] = rows[-1].until, rows[-1].due
+            elif function in CHANGES:
+                queue = arguments[CHANGES[function]]
+                for row in rows:
+                    if row.place is not None:
+                        told.places[queue] = row.place
             elif function == "_count":
                 told.deltas = max(told.deltas, rows[0][0]["deltas"] or 0)
             return rows

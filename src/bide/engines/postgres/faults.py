@@ -54,12 +54,16 @@ _TEXTS: dict[str, tuple[type[StoreError], str]] = {
     ),
     "3D000": (StoreUnavailable, "the server has no such database: create it with createdb"),
     "28P01": (StoreUnavailable, "the server refused the password"),
-    "28000": (StoreUnavailable, "the server refused this user: see its pg_hba.conf"),
+    "28000": (
+        StoreUnavailable,
+        "the server refused this user: create it (createuser), or see the server's pg_hba.conf",
+    ),
     "57P03": (StoreUnavailable, "the server is starting or stopping: try again"),
 }
 
 
 _REFUSED = {
+    'FATAL:  role "': "28000",
     "does not exist": "3D000",
     "password authentication failed": "28P01",
     "no password supplied": "28P01",

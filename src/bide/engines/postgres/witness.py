@@ -1,8 +1,9 @@
 """Noticing that a server lacks what another, or itself before a crash, had confirmed.
 
-With each put the server says how far its log (WAL) had come just before the commit. A standby that
-is promoted begins a new timeline where its copy of the log ended: if that is before such a place,
-the put is lost. A server that comes back with a shorter log has lost it as well.
+With each put, cancel, reschedule or other change by id or rule, except acks, the server says how
+far its log (WAL) had come just before the commit. A standby that is promoted begins a new timeline
+where its copy of the log ended: if that is before such a place, the change is lost. A server that
+comes back with a shorter log has lost it as well.
 """
 
 from collections.abc import Mapping

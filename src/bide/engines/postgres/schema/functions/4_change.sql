@@ -1,7 +1,7 @@
 -- What may be done to messages by id, and to many by a rule.
 
--- Do one thing to each message. Answers a row for each that is there: whether it was done, and where
--- the message stands now (`state` null: it is gone).
+-- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
+-- message stands now (`state` null: it is gone), and if it was done how far the log had come.
 --
 -- | verb | which messages | what |
 -- |---|---|---|
@@ -14,7 +14,8 @@ CREATE FUNCTION bide._change(
   p_at bigint DEFAULT NULL, p_delay bigint DEFAULT 0, p_if_due bigint DEFAULT NULL,
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_results text[] DEFAULT NULL
-) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
+) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
+                 place bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -51,6 +52,7 @@ BEGIN
     END;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
+      place := NULL;
       RETURN NEXT;
       CONTINUE;
     END IF;
@@ -142,6 +144,7 @@ BEGIN
     END IF;
     SELECT * INTO state, due, until, holder FROM _stands(new, moment);
     due := coalesce(due, CASE WHEN p_verb <> 'ack' THEN was.due END);
+    place := pg_current_wal_insert_lsn() - '0/0';
     RETURN NEXT;
   END LOOP;
   PERFORM _count_moves(moves);
@@ -224,7 +227,7 @@ END $$;
 -- Delete up to 1,000 messages and count why. Answers how many, and whether more are left.
 CREATE FUNCTION bide._delete_where(
   p_cause text, p_queue text, p_now bigint, p_state integer, p_group text, p_after bigint,
-  p_before bigint, p_actor text, OUT count integer, OUT more boolean
+  p_before bigint, p_actor text, OUT count integer, OUT more boolean, OUT place bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -260,6 +263,7 @@ BEGIN
     END IF;
     count := count + 1;
     moves := moves || _moved(was, NULL, CASE WHEN was.state < 4 THEN p_cause END);
+    place := pg_current_wal_insert_lsn() - '0/0';
   END LOOP;
   PERFORM _count_moves(moves);
 END $$;

@@ -5,7 +5,8 @@ CREATE FUNCTION bide._edit(
   p_queue text, p_now bigint, p_ids text[], p_set text[], p_data bytea, p_is_json boolean,
   p_priority integer, p_attempts integer, p_expires bigint, p_group text, p_headers text,
   p_at bigint, p_delay bigint, p_only_seqs bigint[]
-) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text)
+) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
+                 place bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -67,6 +68,7 @@ BEGIN
       WHERE queue = q.id AND id = was.id;
     END IF;
     SELECT * INTO state, due, until, holder FROM _stands(new, moment);
+    place := CASE WHEN done THEN pg_current_wal_insert_lsn() - '0/0' END;
     RETURN NEXT;
   END LOOP;
   PERFORM _count_moves(moves);

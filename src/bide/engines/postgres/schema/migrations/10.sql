@@ -1,0 +1,1 @@
+-- Changes tell how far the log had come: functions, and no table.
