@@ -51,6 +51,10 @@ class Collector(Transport):
 Start = Callable[..., Collector]
 
 
+def stop() -> None:
+    sentry_sdk.init(default_integrations=False, auto_enabling_integrations=False)
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start the SDK as a program does, without what it would patch in other libraries."""
@@ -65,7 +69,7 @@ def start() -> Iterator[Start]:
         return collector
 
     yield init
-    sentry_sdk.init()
+    stop()
 
 
 class Card(pydantic.BaseModel):
@@ -137,6 +141,18 @@ def test_every_failure_is_an_event_where_that_is_asked_for(app: bide.App, start:
     app.handler("cards", retry=bide.Backoff(attempts=3, first="1ms", jitter=0))(charge)
     play(app, Card(number=SECRET), ended=dead(1))
     assert [event["contexts"]["bide"]["attempt"] for event in collector.events] == [1, 2, 3]
+
+
+def test_each_failure_of_a_source_is_an_event(app: bide.App, start: Start) -> None:
+    """It never dies: without this, one that fails for ever would be seen by nobody."""
+    collector = start()
+
+    @app.source("cards", every="1m", window="10m", retry=bide.Backoff(first="1ms", jitter=0))
+    def unpaid(after: Any, before: Any) -> list[bide.NewMessage]:
+        raise ConnectionError("the database does not answer")
+
+    play(app, ended=lambda _: len(collector.events) >= 2)
+    assert collector.events[0]["transaction"].endswith("unpaid")
 
 
 def test_the_body_is_sent_where_that_is_asked_for(app: bide.App, start: Start) -> None:
@@ -244,7 +260,7 @@ def test_plain_queues_carry_the_trace_unless_told_not_to(start: Start) -> None:
         own = queue.get("own")
         assert own is not None
         assert own.headers == {"sentry-trace": "mine"}
-        sentry_sdk.init()
+        stop()
         queue.put(1, id="two", delay="1h")
         found = queue.get("two")
         assert found is not None
@@ -291,7 +307,10 @@ JOBS = """
 import bide, sentry_sdk
 from bide.contrib.sentry import BideIntegration
 
-sentry_sdk.init(dsn="http://key@127.0.0.1:{port}/1", integrations=[BideIntegration()])
+sentry_sdk.init(
+    dsn="http://key@127.0.0.1:{port}/1", integrations=[BideIntegration()],
+    auto_enabling_integrations=False, shutdown_timeout=60,
+)
 app = bide.App()
 
 @app.handler("q", retry=bide.Backoff(attempts=1))
@@ -302,7 +321,7 @@ def handle(body):
 
 @pytest.mark.process
 def test_a_real_worker_reports_once(tmp_path: Path) -> None:
-    """With all integrations that the SDK switches on by itself."""
+    """With the integrations that the SDK has by default; one of them collects the log."""
     server = HTTPServer(("127.0.0.1", 0), Sentry)
     server.taken = []  # type: ignore[attr-defined]
     taken: list[str] = server.taken  # type: ignore[attr-defined]

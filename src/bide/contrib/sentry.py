@@ -26,6 +26,7 @@ from bide.consuming.outcomes import Discard, Retry
 from bide.consuming.tracing import INTEGRATIONS
 from bide.model.commands import Command, Put
 from bide.model.errors import InvalidArgument
+from bide.model.message import MAX_ATTEMPTS
 from bide.queue.base import AsyncBase, BlockingBase
 
 __all__ = ["BideIntegration"]
@@ -127,9 +128,11 @@ def _failure(one: Handling, error: BaseException) -> BaseException | None:
 
 
 def _counts(integration: BideIntegration, one: Handling, error: BaseException) -> bool:
-    """Tell whether to report a failure."""
+    """Tell whether to report a failure: at the end, or each one if there is no end."""
+    endless = one.handler.retry.attempts >= MAX_ATTEMPTS  # as sources have
     dies = policy.judge(one.message, error, one.handler.retry, 0.5).verb == "bury"
-    return dies or (integration.report == "failed" and not isinstance(error, Retry))
+    every = endless or integration.report == "failed"
+    return dies or (every and not isinstance(error, Retry))
 
 
 def _capture(error: BaseException) -> None:
