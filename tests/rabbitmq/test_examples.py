@@ -1,10 +1,6 @@
 """The programs of `examples/rabbitmq`, on the broker of the tests."""
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +10,7 @@ from bide.targets.amqp import parse
 from bide.targets.pusher import Pusher
 from examples.rabbitmq import four_ways, shop
 from tests.rabbitmq.broker import Broker
-from tests.rabbitmq.environment import Stage, until
+from tests.rabbitmq.environment import until
 
 
 def test_an_order_times_out_once_and_at_no_other_time(
@@ -58,43 +54,3 @@ def test_the_four_ways_differ_as_the_documentation_says(
     assert min(cascade.late) > 0.25  # rounded up to whole seconds
     assert min(ours.late) >= 0
     assert max(ours.late) < min(ttl.late)
-
-
-def test_a_celery_task_waits_in_bide_and_can_be_cancelled(stage: Stage, tmp_path: Path) -> None:
-    async def story() -> None:
-        environment = os.environ | {"BROKER": f"{stage.broker.url}/"}
-        await stage.channel.declare_exchange("celery", durable=True)
-        lane = Lane(MemoryEngine)
-        pusher = Pusher(lane, intakes=[parse(f"{stage.broker.url}?exchange=celery")])
-        pushing = asyncio.create_task(pusher.run(5))
-        await until(lambda: any(one.connected for one in pusher.sent.taken.values()))
-        command = (
-            "from examples.rabbitmq.celery_later import cancel_order, later\n"
-            "later(cancel_order, 0.1, 41, id='unpaid-41')\n"
-            "later(cancel_order, 3600, 42, id='unpaid-42')\n"
-        )
-        sending = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "-c", command], env=environment, timeout=30,
-            capture_output=True,
-        )  # fmt: skip
-        assert sending.returncode == 0, sending.stderr
-        await until(lambda: pusher.sent.taken["celery"].stored == 2)
-        queue = await stage.channel.declare_queue("celery", durable=True)
-        await queue.bind("celery", "celery")
-        log = (tmp_path / "celery.log").open("wb")
-        worker = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, "-m", "celery", "-A", "examples.rabbitmq.celery_later", "worker",
-             "-P", "solo", "-l", "warning", "--without-mingle", "--without-gossip"],
-            env=environment, stdout=log, stderr=log,
-        )  # fmt: skip
-        try:
-            await until(lambda: b"order 41 is cancelled" in (tmp_path / "celery.log").read_bytes())
-        finally:
-            worker.terminate()
-            await asyncio.to_thread(worker.wait, 30)
-            log.close()
-            pushing.cancel()
-            await asyncio.gather(pushing, return_exceptions=True)
-            lane.close()
-
-    stage.play(story)
