@@ -201,7 +201,6 @@ def test_expires_counts_from_now_as_for_celery(shop: Shop, bide_store: ScratchSt
     [
         (lambda shop: shop.expire.s(1), "bide has no canvas"),
         (lambda shop: shop.expire.apply_async((1,), link=None), "apply_async(link=...)"),
-        (lambda shop: shop.expire.delay(1).get(), "AsyncResult.get is not there"),
         (lambda shop: shop.app.conf, "options are arguments of Celery(...)"),
         (lambda shop: shop.app.add_periodic_task, "use @app.schedule"),
         (lambda shop: Celery(broker="redis://"), "Celery(broker=...) is not there"),
@@ -214,6 +213,41 @@ def test_what_is_not_there_is_refused_with_what_to_do(shop: Shop, call: Any, hin
     with pytest.raises(bide.BideError) as raised:
         call(shop)
     assert hint in str(raised.value)
+
+
+def test_results_are_kept_for_their_time_and_tell_how_a_task_ended(
+    bide_worker: WorkerFactory, bide_store: ScratchStore
+) -> None:
+    app = Celery(store="memory://shim", result_ttl="1h")
+
+    @app.task(max_retries=0, queue="sums")
+    def double(number: int) -> int:
+        return 2 * number
+
+    @app.task(ignore_result=True)
+    def quiet() -> int:
+        return 1
+
+    worker = bide_worker(app)
+    done, failed, revoked = double.delay(21), double.delay(None), double.delay(3)
+    assert (done.state, done.ready()) == ("PENDING", False)
+    with pytest.raises(bide.NotEnded):
+        done.get(timeout=0)
+    revoked.revoke()
+    silent = quiet.delay()
+    with pytest.raises(TypeError):
+        worker.run_due()
+    worker.run_due()
+    assert (done.get(), done.state, done.successful()) == (42, "SUCCESS", True)
+    assert app.AsyncResult(done.id).get() == 42
+    assert silent.get() is None
+    assert (failed.status, failed.failed()) == ("FAILURE", True)
+    with pytest.raises(bide.NotAcked, match="died at"):
+        failed.get()
+    assert (revoked.state, app.AsyncResult("unknown").state) == ("REVOKED", "PENDING")
+    bide_store.clock.advance(3601)
+    with pytest.raises(bide.NotRemembered):
+        done.get()
 
 
 def test_async_functions_are_refused(shop: Shop) -> None:

@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, overload
 
 from bide.consuming.handler import make_handler
+from bide.contrib.celery.async_result import AsyncResult
 from bide.contrib.celery.task import Task, TaskOptions, unsupported
 from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument, Unsupported
 from bide.model.message import ATTEMPTS, JOB, MAX_ATTEMPTS
-from bide.model.replies import Outcome
 from bide.model.times import Duration
 from bide.queue.sync import Queue
 from bide.worker.app.app import SYNC_CONCURRENCY, App
 from bide.worker.app.lifespan import Lifespan
 
-__all__ = ["AsyncResult", "Celery"]
+__all__ = ["Celery"]
 
 _NOT_THERE = {
     "conf": "options are arguments of Celery(...) and @app.task(...)",
@@ -39,6 +39,7 @@ class Celery(App):
         main: the name before those of tasks in the module that is run as a program.
         store: the URL of the store; by default the environment's `BIDE_URL`.
         queue: the queue of tasks that name none.
+        result_ttl: how long results are kept, for `AsyncResult.get`; by default not at all.
         lease: how long after the death of a worker another one gets its tasks.
         concurrency: how many tasks of a queue a process runs at a time, in threads.
         lifespan: opens and closes what tasks need; see `bide.App`.
@@ -63,6 +64,7 @@ class Celery(App):
         *,
         store: str | None = None,
         queue: str = "celery",
+        result_ttl: Duration | None = None,
         lease: Duration = "1m",
         concurrency: int = SYNC_CONCURRENCY,
         lifespan: Lifespan | None = None,
@@ -71,13 +73,14 @@ class Celery(App):
         if unknown:
             raise InvalidArgument(
                 f"Celery({next(iter(unknown))}=...) is not there; the arguments are store, queue, "
-                "lease, concurrency and lifespan"
+                "result_ttl, lease, concurrency and lifespan"
             )
         super().__init__(store, lifespan=lifespan)
         self.main = main
         self.tasks: dict[str, Task] = {}
         """The tasks by name."""
         self._default = queue
+        self._result_ttl = result_ttl
         self._lease = lease
         self._concurrency = concurrency
         self._queues: dict[str, Queue | None] = {queue: None}
@@ -115,11 +118,9 @@ class Celery(App):
                 + ", ".join(TaskOptions._fields)
             )
         settings = TaskOptions(**options)
-        if not settings.acks_late or not settings.ignore_result:
-            what = "acks_late" if not settings.acks_late else "ignore_result"
+        if not settings.acks_late:
             raise InvalidArgument(
-                f"@app.task({what}=False) is not there: bide acks after the task, and the kit "
-                "keeps no results"
+                "@app.task(acks_late=False) is not there: bide acks after the task"
             )
 
         def register(function: Callable[..., Any]) -> Task:
@@ -180,7 +181,7 @@ class Celery(App):
             expires=_after_due(expires, countdown, eta), attempts=min(attempts, MAX_ATTEMPTS),
             headers={**(headers or {}), JOB: name},
         )  # fmt: skip
-        return AsyncResult(outcome.id, self)
+        return AsyncResult(outcome.id, self, name_of_queue)
 
     def AsyncResult(self, id: str) -> "AsyncResult":
         """Return the handle of a task that was sent."""
@@ -189,7 +190,7 @@ class Celery(App):
     def _queue(self, name: str) -> Queue:
         found = self._queues[name]
         if found is None:
-            found = self._queues[name] = Queue(name, self._url)
+            found = self._queues[name] = Queue(name, self._url, result_ttl=self._result_ttl)
         return found
 
     def _register(self) -> None:
@@ -204,31 +205,6 @@ class Celery(App):
                     handler = replace(made, name=name)
                     self._add(queue, name, handler, self._lease, self._concurrency)
                     known = self._queue_handlers[queue]
-
-
-class AsyncResult:
-    """The handle of a task that was sent: its id, and `revoke`."""
-
-    def __init__(self, id: str, app: Celery) -> None:
-        self.id = id
-        self._app = app
-
-    def __repr__(self) -> str:
-        return f"<AsyncResult {self.id}>"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in ("get", "state", "status", "result", "ready", "successful", "failed", "forget"):
-            raise unsupported(f"AsyncResult.{name}")
-        raise AttributeError(f"AsyncResult has no {name!r}")
-
-    def revoke(self) -> Outcome:
-        """Remove the task unless a worker has it.
-
-        Returns:
-            The outcome: true if it is gone for good, else it says where it is.
-        """
-        outcomes = [self._app._queue(name).cancel(self.id) for name in self._app._queues]
-        return next((one for one in outcomes if one or one.state is not None), outcomes[0])
 
 
 def _after_due(

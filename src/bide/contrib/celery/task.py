@@ -14,7 +14,8 @@ from bide.model.message import MAX_ATTEMPTS
 from bide.queue.delivery import Delivery
 
 if TYPE_CHECKING:
-    from bide.contrib.celery.app import AsyncResult, Celery
+    from bide.contrib.celery.app import Celery
+    from bide.contrib.celery.async_result import AsyncResult
 
 __all__ = ["MaxRetriesExceeded", "Request", "Task", "TaskOptions", "unsupported"]
 
@@ -48,7 +49,7 @@ class TaskOptions(NamedTuple):
     priority: int = 0
     expires: float | None = None
     acks_late: bool = True
-    ignore_result: bool = True
+    ignore_result: bool = False
 
 
 class Request(NamedTuple):
@@ -158,14 +159,15 @@ class Task:
         delay = self.options.default_retry_delay if countdown is None else countdown
         raise Retry(_reason(exc), delay=delay)
 
-    def handle(self, body: Any, delivery: Delivery) -> None:
-        """Run the function for a message."""
+    def handle(self, body: Any, delivery: Delivery) -> Any:
+        """Run the function for a message, and return its result."""
         call = call_of(body)
         retries = max(0, delivery.attempt - 1)
         request = Request(delivery.id, self.name, call.args, call.kwargs, retries, delivery)
         with self._running(request):
             try:
-                self(*call.args, **call.kwargs)
+                result = self(*call.args, **call.kwargs)
+                return None if self.options.ignore_result else result
             except Signal:
                 raise
             except self.options.dont_autoretry_for:
@@ -194,8 +196,7 @@ class Task:
 def unsupported(what: str) -> Unsupported:
     """Return the error of what Celery has and bide does not."""
     return Unsupported(
-        f"{what} is not there: bide has no canvas and no state of tasks; let a task send the next "
-        "one when it ends"
+        f"{what} is not there: bide has no canvas; let a task send the next one when it ends"
     )
 
 
