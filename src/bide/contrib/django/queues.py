@@ -38,6 +38,8 @@ class OfSettings(BaseQueue):
         url: str | None = None,
         *,
         keep: Duration | None = None,
+        history: Duration | None = None,
+        result_ttl: Duration | None = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
         actor: str | None = None,
@@ -45,8 +47,8 @@ class OfSettings(BaseQueue):
     ) -> None:
         self._is_fixed = url is not None
         super().__init__(
-            name, url or store_url(), keep=keep, max_body=max_body, holder=holder, actor=actor,
-            clock=clock,
+            name, url or store_url(), keep=keep, history=history, result_ttl=result_ttl,
+            max_body=max_body, holder=holder, actor=actor, clock=clock,
         )  # fmt: skip
 
     def _follow_settings(self) -> None:
@@ -75,7 +77,7 @@ class Queue(OfSettings, bide.Queue):
     Args:
         name: of the queue.
         url: of another store; by default the one of the settings.
-        keep, max_body, holder, actor, clock: as for `bide.Queue`.
+        keep, history, result_ttl, max_body, holder, actor, clock: as for `bide.Queue`.
     """
 
     def _do(
@@ -128,7 +130,7 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
     `sync_to_async`.
 
     Args:
-        name, url, keep, max_body, holder, actor, clock: as for `Queue`.
+        name, url, keep, history, result_ttl, max_body, holder, actor, clock: as for `Queue`.
     """
 
     async def _do(

@@ -171,7 +171,7 @@ class _InTestThread(Handler):
 
     plain: Handler
 
-    async def call(self, one: Handling) -> None:
-        """Call the function in the thread of the test."""
+    async def call(self, one: Handling) -> Any:
+        """Call the function in the thread of the test; return what it returns."""
         result = await sync_to_async(self.plain.call, thread_sensitive=True)(one)
-        done(result, self.name)
+        return done(result, self.name)

@@ -103,7 +103,7 @@ class InTheDatabase(QueueCase):
             orders.cancel("a", if_version="0" * 16)
 
     def test_keep_is_told_with_the_first_put(self) -> None:
-        queue = Queue("remembering", keep="1h")
+        queue = Queue("remembering", keep="1h", history="1h", result_ttl="1h")
         with transaction.atomic():
             queue.put({}, id="a")
         (delivery,) = queue.claim()

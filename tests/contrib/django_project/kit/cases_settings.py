@@ -1,5 +1,6 @@
 """The setting `BIDE`: which store it names, and what the system checks say."""
 
+import inspect
 import io
 import os
 from typing import Any
@@ -11,7 +12,7 @@ from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, modify_settings, override_settings
 
 import bide
-from bide.contrib.django import Queue
+from bide.contrib.django import AsyncQueue, Queue
 from bide.contrib.django.checks import check_settings
 from bide.contrib.django.conf import configuration, in_database, store_url, url_of
 from bide.engines.registry import opener
@@ -110,6 +111,10 @@ class Commands(SimpleTestCase):
 
 
 class Mixed(TestCase):
+    def test_queues_take_what_those_of_bide_take(self) -> None:
+        for ours, theirs in ((Queue, bide.Queue), (AsyncQueue, bide.AsyncQueue)):
+            self.assertEqual(inspect.signature(ours), inspect.signature(theirs))
+
     def test_a_queue_of_a_named_store_stays_there(self) -> None:
         with Queue("orders", "memory://") as queue:
             self.assertTrue(queue.put({}, id="a"))

@@ -5,7 +5,7 @@ import threading
 from django.db import transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
-from bide.contrib.django import AsyncQueue
+from bide.contrib.django import AsyncQueue, Queue
 from bide.contrib.django.testing import BideTestMixin
 from bide.testing import Handled
 from kit import handlers
@@ -52,6 +52,14 @@ class _Cases(BideTestMixin):
         self.bide_worker.advance("1h")
         assert f"order-{order.pk}" in [one.id for one in self.bide_store.pending("orders")]
         assert set(handlers.threads) == {threading.current_thread()}
+
+    def test_what_a_handler_returns_is_kept(self) -> None:
+        Order.objects.create(state="paid")
+        with Queue("reports", result_ttl="1h") as reports:
+            with transaction.atomic():
+                reports.put("paid", id="a")
+            self.bide_worker.run_due()
+            assert reports.result("a") == 1
 
     def test_what_a_handler_raises_is_raised(self) -> None:
         orders.put({"order": 0}, id="a")

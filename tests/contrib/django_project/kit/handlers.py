@@ -25,6 +25,11 @@ async def expire_later(body: dict[str, int]) -> None:
     await order.asave()
 
 
+@app.handler("reports")
+def report(state: str) -> int:
+    return int(Order.objects.filter(state=state).count())
+
+
 @app.source("orders", every="1h", window="2h")
 def unpaid(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
     threads.append(threading.current_thread())
