@@ -333,3 +333,25 @@ def test_a_message_says_why_it_is_where_it_is(stage: Stage, ann: Visitor) -> Non
     page = "/message?queue=orders&id=order-42"
     assert "the queue is paused since" in text_of(ann.get(page).text)
     assert "被 bob 暂停" in ann.get(page, accept_language="zh").text
+
+
+def test_a_message_that_is_gone_tells_how_it_ended(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders", history="1d", result_ttl="1d", holder="w1")
+    orders.put({"n": 1}, id="a")
+    [delivery] = orders.claim()
+    delivery.retry(reason="no luck")
+    [delivery] = orders.claim()
+    delivery.ack(result={"card": 4711, "total": 3})
+    page = stage.visitor(hide=["card"]).get("/message?queue=orders&id=a")
+    assert page.status == 200
+    text = text_of(page.text)
+    assert "a was acked by w1" in text
+    assert "How it ended" in text
+    assert "no luck" in text
+    assert "&#34;total&#34;: 3" in page.text
+    assert "4711" not in page.text
+    assert "4711" not in stage.visitor(Access(bodies=False)).get("/message?queue=orders&id=a").text
+    orders.put({"n": 2}, id="a")
+    again = ann.get("/message?queue=orders&id=a")
+    assert "How it ended" in text_of(again.text)
+    assert ann.get("/message?queue=orders&id=b").status == 404

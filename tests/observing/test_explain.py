@@ -186,6 +186,27 @@ def test_what_has_ended_tells_when_and_why(store: Store) -> None:
     assert orders.explain("x").reasons == ("missing",)
 
 
+def test_a_message_that_is_gone_tells_by_whom_while_that_is_remembered(store: Store) -> None:
+    orders = store.queue(history="1d", holder="w1", actor="ann")
+    orders.put_many([bide.NewMessage(n, id=id) for n, id in enumerate("abcd")])
+    orders.ack(orders.claim())
+    orders.cancel("b")
+    orders.purge(state="ready")
+    store.clock.advance(60)
+    told = orders.explain("a")
+    assert (told.reasons, told.state) == (("acked",), None)
+    assert "a was acked by w1 " in told.sentence
+    assert told.sentence.endswith(", 1m ago")
+    assert "由 w1 确认" in told.in_language("zh")
+    assert "b was cancelled by ann " in orders.explain("b").sentence
+    assert "c was purged by ann " in orders.explain("c").sentence
+    orders.put(1, id="e", expires="1s")
+    store.clock.advance(2)
+    orders.claim()
+    store.clock.advance(86_400)
+    assert orders.explain("a").reasons == ("missing",)
+
+
 def test_tasks_ask_the_same(store: Store) -> None:
     store.queue().put(1, id="a")
 

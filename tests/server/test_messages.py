@@ -270,7 +270,7 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
     assert client.get(Q).json["paused"]
     assert not client.post(f"{Q}/resume").json["paused"]
     kept = client.send("PATCH", Q, {"paused": True, "keep": "1h"}).json
-    assert kept == {"paused": True, "keep": 3_600_000}
+    assert kept == {"paused": True, "keep": 3_600_000, "history": 0, "result_ttl": 0}
     audit = client.get(f"{Q}/audit").json
     assert (audit["balanced"], audit["problems"]) == (True, [])
 

@@ -16,7 +16,7 @@ from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import is_listed
 from bide.model.message import Message
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
-from bide.observing.explain.facts import afollow, look_around
+from bide.observing.explain.facts import afollow, look_around, look_back
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.sample import Looking, RecentWorkers, Sample, Worker, take_sample
@@ -148,6 +148,8 @@ class StoreReader:
     async def explain(self, queue: str, id: str) -> Explained:
         """Return what tells why a message is where it is."""
         facts = await self.ask(Explained, Explain(queue, id))
+        back = look_back(queue, id, facts)
+        facts = await afollow(back, lambda command: self.lane.acall(command, self))
         if not self.lane.capabilities.shared:
             return facts
         steps = look_around(queue, facts)

@@ -278,6 +278,8 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     """When the lease expires."""
     ended: int | None = None
     """When it became dead, acked or expired."""
+    end: End | None = None
+    """If it is gone: how it ended, while the queue remembers that; not from the store itself."""
     workers: list[Serving] | None = None
     """Who serves the queue, if a server or the caller has looked."""
     subscriptions: list[Subscribed] | None = None

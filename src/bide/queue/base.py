@@ -25,7 +25,7 @@ from bide.model.message import Message
 from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration
 from bide.observing.explain import Explanation
-from bide.observing.explain.facts import afollow, follow, look_around
+from bide.observing.explain.facts import afollow, follow, look_around, look_back
 from bide.observing.spans import API, sending, tracer
 from bide.outbox.guest import outbox
 from bide.queue.command_builder import CommandBuilder
@@ -228,6 +228,7 @@ class BlockingBase(BaseQueue):
             ('delayed',)
         """
         facts = self._do(Explained, Explain(self.name, check_name(id)))
+        facts = follow(look_back(self.name, id, facts), lambda c: self._lane.call(c, self))
         if self._lane.capabilities.shared:
             steps = look_around(self.name, facts)
             facts = follow(steps, lambda command: self._lane.call(command, self))
@@ -313,6 +314,7 @@ class AsyncBase(BaseQueue):
     async def explain(self, id: str) -> Explanation:
         """Async form of `Queue.explain`."""
         facts = await self._do(Explained, Explain(self.name, check_name(id)))
+        facts = await afollow(look_back(self.name, id, facts), lambda c: self._lane.acall(c, self))
         if self._lane.capabilities.shared:
             steps = look_around(self.name, facts)
             facts = await afollow(steps, lambda command: self._lane.acall(command, self))

@@ -14,7 +14,7 @@ from bide.model.commands import Claim, Command, Count, Lease, Queues
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply
-from bide.observing.explain.facts import afollow, look_around
+from bide.observing.explain.facts import afollow, look_around, look_back
 from bide.observing.heartbeat import Heartbeat
 from bide.observing.tally import Tally
 from bide.server.access import Tokens
@@ -172,13 +172,17 @@ class Service:
 
         return await within_budget(commands, execute, self.clock.now())
 
-    async def explained(self, queue: str, told: Explained) -> Explained:
-        """Add to what the store knows of a message who could take it.
+    async def explained(self, queue: str, id: str | None, told: Explained) -> Explained:
+        """Add to what the store knows of a message who could take it, or how it ended.
 
         Args:
             queue: its name in the store.
+            id: of the message.
             told: the reply of the store.
         """
+        if id is not None:
+            back = look_back(queue, id, told)
+            told = await afollow(back, lambda command: self.lane.acall(command, self))
         steps = look_around(queue, told, self.claimers.listed())
         return await afollow(steps, lambda command: self.lane.acall(command, self))
 

@@ -12,7 +12,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Count, Extend, Find, Retry, Scan
+from bide.model.commands import Ack, Configure, Count, Extend, Find, Retry, Scan
 from bide.model.replies import Outcomes
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put
 from tests.engines.redis.conftest import Open
@@ -47,6 +47,13 @@ def _acking(engine: RedisEngine) -> Change:
     claimed = claim(engine)
     claim(engine, now=NOW + 1)
     return lambda: engine.execute([Ack("q", of(claimed))], NOW + 2)
+
+
+def _acking_remembered(engine: RedisEngine) -> Change:
+    engine.execute([Configure("q", history=LEASE, result_ttl=LEASE)], NOW)
+    put(engine, MANY)
+    held = of(claim(engine))[:5]
+    return lambda: engine.execute([Ack("q", held, [b"1"] * len(held))], NOW + 1)
 
 
 def _acking_one(engine: RedisEngine) -> Change:
@@ -97,7 +104,8 @@ def writes(server: RedisServer) -> list[list[bytes]]:
 @pytest.mark.parametrize(
     "begin",
     [
-        _claiming, _claiming_few, _acking, _acking_one, _retrying, _extending, _lapsing,
+        _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
+        _lapsing,
     ],
     ids=lambda begin: begin.__name__[1:],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from bide.model.ended import End
 from bide.model.message import State
 from bide.model.replies import AHEAD, Explained, Pause
 from bide.observing.explain.sentences import joined, render
@@ -14,6 +15,7 @@ __all__ = ["Explanation", "Reason"]
 Reason = Literal[
     "missing", "delayed", "retry", "returned", "paused", "subscription", "no-worker", "busy",
     "failed", "ahead", "next", "leased", "lapsed", "dead", "acked", "expired",
+    "cancelled", "purged",
 ]  # fmt: skip
 """One cause. A ready message may have several: the first one counts most."""
 
@@ -77,6 +79,8 @@ class Explanation(msgspec.Struct, frozen=True):
     def _causes(self) -> Iterator[tuple[Reason, _Clause]]:
         facts = self.facts
         match facts.state:
+            case None if facts.end is not None and facts.end.how != "dead":
+                yield self._gone(facts.end)
             case None:
                 yield "missing", _Clause("missing", {})
             case "delayed":
@@ -91,6 +95,11 @@ class Explanation(msgspec.Struct, frozen=True):
                 yield "acked", _Clause("acked", self._since(facts.ended))
             case "expired":
                 yield "expired", _Clause("expired", self._since(facts.ended))
+
+    def _gone(self, end: End) -> tuple[Reason, _Clause]:
+        assert end.how != "dead"
+        by = " by" if end.by else ""
+        return end.how, _Clause(end.how + by, {"by": end.by, **self._since(end.moment)})
 
     def _delayed(self) -> tuple[Reason, _Clause]:
         facts = self.facts

@@ -5,13 +5,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bide.model.commands import Command, Find, Scan
+from bide.model.commands import Command, Find, History, Scan
 from bide.model.errors import AccessDenied
 from bide.model.identity import RESERVED
-from bide.model.replies import Explained, Found, Page, Serving, Subscribed
+from bide.model.replies import Ends, Explained, Found, Page, Serving, Subscribed
 from bide.observing.heartbeat import QUEUE, read
 
-__all__ = ["afollow", "follow", "look_around"]
+__all__ = ["afollow", "follow", "look_around", "look_back"]
 
 READ_MOST = 1_000
 """How many reports of workers, and how many subscriptions, are read."""
@@ -71,6 +71,23 @@ def look_around(
         workers=sorted(found.values(), key=lambda one: one.holder) if known else None,
         subscriptions=subscriptions,
     )
+
+
+def look_back(queue: str, id: str, told: Explained) -> Steps[Explained]:
+    """Add how a message that is gone ended, if its queue remembers it.
+
+    Args:
+        queue: its name in the store.
+        id: of the message.
+        told: what the store knows.
+    """
+    if told.state is not None or told.end is not None:
+        return told
+    reply: Ends | None = yield History(queue, id, max_bytes=0)
+    if reply is None or not reply.ends:
+        return told
+    end = msgspec.structs.replace(reply.ends[0], result=None)  # which not all may see
+    return msgspec.structs.replace(told, end=end)
 
 
 def _serving(holder: str, queue: str, busy: Mapping[str, Any]) -> Serving:

@@ -114,7 +114,9 @@ async def batch(call: Call) -> Answer:
             for command, reply in zip(commands, answers, strict=True)
         ]  # fmt: skip
     answers = [
-        await service.explained(command.queue, reply) if isinstance(reply, Explained) else reply
+        await service.explained(command.queue, command.id, reply)
+        if isinstance(command, cmd.Explain) and isinstance(reply, Explained)
+        else reply
         for command, reply in zip(commands, answers, strict=True)
     ]
     replies = [_told(call, reply) for reply in answers]

@@ -38,8 +38,8 @@ async def explain(call: Call) -> Answer:
     query = call.query(ExplainQuery)
     queue, id = call.arguments.queue, check_name(call.part("id"))
     facts = await call.service.ask(Explained, Explain(queue, id))
-    found = Explanation(id, call.queue, await call.service.explained(queue, facts))
-    if facts.state is None:
+    found = Explanation(id, call.queue, await call.service.explained(queue, id, facts))
+    if facts.state is None and found.facts.end is None:
         raise Problem("not-found", found.sentence)
     sentence = found.in_language(query.language)
     return Answer(200, ExplanationOut(id, call.queue, sentence, list(found.reasons), found.facts))
