@@ -15,8 +15,10 @@ from bide.worker.app.app import App
 __all__ = ["check_app", "load"]
 
 EXTRAS = {
-    "celery": "celery", "cronsim": "schedules", "h11": "server", "httptools": "server",
-    "opentelemetry": "otel", "prometheus_client": "metrics", "redis": "redis",
+    "alembic": "sqlalchemy", "celery": "celery", "cronsim": "schedules", "flask": "flask",
+    "h11": "server", "httptools": "server", "opentelemetry": "otel",
+    "prometheus_client": "metrics", "redis": "redis", "sentry_sdk": "sentry",
+    "starlette": "fastapi",
 }  # fmt: skip
 """The extra of bide that installs a module. The package of other modules may have another name:
 that of `yaml` is PyYAML."""
