@@ -33,6 +33,17 @@ def app(celery_app: Any) -> Any:
     return celery_app
 
 
+@pytest.fixture
+def told(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Celery would broadcast to its workers."""
+    told: list[Any] = []
+    kind = next(one for one in type(app.control).__mro__ if one.__module__ == "celery.app.control")
+    monkeypatch.setattr(
+        kind, "broadcast", lambda self, command, **options: told.append(options["arguments"])
+    )
+    return told
+
+
 def expire(app: Any) -> Any:
     return app.tasks["shop.expire"]
 
@@ -110,13 +121,8 @@ def test_revoke_removes_a_task_and_its_result_says_so(
 
 
 def test_revoke_of_several_removes_what_waits_and_tells_workers_about_the_rest(
-    app: Any, bide_store: ScratchStore, monkeypatch: pytest.MonkeyPatch
+    app: Any, bide_store: ScratchStore, told: list[Any]
 ) -> None:
-    told: list[Any] = []
-    kind = next(one for one in type(app.control).__mro__ if one.__module__ == "celery.app.control")
-    monkeypatch.setattr(
-        kind, "broadcast", lambda self, command, **options: told.append(options["arguments"])
-    )
     waiting = [expire(app).apply_async((n,), countdown=60).id for n in range(2)]
     app.control.revoke([*waiting, "sent"], terminate=True)
     assert bide_store.pending("celery") == []
@@ -137,9 +143,19 @@ def test_a_retry_waits_beside_its_first_run_and_is_revoked_with_the_task(
     task.pop_request()
     assert {message.id for message in bide_store.pending("celery")} == {"a", "a.retry-1"}
     app.AsyncResult("a").revoke()
-    assert [message.id for message in bide_store.pending("celery")] == ["a.retry-1"]
-    app.AsyncResult("a").revoke()
     assert bide_store.pending("celery") == []
+
+
+def test_a_task_that_is_just_being_published_is_revoked_by_the_workers(
+    app: Any, bide_store: ScratchStore, told: list[Any]
+) -> None:
+    expire(app).apply_async((1,), countdown=60, task_id="a")
+    bide_store.clock.advance(60)
+    bide_store.queue("celery").put({"headers": {"id": "a"}}, delay=60, id="a.retry-1", group="a")
+    bide_store.queue("celery").claim(1)
+    app.AsyncResult("a").revoke()
+    assert [message.id for message in bide_store.queue("celery").scan()] == ["a"]
+    assert [one["task_id"] for one in told] == ["a"]
 
 
 def test_expires_is_honoured_by_the_worker_that_gets_it(

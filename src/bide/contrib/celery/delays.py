@@ -94,18 +94,19 @@ class Delays:
             )
 
     def cancel(self, ids: Iterable[str]) -> list[str]:
-        """Cancel tasks that wait, and their retries; return the ids of those that did not wait."""
+        """Cancel tasks that wait, and their retries; return the ids of those that workers may have.
+
+        While a task is being published, its first run and its retry may both be there.
+        """
         return [id for id in ids if not self._cancel(id)]
 
     def _cancel(self, id: str) -> bool:
         found = self.queue.get(id)
-        waiting = [found] if found is not None else list(self.queue.scan(group=id))
-        done = False
-        for message in waiting:
-            if self.queue.cancel(message.id):
-                self._mark_revoked(message.body["headers"])
-                done = True
-        return done
+        waiting = [*([] if found is None else [found]), *self.queue.scan(group=id)]
+        gone = [message for message in waiting if self.queue.cancel(message.id)]
+        if gone:
+            self._mark_revoked(gone[-1].body["headers"])
+        return bool(gone) and len(gone) == len(waiting)
 
     def _mark_revoked(self, headers: dict[str, Any]) -> None:
         """Store the state REVOKED as a worker would, so that nobody waits for the result."""
