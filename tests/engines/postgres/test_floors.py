@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+import bide
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.message import Item
@@ -92,8 +93,9 @@ def test_what_an_open_transaction_puts_is_claimed_when_it_commits(
 ) -> None:
     engine = open_engine()
     put(engine, "first")
-    with psycopg.connect(postgres.url) as user:
-        user.execute(f"SELECT {engine.schema}.put('q', '1', id => 'held')".encode())
+    url = f"{postgres.url}&schema={engine.schema}"
+    with psycopg.connect(postgres.url) as user, bide.Queue("q", url) as queue:
+        assert queue.put(1, id="held", delay=0, within=user)
         for number in range(50):
             put(engine, f"m{number}")
             drain(engine)

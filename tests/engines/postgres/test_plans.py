@@ -68,6 +68,7 @@ def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], o
         return engine.execute(commands)
 
     return {
+        "put one": lambda: put(engine, [f"one{round}"], delay=3_600_000),
         "put": lambda: put(engine, ids(f"new{round}"), delay=3_600_000),
         "put what is there": lambda: put(engine, ids(f"later{round}"), delay=0),
         "replace": lambda: run(
