@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -347,3 +349,8 @@ def waiting(broker: Broker) -> list[dict[str, Any]]:
     """Return what waits on the broker, in all priorities."""
     keys = [key for key in broker.client.scan_iter() if key.startswith(b"celery")]
     return [json.loads(one) for key in keys for one in broker.client.lrange(key, 0, -1)]
+
+
+def test_bide_is_imported_without_the_client_of_redis() -> None:
+    code = "import sys; sys.modules['redis'] = None; import bide; bide.take_over"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

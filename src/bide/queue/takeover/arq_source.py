@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.pickled import is_pickle, plain
 from bide.queue.takeover.source import (
     Entry,
@@ -19,6 +18,9 @@ from bide.queue.takeover.source import (
     due_at,
 )
 
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
+
 __all__ = ["ArqSource"]
 
 
@@ -27,7 +29,7 @@ class ArqSource(Source):
 
     default: ClassVar[str] = "arq:queue"
 
-    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
         self._redis = redis
         self._queue = queue
         self._pickles = pickles

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
-from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.source import NOW, Entry, Held, Place, Refused, Source, due_at, job_item
+
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["BullMQSource"]
 
@@ -30,7 +32,7 @@ class BullMQSource(Source):
 
     default: ClassVar[str] = ""
 
-    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
         self._redis = redis
         self._prefix = f"bull:{queue}:".encode()
         self._max_body = max_body

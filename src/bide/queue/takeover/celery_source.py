@@ -4,12 +4,11 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from bide.model.message import Item
-from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.source import (
     NOW,
     Entry,
@@ -22,6 +21,9 @@ from bide.queue.takeover.source import (
     job_item,
 )
 from bide.queue.takeover.task_message import TaskMessage, id_of
+
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["CelerySource"]
 
@@ -39,7 +41,7 @@ class CelerySource(Source):
 
     default: ClassVar[str] = "celery"
 
-    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
         self._redis = redis
         self._queue = queue
         self._pickles = pickles

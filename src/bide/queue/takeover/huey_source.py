@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bide.model.message import Item
-from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.takeover.pickled import inflated, is_pickle, plain
 from bide.queue.takeover.source import (
     NOW,
@@ -18,6 +17,9 @@ from bide.queue.takeover.source import (
     call_item,
     due_at,
 )
+
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["HueySource"]
 
@@ -45,7 +47,7 @@ class HueySource(Source):
 
     default: ClassVar[str] = "huey"
 
-    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
         self._redis = redis
         self._queue = queue
         self._key = f"huey.redis.{queue}".encode()

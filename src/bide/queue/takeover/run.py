@@ -3,31 +3,23 @@
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
 from bide.engines.registry import mask, opener
 from bide.model.errors import InvalidArgument
-from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.sync import Queue
-from bide.queue.takeover.arq_source import ArqSource
-from bide.queue.takeover.bullmq_source import BullMQSource
-from bide.queue.takeover.celery_source import CelerySource
-from bide.queue.takeover.huey_source import HueySource
-from bide.queue.takeover.rq_source import RQSource
 from bide.queue.takeover.source import NOW, Entry, Pickled, Place, Refused, Source
 from bide.queue.takeover.transit import LEASE, Ready, Transit
+
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["Library", "TakenOver", "take_over"]
 
 Library = Literal["celery", "rq", "arq", "huey", "bullmq"]
-
-_SOURCES: dict[str, type[Source]] = {
-    "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,
-    "bullmq": BullMQSource,
-}  # fmt: skip
 
 EXAMPLES = 100
 
@@ -106,18 +98,20 @@ def take_over(
         bide.model.errors.StoreUnavailable: redis://localhost:1?reconnect=1ms: no connection ...
         >>> orders.close()
     """
-    if library not in _SOURCES:
+    if library not in get_args(Library):
         raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
     if type(batch) is not int or not 1 <= batch <= 1_000:
         raise InvalidArgument(f"batch={batch!r} must be a whole number from 1 to 1000")
     scheme = urlsplit(url).scheme
     if not scheme.startswith(("redis", "unix")) or "cluster" in scheme:
         raise InvalidArgument(f"url={mask(url)!r} is no single Redis: redis://, rediss://, unix://")
-    kind = _SOURCES[library]
+    kind = _source_of(library)
     name = source_queue or kind.default
     if not name:
         raise InvalidArgument(f"{library} has no default queue; name it with source_queue='...'")
     opener(url)  # it says what is wrong with the URL, or that the package for it is missing
+    from bide.queue.foreign_redis import ForeignRedis
+
     with ForeignRedis(url) as redis:
         made = kind(redis, name, pickles=allow_pickle, max_body=queue._builder.max_body)
         transit = Transit(redis, made, f"{library}:{name}", queue)
@@ -132,6 +126,21 @@ def take_over(
                 transit.close()
         run.note_held()
     return run.done
+
+
+def _source_of(library: Library) -> "type[Source]":
+    """Return the class that reads a library's queues, imported only now."""
+    from bide.queue.takeover.arq_source import ArqSource
+    from bide.queue.takeover.bullmq_source import BullMQSource
+    from bide.queue.takeover.celery_source import CelerySource
+    from bide.queue.takeover.huey_source import HueySource
+    from bide.queue.takeover.rq_source import RQSource
+
+    sources: dict[Library, type[Source]] = {
+        "celery": CelerySource, "rq": RQSource, "arq": ArqSource, "huey": HueySource,
+        "bullmq": BullMQSource,
+    }  # fmt: skip
+    return sources[library]
 
 
 def _patience() -> Callable[[], bool]:
@@ -149,7 +158,7 @@ class _Run:
     """One run over a source."""
 
     def __init__(
-        self, queue: Queue, redis: ForeignRedis, source: Source, transit: Transit, batch: int,
+        self, queue: Queue, redis: "ForeignRedis", source: Source, transit: Transit, batch: int,
         progress: Callable[[int], object] | None, *, delayed_only: bool,
     ) -> None:  # fmt: skip
         self._queue = queue

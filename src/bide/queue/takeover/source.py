@@ -1,14 +1,16 @@
 """What a library keeps on Redis, as the import reads it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, Item
 from bide.model.times import LATEST
-from bide.queue.foreign_redis import ForeignRedis
+
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = [
     "NOW",
@@ -73,7 +75,7 @@ class Source(Protocol):
     default: ClassVar[str]
     """The queue that the library uses if none is named; empty if there is none."""
 
-    def __init__(self, redis: ForeignRedis, queue: str, *, pickles: bool, max_body: int) -> None:
+    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
         """Connect nothing yet."""
 
     def places(self) -> list[Place]:

@@ -1,7 +1,7 @@
 """The steps by which messages leave the source; any of them may be the last one of a run."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -11,9 +11,11 @@ from bide.model.identity import new_id
 from bide.model.message import Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.base import found_all
-from bide.queue.foreign_redis import ForeignRedis
 from bide.queue.sync import Queue
 from bide.queue.takeover.source import Entry, Place, Source
+
+if TYPE_CHECKING:
+    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["LEASE", "Ready", "Transit"]
 
@@ -101,7 +103,7 @@ class Transit:
         target: where messages go.
     """
 
-    def __init__(self, redis: ForeignRedis, source: Source, name: str, target: Queue) -> None:
+    def __init__(self, redis: "ForeignRedis", source: Source, name: str, target: Queue) -> None:
         self._redis = redis
         self._source = source
         self._target = target
