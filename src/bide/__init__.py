@@ -38,7 +38,9 @@ from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.observing.explain import Explanation
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
+from bide.queue.search import SearchPage
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
+from bide.queue.stores import aqueues, asearch, queues, search
 from bide.queue.takeover import TakenOver, take_over
 from bide.queue.workers import WorkerProcess, stop_worker, workers
 from bide.targets.subscribe import subscribe, unsubscribe
@@ -86,6 +88,7 @@ __all__ = [
     "Queue",
     "Retry",
     "SchemaTooNew",
+    "SearchPage",
     "Sizes",
     "StoreBusy",
     "StoreCorrupt",
@@ -99,8 +102,12 @@ __all__ = [
     "WorkerProcess",
     "WrongConnection",
     "WrongContext",
+    "aqueues",
+    "asearch",
     "load_sorted_set",
     "move",
+    "queues",
+    "search",
     "stop_worker",
     "subscribe",
     "take_over",

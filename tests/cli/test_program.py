@@ -156,7 +156,14 @@ def complete(words: str, url: str) -> list[str]:
 
 
 def test_completion_of_commands_queues_and_options(url: str) -> None:
-    assert complete("re", url) == ["reschedule", "resume", "retry", "release", "revive"]
+    assert complete("re", url) == [
+        "reschedule",
+        "result",
+        "resume",
+        "retry",
+        "release",
+        "revive",
+    ]
     assert complete("dead re", url) == ["revive"]
     assert complete("counts ", url) == []
     for name in ("orders", "mail"):

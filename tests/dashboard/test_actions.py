@@ -148,7 +148,7 @@ def test_nothing_chosen_is_an_error(ann: Visitor, orders: bide.Queue) -> None:
 
 
 def test_an_unknown_action_is_404(ann: Visitor) -> None:
-    assert ann.do("delete", queue="orders").status == 404
+    assert ann.do("destroy", queue="orders").status == 404
     assert ann.get("/do?action=cancel&queue=orders&id=a").status == 404
 
 
@@ -304,3 +304,14 @@ def test_a_worker_is_replaced(stage: Stage, ann: Visitor) -> None:
     assert "Replace" not in reader.get("/workers").text
     assert reader.do("stop", id="web1:7").status == 403
     close_lane(lane)
+
+
+def test_an_empty_queue_is_deleted(stage: Stage, ann: Visitor, orders: bide.Queue) -> None:
+    stage.queue("odrers").pause()  # a typo made it
+    orders.put(1, id="a", delay=60)
+    assert "Delete the queue" in ann.get("/queue?queue=odrers").text
+    assert "Delete the queue" not in ann.get("/queue?queue=orders").text
+    assert ann.do("delete", queue="orders").status == 400
+    assert said(ann.do("delete", queue="odrers")) == "/?said=delete&count=1"
+    assert ann.get("/queue?queue=odrers").status == 404
+    assert orders.counts().sizes.delayed == 1

@@ -140,7 +140,7 @@ def test_a_message_is_found_moved_copied_and_cancelled(tab: Tab, redis: RedisSer
     tab.open("")
     tab.browser.find_element(By.TAG_NAME, "body").send_keys("/")  # goes to the search field
     tab.browser.switch_to.active_element.send_keys("order-40007" + Keys.ENTER)
-    tab.until("looked in")
+    tab.until("Searched")
     tab.browser.find_element(By.LINK_TEXT, "order-40007").click()
     tab.fill("due in", "3d")
     tab.press("Reschedule")

@@ -17,6 +17,7 @@ SECTIONS = {
     "Messages": {
         "put": "put", "edit": "edit", "change": "cancel reschedule",
         "read": "get explain peek scan", "ending": "history result",
+        "search": "search",
     },
     "Queues": {
         "counts": "queues counts audit", "top": "top", "forecast": "forecast",

@@ -26,8 +26,10 @@ from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
 from bide.model.replies import Affected, Names, Outcome
 from bide.observing.heartbeat import is_register
+from bide.observing.sample import Looking, run_steps
 from bide.queue.sync import Queue
 
+T = TypeVar("T")
 R = TypeVar("R")
 
 NAMED = 8
@@ -156,6 +158,10 @@ class Store(ExitStack):
         reply = self.lane.call(command)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
+
+    def run(self, steps: Looking[T]) -> T:
+        """Run the commands of some steps, and return their result."""
+        return run_steps(steps, self.lane.call)
 
     def repeat(self, command: Cancel | Purge, doing: str, total: int | None = None) -> int:
         """Repeat a command by rule, with a progress bar, until it finds no more.

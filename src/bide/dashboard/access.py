@@ -12,20 +12,20 @@ from bide.server.rights import ALL_QUEUES, Caller
 __all__ = ["ACTIONS", "Access", "AccessFunction", "Action"]
 
 Action = Literal[
-    "cancel", "reschedule", "edit", "copy", "release", "revive", "purge", "pause", "subscriptions",
-    "audit", "stop",
+    "cancel", "reschedule", "edit", "copy", "release", "revive", "purge", "pause", "delete",
+    "subscriptions", "audit", "stop",
 ]  # fmt: skip
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
 """All that can be done: `cancel`, `reschedule` and `edit` messages; `copy` one under a new id;
 `release` one that a worker holds; `revive` and `purge` dead letters; `pause` and resume a queue;
-the same for `subscriptions`; `audit`: count all messages of a queue; `stop` a worker
-process, which its supervisor replaces."""
+`delete` an empty one; pause and resume `subscriptions`; `audit`: count all messages of a queue;
+`stop` a worker process, which its supervisor replaces."""
 
 RIGHTS: dict[Action, str] = {
     "cancel": "change", "reschedule": "change", "edit": "change", "copy": "put", "release": "admin",
-    "revive": "admin", "purge": "admin", "pause": "admin", "subscriptions": "admin",
-    "audit": "read", "stop": "admin",
+    "revive": "admin", "purge": "admin", "pause": "admin", "delete": "admin",
+    "subscriptions": "admin", "audit": "read", "stop": "admin",
 }  # fmt: skip
 """The right of a token that each action needs."""
 

@@ -17,6 +17,7 @@ from bide.model.commands import (
     Command,
     Configure,
     Count,
+    Delete,
     Edit,
     Find,
     Purge,
@@ -27,10 +28,10 @@ from bide.model.commands import (
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.options import options_of
-from bide.model.replies import Counts, Found, Outcome, Outcomes, Reply, Settings
+from bide.model.replies import Counts, Deleted, Found, Outcome, Outcomes, Reply, Settings
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.results import Audit, in_parts
+from bide.queue.results import Audit, deleted, in_parts
 from bide.server.action_log import DONE, Act
 
 __all__ = ["act"]
@@ -234,6 +235,12 @@ async def _pause(view: View, _: list[str]) -> Result:
     return Result()
 
 
+async def _delete(view: View, _: list[str]) -> Result:
+    full = view.queue()
+    deleted(view.own(full), await _ask(view, Deleted, Delete(full)))
+    return Result()
+
+
 async def _subscription(view: View, _: list[str]) -> Result:
     namespace, _slash, name = view.request.get("name").rpartition("/")
     mine = view.access.namespace
@@ -281,8 +288,8 @@ async def _stop(view: View, ids: list[str]) -> Result:
 
 _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
     "cancel": _cancel, "reschedule": _reschedule, "edit": _edit, "copy": _copy, "release": _release,
-    "revive": _revive, "purge": _purge, "pause": _pause, "subscriptions": _subscription,
-    "audit": _audit, "stop": _stop,
+    "revive": _revive, "purge": _purge, "pause": _pause, "delete": _delete,
+    "subscriptions": _subscription, "audit": _audit, "stop": _stop,
 }  # fmt: skip
 
-_WITHOUT_IDS = ("pause", "subscriptions", "audit")
+_WITHOUT_IDS = ("pause", "delete", "subscriptions", "audit")

@@ -8,7 +8,9 @@ import msgspec
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
 
-__all__ = ["HIDDEN", "Shown", "body_of", "headers_of", "preview_of", "result_of"]
+__all__ = [
+    "HIDDEN", "Shown", "body_of", "headers_of", "preview_of", "redacted", "result_of",
+]  # fmt: skip
 
 HIDDEN = "•••"
 
@@ -86,6 +88,15 @@ def preview_of(message: Message, hide: Collection[str]) -> str:
     data = msgspec.json.encode(redact(message.body, hide)) if hide else message.data
     text = msgspec.json.format(data, indent=0).decode() if len(data) > PREVIEW else data.decode()
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
+
+
+def redacted(message: Message, hide: Collection[str]) -> Message:
+    """Return a message without the hidden parts of its body and headers."""
+    headers = None if message.headers is None else dict(headers_of(message, hide))
+    data = message.seen_data
+    if message.json:
+        data = msgspec.json.encode(redact(message.body, hide))
+    return msgspec.structs.replace(message, data=data, headers=headers)
 
 
 def headers_of(message: Message, hide: Collection[str]) -> Mapping[str, str]:

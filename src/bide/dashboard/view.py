@@ -120,6 +120,10 @@ class View:
         """Return a result to be read, as far as the visitor may see it."""
         return redaction.result_of(end.result or b"", self._hide)
 
+    def redacted(self, message: Message) -> Message:
+        """Return a message without the parts that nobody is shown."""
+        return redaction.redacted(message, self._hide) if self._hide else message
+
     def headers(self, message: Message) -> Mapping[str, str]:
         """Return the headers that the visitor may see."""
         return redaction.headers_of(message, self._hide) if self.access.bodies else {}

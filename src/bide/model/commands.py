@@ -120,8 +120,8 @@ class Edit(_ById, frozen=True, tag="edit"):
     """Change what is named of messages that no worker holds, dead letters included.
 
     All else stays: the attempts made, the failures, and the due time unless `at` or `delay` (from
-    now) gives another one, which a dead letter cannot have. Answers `Outcomes`. `if_version` as for
-    `Cancel`.
+    now) gives another one, which a dead letter cannot have. A dead letter that a move has under way
+    (`IN_TRANSIT`) stays as it is. Answers `Outcomes`. `if_version` as for `Cancel`.
     """
 
     data: bytes | UnsetType = UNSET
@@ -269,6 +269,9 @@ class Scan(_Command, frozen=True, tag="scan"):
     limit: int = 500
     max_bytes: int = MAX_BYTES
     """The maximum size of a page in bytes; it has at least one message."""
+    prefix: str | None = None
+    """Only messages whose id begins so; not together with a state or a rule. A store reads no
+    others if it has `Capabilities.ids_ordered`, else it may read all."""
 
     only_reads: ClassVar[bool] = True
 

@@ -11,7 +11,7 @@ from bide.model.limits import MAX_ACTOR, MAX_NAME
 
 __all__ = [
     "OWN", "RESERVED", "actor_of", "check_actor", "check_name", "check_namespace", "check_queue",
-    "is_listed", "is_own", "new_id", "new_ids",
+    "is_listed", "is_own", "new_id", "new_ids", "range_of_ids",
 ]  # fmt: skip
 
 OWN = "bide:"
@@ -135,6 +135,30 @@ def actor_of(name: str, through: str = "") -> str:
 def _beginning(text: str, size: int) -> str:
     """Return as many whole characters of a text as fit into `size` bytes."""
     return text.encode(errors="replace")[:size].decode(errors="ignore")
+
+
+def range_of_ids(prefix: str, after: str = "") -> tuple[str, str | None]:
+    """Return where the ids with a prefix begin, and before what they end (`None`: nothing).
+
+    In the order of UTF-8; see `check_name`.
+
+    Args:
+        prefix: how they begin.
+        after: one of them, behind which the range begins.
+
+    Example:
+        >>> range_of_ids("order-"), range_of_ids("order-", "order-7")[0] < "order-70"
+        (('order-', 'order.'), True)
+    """
+    first = max(prefix, f"{after}\x01") if after else prefix  # no id has a control character
+    while prefix:
+        last = ord(prefix[-1]) + 1
+        if last == 0xD800:  # no text has half of a surrogate pair
+            last = 0xE000
+        if last <= 0x10FFFF:
+            return first, prefix[:-1] + chr(last)
+        prefix = prefix[:-1]
+    return first, None
 
 
 def _careful_size(name: str, what: str) -> int:

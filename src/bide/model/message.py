@@ -13,9 +13,10 @@ from bide.model.errors import AccessDenied
 from bide.model.times import Duration, Moment, to_datetime
 
 __all__ = [
-    "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "JOB", "KEPT_FAILURES", "LAPSED", "MAX_ATTEMPTS",
-    "STATES", "WITHHELD", "Attempts", "Failure", "Group", "Item", "Message", "Name", "NewMessage",
-    "Options", "Priority", "State", "remember", "size_of", "stored_size", "version_of",
+    "ATTEMPTS", "EXPIRED_KEEP", "FORGET", "IN_TRANSIT", "JOB", "KEPT_FAILURES", "LAPSED",
+    "MAX_ATTEMPTS", "STATES", "WITHHELD", "Attempts", "Failure", "Group", "Item", "Message", "Name",
+    "NewMessage", "Options", "Priority", "State", "remember", "size_of", "stored_size",
+    "version_of",
 ]  # fmt: skip
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -39,6 +40,9 @@ REASON_LENGTH = 8_192
 
 LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lease"
 """The reason of a failure that no worker reported."""
+
+IN_TRANSIT = "in transit by bide move "
+"""How the reason of the last failure begins of a dead letter that a move has under way."""
 
 EXPIRED_KEEP = 86_400_000
 """How many milliseconds an expired message can be read; longer if the queue keeps messages."""

@@ -34,7 +34,9 @@ from bide.queue.results import held
 from bide.queue.values import check_joins
 from bide.within import acarry_out, carry_out, dialect_of
 
-__all__ = ["AsyncBase", "BaseQueue", "BlockingBase", "detour", "found_all", "is_detoured"]
+__all__ = [
+    "AsyncBase", "BaseQueue", "BlockingBase", "detour", "detoured", "found_all", "is_detoured",
+]  # fmt: skip
 
 R = TypeVar("R")
 
@@ -349,6 +351,11 @@ def is_detoured(lane: Lane) -> bool:
 def has_detour() -> bool:
     """Tell whether the queues of this process lead to the store of a test; see `detour`."""
     return bool(_detours)
+
+
+def detoured() -> Lane | None:
+    """Return the store that every queue uses at present, `None` outside of `detour`."""
+    return _detours[-1][0] if _detours else None
 
 
 @contextmanager

@@ -130,10 +130,14 @@ class Service:
         await asyncio.to_thread(lambda: self.lane.capabilities)
         await self.admission.begin()
 
-    async def ask(self, kind: type[R], command: Command) -> R:
+    async def execute(self, command: Command) -> Reply:
         """Execute a command, and return its reply."""
         execute = self.slow_reads.read if is_slow(command) else self.lane.acall
-        reply = await execute(command, self)
+        return await execute(command, self)
+
+    async def ask(self, kind: type[R], command: Command) -> R:
+        """Execute a command whose reply is of a kind, and return it."""
+        reply = await self.execute(command)
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 

@@ -25,7 +25,8 @@ def is_slow(command: Command) -> bool:
         case Count():
             return command.recount or command.stored
         case Scan() | Cancel():
-            return command.only_reads and command.where is not None
+            by_id = isinstance(command, Scan) and command.prefix is not None
+            return command.only_reads and (command.where is not None or by_id)
         case Forecast():
             return True
     return False

@@ -58,6 +58,8 @@ def check(command: cmd.Command, caller: Caller) -> None:
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
         case cmd.Scan():
             _cursor(command)
+            if command.prefix is not None and (command.state or command.where):
+                raise InvalidArgument("prefix is of all messages: leave out state and where")
         case cmd.Ack() if command.results and len(command.results) != len(command.leases):
             raise InvalidArgument(
                 f"results are {len(command.results):,} for {len(command.leases):,} messages; give "
@@ -214,6 +216,7 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "leases": _leases,
     "limit": partial(_within, least=1, most=MAX_COUNT),
     "max_bytes": partial(_within, least=0, most=MAX_BYTES),
+    "prefix": _text,
     "reason": _text,
     "result_ttl": _span,
     "results": _results,

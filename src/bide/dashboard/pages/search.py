@@ -1,73 +1,46 @@
-"""Search over all queues: by id, by group, by due time."""
+"""Search over all queues: by id, group, due time, error, header and body."""
 
-import asyncio
-from itertools import islice
-
-from bide.dashboard.reading import READ_BYTES
-from bide.dashboard.view import Page, View
-from bide.model.commands import Command, Find, Scan, Where
-from bide.model.identity import check_name
-from bide.model.message import Message
-from bide.model.replies import Found
-from bide.model.replies import Page as Scanned
+from bide.dashboard.reading import SEARCHED
+from bide.dashboard.view import Page, Refused, View
+from bide.queue.search import Query, SearchPage, query_of, search_steps
 
 __all__ = ["search"]
 
 ROWS = 100
-"""How many messages are listed."""
+"""How many messages a page lists."""
 
-EACH = 50
-"""How many messages are read of each queue."""
-
-LOOKED = 200
-"""In how many queues is looked."""
+TEXTS = ("group", "error", "header", "body")
 
 
 async def search(view: View) -> Page:
     """Return the page of a search; without a question, its form alone."""
     request = view.request
-    id, group = request.get("q"), request.get("group")
-    after, before = request.moment("after"), request.moment("before")
-    names = await view.store.names(view.access)
-    asked = bool(id or group or after is not None or before is not None)
-    found: list[Message] = []
-    more = False
-    if asked:
-        looked = names[:LOOKED]
-        found, more = await _look(view, looked, id, group, after, before)
-        found.sort(key=lambda message: message.due)
+    filters = {name: request.get(name) for name in ("q", *TEXTS, "after", "before")}
+    found = await _found(view, filters) if any(filters.values()) else None
     return Page("search.html", {
-        "id": id, "group": group, "after": request.get("after"), "before": request.get("before"),
-        "asked": asked, "found": found[:ROWS], "more": more or len(found) > ROWS,
-        "left": max(0, len(names) - LOOKED), "looked": min(len(names), LOOKED),
+        "filters": filters, "found": found, "paged": bool(request.get("cursor")),
     })  # fmt: skip
 
 
-async def _look(
-    view: View, names: list[str], id: str, group: str, after: int | None, before: int | None
-) -> tuple[list[Message], bool]:
-    """Return what is found in some queues, and whether there is more."""
-    commands: list[Command] = []
-    for name in names:
-        if id:
-            commands.append(Find(name, [check_name(id)]))
-        elif group:
-            where = Where(check_name(group, "group"))
-            commands.append(Scan(name, None, where, limit=EACH, max_bytes=READ_BYTES))
-        else:
-            where = Where(after=after, before=before)
-            commands.append(Scan(name, "delayed", where, limit=EACH, max_bytes=READ_BYTES))
-    found: list[Message] = []
-    more = False
-    rest = iter(commands)
-    while part := list(islice(rest, 20)):
-        for reply in await asyncio.gather(*[view.store.lane.acall(one) for one in part]):
-            assert isinstance(reply, (Found, Scanned))
-            there = [one for one in reply.messages if one is not None]
-            found += [one for one in there if _fits(one, after, before)]
-            more = more or (isinstance(reply, Scanned) and reply.cursor is not None)
-    return found, more
+async def _found(view: View, filters: dict[str, str]) -> SearchPage:
+    query = _query(view, filters)
+    if query.reads_bodies and not view.access.bodies:
+        raise Refused(403, "not-allowed", "search in bodies and headers")
+    names = [(view.own(full), full) for full in await view.store.names(view.access)]
+    page = await view.store.run(
+        search_steps(
+            sorted(names), query, view.request.get("cursor") or None, ROWS, SEARCHED,
+            ids_ordered=view.store.lane.capabilities.ids_ordered, seen=view.redacted,
+        )
+    )  # fmt: skip
+    page.messages.sort(key=lambda message: message.due)
+    return page
 
 
-def _fits(message: Message, after: int | None, before: int | None) -> bool:
-    return (after is None or message.due >= after) and (before is None or message.due < before)
+def _query(view: View, filters: dict[str, str]) -> Query:
+    after, before = view.request.moment("after"), view.request.moment("before")
+    texts = {name: filters[name] for name in TEXTS if filters[name]}
+    return query_of(
+        id=filters["q"] or None, after=None if after is None else after / 1000,
+        before=None if before is None else before / 1000, **texts,
+    )  # fmt: skip

@@ -43,7 +43,7 @@ __all__ = ["MemoryEngine"]
 class MemoryEngine:
     """Executes commands on queues that live in this process."""
 
-    capabilities = Capabilities(durable=False, shared=False)
+    capabilities = Capabilities(durable=False, shared=False, ids_ordered=False)
 
     def __init__(self) -> None:
         self._states: dict[str, QueueState] = {}
@@ -148,6 +148,8 @@ class MemoryEngine:
 
         def edit(record: Record) -> Outcome | None:
             if record.state not in states or not record.is_still(None, command.if_version):
+                return None
+            if record.state == "dead" and record.in_transit:
                 return None
             queue.edit(record, command, due)
             return record.outcome(True, now)

@@ -327,7 +327,7 @@ class QueueState:
         for index in range(number, len(phases)):
             start = after if index == number else (-1, -1)
             for rank, seq, record in self._phase(phases[index], start, now):
-                if not matches(record, scan.where):
+                if not matches(record, scan.where) or not record.id.startswith(scan.prefix or ""):
                     continue
                 if not budget.takes(size_of(record)):
                     return found, cursor_after(*last)

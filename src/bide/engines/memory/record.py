@@ -3,7 +3,7 @@
 import msgspec
 
 from bide.model.commands import Where
-from bide.model.message import Failure, Item, Message, State
+from bide.model.message import IN_TRANSIT, Failure, Item, Message, State
 from bide.model.replies import Outcome
 
 __all__ = ["Record", "matches"]
@@ -56,6 +56,11 @@ class Record(msgspec.Struct, gc=False):
         if if_due not in (None, self.due):
             return False
         return if_version is None or self.message("", self.due).version == if_version
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether a move has made it a dead letter: a change would be lost."""
+        return bool(self.failures) and self.failures[-1].reason.startswith(IN_TRANSIT)
 
     def message(self, queue: str, now: int) -> Message:
         """Return the record as a message."""

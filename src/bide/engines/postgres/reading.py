@@ -11,6 +11,7 @@ from bide.engines.postgres.arrays import texts
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
+from bide.model.identity import range_of_ids
 from bide.model.message import STATES, Failure, Message
 from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
@@ -139,9 +140,10 @@ def scan(run: Run, command: cmd.Scan, now: int | None) -> Reply:
         last = _BY_ID if command.cursor in (None, BEGIN) else str(command.cursor)
         if not last.startswith(_BY_ID):
             raise InvalidArgument(f"cursor={last!r} comes from no scan of all; begin without one")
+        first, end = range_of_ids(command.prefix or "", last.removeprefix(_BY_ID))
         rows = run(
-            "_scan", command.queue, None, last.removeprefix(_BY_ID), 0, 0, 0, None, *bounds,
-            command.limit, command.max_bytes,
+            "_scan", command.queue, None, first, 0, 0, 0, None, *bounds,
+            command.limit, command.max_bytes, end,
         )  # fmt: skip
         last, full = page(last, rows, lambda row: _BY_ID + row.id)
         return Page(found, last if full else None)
@@ -158,7 +160,7 @@ def scan(run: Run, command: cmd.Scan, now: int | None) -> Reply:
             rank, seq = delayed_reach(moment), NEVER
         rows = run(
             "_scan", command.queue, None if state is None else STATES.index(state), "", rank, seq,
-            reach, where.group, *bounds, command.limit - len(found), command.max_bytes,
+            reach, where.group, *bounds, command.limit - len(found), command.max_bytes, None,
         )  # fmt: skip
         of_phase = index if state is not None else 0
         last, full = page(

@@ -200,10 +200,14 @@ class _Page:
         bounds = ["" if moment is None else moment for moment in (where.after, where.before)]
         room = f"{'-' if may_be_empty else ''}{max(self._room, 1)}"
         head = (phase.which, phase.due, *bounds, where.group or "", max(1, min(limit, SLICE)), room)
+        prefix = command.prefix or ""
         answers = yield [
-            Call("scan", command.queue, (*head, each.rank, each.order), each.shard, self._shards)
+            Call(
+                "scan", command.queue, (*head, each.rank, each.order, prefix), each.shard,
+                self._shards,
+            )
             for each in streams
-        ]
+        ]  # fmt: skip
         for stream, (first, place, full, *listed) in zip(streams, raised(answers), strict=True):
             now = decode(first)[0]
             self._out_of_room = may_be_empty and full == b"1"

@@ -10,14 +10,12 @@ from itertools import islice
 import msgspec
 
 from bide.model.commands import Bury, Purge, Put, Scan
-from bide.model.message import KEPT_FAILURES, Failure, Item, Message, remember
+from bide.model.message import IN_TRANSIT, KEPT_FAILURES, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes, Page
 from bide.queue.base import found_all
 from bide.queue.sync import Queue
 
 __all__ = ["Steps", "is_marked"]
-
-_TRANSIT = "in transit by bide move "
 
 
 def is_marked(message: Message | None, token: str = "") -> bool:
@@ -25,7 +23,7 @@ def is_marked(message: Message | None, token: str = "") -> bool:
     if message is None or message.state != "dead":
         return False
     error = message.error or ""
-    return error == _TRANSIT + token if token else error.startswith(_TRANSIT)
+    return error == IN_TRANSIT + token if token else error.startswith(IN_TRANSIT)
 
 
 class Steps:
@@ -52,7 +50,7 @@ class Steps:
         if not ids:
             return 0, known
         self._hold()
-        self._source._do(Outcomes, Bury(self._source.name, [], _TRANSIT + self._token, ids))
+        self._source._do(Outcomes, Bury(self._source.name, [], IN_TRANSIT + self._token, ids))
         # A lost reply may have been asked for again: the marks tell what was set aside.
         parked = [one for one in found_all(self._source, ids) if is_marked(one, self._token)]
         return self._copy([_as_item(one, before[one.id]) for one in parked if one]), known
@@ -103,7 +101,7 @@ class Steps:
             return 0
         self._hold()
         now = self._source._clock.now()
-        mark = _TRANSIT + self._token
+        mark = IN_TRANSIT + self._token
         copies = [
             msgspec.structs.replace(
                 item, died=now,

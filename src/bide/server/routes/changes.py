@@ -79,8 +79,8 @@ def _version(seen: Message, edit: Edit, due: int) -> str:
 
 async def reschedule_where(call: Call) -> Answer:
     """Move the messages of a group that nobody holds to another moment, a part at a time."""
-    query = call.query(RuleQuery)
     moved = await call.read(Moved)
+    query = call.query(RuleQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.reschedule([], moved.delay, wire.moment(moved.at, "at"), None)
     scan = call.arguments.scan(None, query.group, after, before, query.limit)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from bide.model import commands as cmd
+from bide.model.message import IN_TRANSIT
 from bide.model.replies import Outcome, Outcomes
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
@@ -73,6 +74,16 @@ class EditCases:
         assert desk.scan("dead") == desk.scan(group="g") == ["a"]
         assert desk.revive("a")[0]
         assert desk.take() == ["a"]
+
+    def test_an_edit_leaves_what_a_move_has_under_way(self, desk: Desk) -> None:
+        desk.retry(desk.lease("a"), reason=f"{IN_TRANSIT}w")
+        assert desk.edit("a", data=b"2")[0]
+        desk.set_aside("a", reason=f"{IN_TRANSIT}x")
+        assert desk.edit("a", data=b"3") == [desk.refusal("a")]
+        desk.revive("a")
+        assert desk.edit("a", data=b"4")[0]
+        desk.set_aside("a", reason="no")
+        assert desk.edit("a", data=b"5")[0]
 
     def test_an_edit_of_the_priority_changes_the_order_of_delivery(self, desk: Desk) -> None:
         desk.put("a", "b", "c")

@@ -35,6 +35,35 @@ class ReadCases:
 
     # Find.
 
+    def test_a_scan_by_the_beginning_of_ids(self, desk: Desk) -> None:
+        ids = [
+            "a",
+            "a-1",
+            "a-2",
+            "a.",
+            "b",
+            "A",
+            "\ud7ffx",
+            "\ue000",
+            "\U0010ffff",
+            "é",
+            "éa",
+            "a%",
+        ]
+        desk.put(*ids, delay=5)
+        desk.bring("a-3", "dead")
+        ids.append("a-3")
+        for prefix in ("a", "a-", "a-1", "a%", "\ud7ff", "\U0010ffff", "é", "z", ""):
+            for limit in (2, 500):
+                found, cursor = [], None
+                while True:
+                    page = desk.page(cursor=cursor, prefix=prefix, limit=limit)
+                    found += [message.id for message in page.messages]
+                    cursor = page.cursor
+                    if cursor is None:
+                        break
+                assert sorted(found) == sorted(id for id in ids if id.startswith(prefix))
+
     def test_find_answers_in_the_order_of_the_ids(self, desk: Desk) -> None:
         desk.put("a", "b")
         found = desk.find("b", "x", "a", "b")

@@ -140,6 +140,7 @@ def _looks() -> list[SearchStrategy[Any]]:
         st.builds(cmd.Find, queues, st.lists(ids, max_size=6)),
         st.builds(cmd.Scan, queues, states, rules, limit=some([1, 2, 3, 500])),
         st.builds(cmd.Scan, queues, where=rules, limit=st.just(500)),
+        st.builds(cmd.Scan, queues, prefix=some(["", "1", "10", "a", "z"]), limit=st.just(500)),
         st.builds(cmd.Count, queues, st.booleans()),
         st.builds(cmd.History, queues, ids),
         st.builds(cmd.History, queues, ids),

@@ -5,13 +5,14 @@
 --     13 limit; 14 bytes: how large the reply may become; - in front: it may be empty
 --     15, 16 place behind which to go on: rank and order; of all: cursor of HSCAN, and the orders that
 --            were told of its first bucket. Empty at the beginning
+--     17 prefix: how the ids begin, or empty
 -- Reply: [head, place or empty, 1 if there was no room for more, ids, records, ranks, leases]; place is two texts
 define('scan', {'no-writes'}, function()
   local which, due, group = ARGV[8], ARGV[9], ARGV[12]
   local after, before = tonumber(ARGV[10]), tonumber(ARGV[11])
   local limit, left = min(tonumber(ARGV[13]), 500), math.abs(tonumber(ARGV[14]))
   local may_be_empty = sub(ARGV[14], 1, 1) == '-'
-  local rank, order = tonumber(ARGV[15]), ARGV[16]
+  local rank, order, prefix = tonumber(ARGV[15]), ARGV[16], ARGV[17]
   local READ, VISITS = 32, 2000
   local ids, texts, ranks, visits, full = {}, {}, {}, 0, '0'
   local place = {ARGV[15], ARGV[16]}
@@ -19,6 +20,7 @@ define('scan', {'no-writes'}, function()
   -- Adds a message if it is wanted; returns false if there is no room for it.
   local function add(id, text, at)
     visits = visits + 1
+    if prefix ~= '' and sub(id, 1, #prefix) ~= prefix then return true end
     if after or before or group ~= '' then
       local r = parse(id, text)
       if (after and r.due < after) or (before and r.due >= before)

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from bide.engines.sqlite.rows import DEAD, Place, QueueRow
+from bide.engines.sqlite.rows import DEAD, Place, QueueRow, as_failures
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.model.commands import (
@@ -19,7 +19,7 @@ from bide.model.commands import (
     Revive,
     Where,
 )
-from bide.model.message import STATES
+from bide.model.message import IN_TRANSIT, STATES
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 
 __all__ = [
@@ -169,7 +169,9 @@ def edit(session: Session, command: Edit) -> Outcomes:
         changes.append(f"expires = {expires}")
 
     def may(queue: QueueRow, place: Place) -> bool:
-        right = _waits(queue, place) or (place.aside == DEAD and due is None)
+        right = _waits(queue, place) or (
+            place.aside == DEAD and due is None and not _in_transit(session, place)
+        )
         return right and session.is_of(queue, place, command.if_version)
 
     def change(queue: QueueRow, places: list[Place]) -> list[Outcome]:
@@ -184,6 +186,12 @@ def edit(session: Session, command: Edit) -> Outcomes:
         return [place.outcome(True, session.now) for place in moved]
 
     return edit_each(session, command.queue, command.ids, may, change)
+
+
+def _in_transit(session: Session, place: Place) -> bool:
+    """Tell whether a move has made the message a dead letter: a change would be lost."""
+    (text,) = session.run(SQL.failures, (place.seq,)).fetchone()
+    return text is not None and as_failures(text)[-1].reason.startswith(IN_TRANSIT)
 
 
 def _move(session: Session, queue: QueueRow, place: Place, due: int | None, priority: int) -> None:

@@ -10,6 +10,8 @@ from bide.engines.sqlite.statements import SQL
 from bide.model.commands import Count, Find, Forecast, History, Queues, Scan, Where
 from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
+from bide.model.identity import range_of_ids
+from bide.model.limits import MAX_NAME
 from bide.model.message import STATES, Message
 from bide.model.rank import delayed_reach, forecast_start
 from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Names, Page, Sizes
@@ -19,6 +21,7 @@ __all__ = ["count", "find", "forecast", "history", "queues", "scan"]
 NEVER = 1 << 53
 _EVERYTHING = 1 << 62
 _BY_ID = "id:"
+_BEHIND_IDS = "\U0010ffff" * MAX_NAME
 _WEIGHT = 1 << 42  # what one step of priority adds to the rank of a ready message
 
 
@@ -77,9 +80,11 @@ def _scan_by_id(session: Session, command: Scan) -> Page:
     queue = session.look(command.queue)
     if queue is None:
         return Page([], None)
+    first, last = range_of_ids(command.prefix or "", cursor.removeprefix(_BY_ID))
     bounds = {
         "queue": queue.id,
-        "id": cursor.removeprefix(_BY_ID),
+        "first": first,
+        "last": last or _BEHIND_IDS,
         "limit": command.limit,
     }
     rows = session.run(SQL.scan_all, bounds)

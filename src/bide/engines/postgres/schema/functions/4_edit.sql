@@ -34,7 +34,9 @@ BEGIN
       was := new;
     END IF;
     number := wanted.n;
-    done := (was.state < 2 OR was.state = 3 AND new_due IS NULL)
+    done := (was.state < 2 OR was.state = 3 AND new_due IS NULL
+             -- One that a move has under way is refused: the change would be lost.
+             AND coalesce(was.failures, '') !~ '"in transit by bide move [^"]*"\]\]$')
       AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     new := was;
     IF done THEN

@@ -25,10 +25,11 @@ END $$;
 
 -- A page of messages, with one more than fits in `p_max_bytes` if there are more. By state, in rank
 -- order, of ranks from behind (`p_rank`, `p_seq`) to `p_last`; by group, in the order of putting;
--- else by id.
+-- else by id, from `p_id`, and to before `p_last_id` if it is given.
 CREATE FUNCTION bide._scan(
   p_queue text, p_state integer, p_id text, p_rank bigint, p_seq bigint, p_last bigint,
-  p_group text, p_after bigint, p_before bigint, p_limit integer, p_max_bytes bigint
+  p_group text, p_after bigint, p_before bigint, p_limit integer, p_max_bytes bigint,
+  p_last_id text
 ) RETURNS SETOF bide._message
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
 DECLARE
@@ -50,8 +51,13 @@ BEGIN
      ORDER BY v.seq LIMIT p_limit)
     UNION ALL
     (SELECT * FROM _message v
-     WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id AND v.id > p_id
-       AND v.due >= p_after AND v.due < p_before
+     WHERE p_state IS NULL AND p_group IS NULL AND p_last_id IS NULL AND v.queue = q.id
+       AND v.id >= p_id AND v.due >= p_after AND v.due < p_before
+     ORDER BY v.id LIMIT p_limit)
+    UNION ALL
+    (SELECT * FROM _message v
+     WHERE p_state IS NULL AND p_group IS NULL AND v.queue = q.id
+       AND v.id >= p_id AND v.id < p_last_id
      ORDER BY v.id LIMIT p_limit)
   LOOP
     RETURN NEXT row;

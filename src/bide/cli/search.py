@@ -1,0 +1,85 @@
+"""`bide search`."""
+
+from typing import Any
+
+import click
+
+from bide.cli import option
+from bide.cli.messages import as_json, body_line
+from bide.cli.output import STYLES, Output, warn
+from bide.cli.store import Store, on_store
+from bide.cli.tables import ID, TEXT, Cell, Column
+from bide.cli.times import iso, local, now_ms, relative
+from bide.model.message import STATES, Message
+from bide.queue.search import MAX_LIMIT, MAX_READ, query_of, steps_in_store
+
+COLUMNS = (
+    Column("queue", least=ID), Column("id", least=ID), Column("state"), Column("due"),
+    Column("", falls=5, right=True), Column("group", falls=2, unless=""),
+    Column("error", falls=3, unless=""), Column("body", least=TEXT, falls=1),
+)  # fmt: skip
+
+
+@click.command()
+@option.prefix
+@option.text("--id", "TEXT", "Ids that begin so.")
+@option.rule
+@option.choice("--state", STATES, "Only messages in this state.")
+@option.text("--error", "TEXT", "Failed last for a reason that contains this text.")
+@option.text("--header", "NAME[=TEXT]", "With this header; with =TEXT, one that contains it.")
+@option.text("--body", "TEXT", "With this text in the body.")
+@option.count("-n", "--limit", most=MAX_LIMIT, default=100, help="The maximum number to show.")
+@option.count(
+    "--read", most=MAX_READ, default=10_000, help="The maximum number to read."
+)  # fmt: skip
+@option.text("--cursor", "TEXT", "Go on where an earlier search has stopped.")
+@on_store
+def search(
+    store: Store, out: Output, prefix: str, limit: int, read: int, cursor: str | None, **given: Any
+) -> bool:
+    """Search the messages of all queues.
+
+    All that is given must hold. With PREFIX, only in queues whose names begin with it. A group, a
+    range of due times of delayed messages and, on SQLite and PostgreSQL, the beginning of an id are
+    found at once. Anything else reads message by message, up to --read; then stderr says how to go
+    on.
+
+    In a pipe, each line is: queue, id, state, due, priority, group, error, body. The exit code is 1
+    if nothing was found.
+
+    \b
+    Example:
+      bide search --id order-42
+      bide search shop- --state dead --error Timeout
+      bide search --body '"customer": 42' --header trace=af12
+    """  # fmt: skip
+    query = query_of(**given)
+    ordered = store.lane.capabilities.ids_ordered
+    page = store.run(steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ordered))
+    out.items(
+        page.messages, COLUMNS, facts=as_json, line=_line, cells=lambda one: _cells(one, now_ms()),
+        empty=lambda: "no message matches",
+    )  # fmt: skip
+    if page.cursor is not None:
+        of = "" if page.total is None else f" of {max(page.total, page.searched):,}"
+        warn(f"searched {page.searched:,}{of} messages; go on with --cursor {page.cursor}")
+    return bool(page.messages)
+
+
+def _line(message: Message) -> tuple[str, ...]:
+    return (
+        message.queue, message.id, message.state, iso(message.due), str(message.priority),
+        message.group or "", _first_line(message.error), body_line(message),
+    )  # fmt: skip
+
+
+def _cells(message: Message, now: int) -> list[Cell]:
+    return [
+        (message.queue, "bold"), message.id, (message.state, STYLES[message.state]),
+        local(message.due, now), (relative(message.due, now), "dim"), message.group or "",
+        _first_line(message.error)[:100], body_line(message)[:500],
+    ]  # fmt: skip
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").split("\n", 1)[0]

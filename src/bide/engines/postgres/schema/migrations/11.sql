@@ -1,0 +1,1 @@
+-- For the beginnings of ids in `_scan`, and for `_edit` of what a move has under way.

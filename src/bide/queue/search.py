@@ -1,0 +1,369 @@
+"""Search the messages of several queues: through the orders that a store has, else step by step."""
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.model.commands import Count, Find, Queues, Scan, Where
+from bide.model.errors import InvalidArgument
+from bide.model.identity import check_name, is_listed
+from bide.model.limits import MAX_BYTES
+from bide.model.message import Message, State, size_of
+from bide.model.replies import Counts, Found, Names, Page
+from bide.model.times import Moment, unix
+from bide.observing.sample import Looking
+from bide.queue.values import check_state
+
+__all__ = ["Query", "SearchPage", "query_of", "search_steps", "steps_in_store"]
+
+READ = 200
+"""How many messages one command reads."""
+
+READ_BYTES = 2 << 20
+"""How many bytes of messages one command reads. A page reads `MAX_BYTES`, and then some."""
+
+ASKED = 500
+"""How many commands a page costs at most, however many queues there are."""
+
+COUNTED = 200
+"""In how many queues messages are counted, to say how many there are to search."""
+
+MAX_LIMIT = 10_000
+MAX_READ = 1_000_000
+"""The largest values of `limit` and `read` of a search."""
+
+_ENDS: tuple[State, ...] = ("acked", "expired")
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to search for: all that is given must hold."""
+
+    id: str | None = None
+    """How the id begins."""
+    group: str | None = None
+    state: State | None = None
+    after: int | None = None
+    """Due at this time or later, in Unix milliseconds."""
+    before: int | None = None
+    error: str | None = None
+    """What the reason of the last failure contains."""
+    header: str | None = None
+    """NAME, or NAME=TEXT for a header that contains a text."""
+    body: str | None = None
+    """What the body contains, as JSON or as UTF-8 text."""
+
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether it looks into bodies or headers."""
+        return self.body is not None or self.header is not None
+
+    def matches(self, message: Message, seen: Callable[[Message], Message]) -> bool:
+        """Tell whether a message is one of those; `seen` returns it as the caller may see it."""
+        if (
+            (self.id is not None and not message.id.startswith(self.id))
+            or (self.group is not None and message.group != self.group)
+            or (self.state is not None and message.state != self.state)
+            or (self.after is not None and message.due < self.after)
+            or (self.before is not None and message.due >= self.before)
+            or (self.error is not None and self.error not in (message.error or ""))
+        ):
+            return False
+        return not self.reads_bodies or self._in_content(seen(message))
+
+    def _in_content(self, message: Message) -> bool:
+        if self.body is not None and self.body.encode() not in message.seen_data:
+            return False
+        if self.header is None:
+            return True
+        _ = message.seen_data  # a server withholds headers together with bodies
+        name, equals, text = self.header.partition("=")
+        value = (message.headers or {}).get(name)
+        return value is not None and (not equals or text in value)
+
+
+class SearchPage(NamedTuple):
+    """What a search has found so far.
+
+    Example:
+        >>> print(SearchPage([], 10_000, 5_000_000, "..."))
+        0 found; searched 10,000 of 5,000,000 messages
+    """
+
+    messages: list[Message]
+    searched: int
+    """How many messages were read for this page and those before it."""
+    total: int | None
+    """How many there are to read; `None` if an order of the store leads to those that match, or if
+    the search is over more than 200 queues."""
+    cursor: str | None
+    """Where the search goes on; `None`: it has read everything."""
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f" of {max(self.total, self.searched):,}"
+        return f"{len(self.messages):,} found; searched {self.searched:,}{of} messages"
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where a search goes on: a queue, which of its orders, and a cursor of the store."""
+
+    queue: str = ""
+    order: int = 0
+    cursor: str | None = None
+    searched: int = 0
+
+
+def query_of(
+    *,
+    id: str | None = None,
+    group: str | None = None,
+    state: str | None = None,
+    after: Moment | None = None,
+    before: Moment | None = None,
+    error: str | None = None,
+    header: str | None = None,
+    body: str | None = None,
+) -> Query:
+    """Return a query after a check.
+
+    Raises:
+        InvalidArgument: nothing to search for is given, or a value is not valid.
+    """
+    query = Query(
+        id=None if id is None else check_name(id),
+        group=None if group is None else check_name(group, "group"),
+        state=None if state is None else check_state(state),
+        after=None if after is None else unix(after, "after"),
+        before=None if before is None else unix(before, "before"),
+        error=error, header=header, body=body,
+    )  # fmt: skip
+    for name in ("error", "header", "body"):
+        if getattr(query, name) == "":
+            raise InvalidArgument(f'{name}="" is in every message; give the text to search for')
+    if query == Query():
+        raise InvalidArgument(
+            "search needs to know what: id=, group=, state=, after=, before=, error=, header= or "
+            "body="
+        )
+    return query
+
+
+def steps_in_store(
+    prefix: str, query: Query, cursor: str | None, limit: int, read: int, *, ids_ordered: bool
+) -> Looking[SearchPage]:
+    """Search the queues of a store whose names begin with `prefix`; see `search_steps`."""
+    reply = yield Queues(prefix)
+    assert isinstance(reply, Names)
+    names = [(name, name) for name in reply.names if is_listed(name, prefix)]
+    found = yield from search_steps(names, query, cursor, limit, read, ids_ordered=ids_ordered)
+    return found
+
+
+def search_steps(
+    queues: Sequence[tuple[str, str]],
+    query: Query,
+    cursor: str | None,
+    limit: int,
+    read: int,
+    *,
+    ids_ordered: bool,
+    seen: Callable[[Message], Message] = lambda message: message,
+) -> Looking[SearchPage]:
+    """Search some queues, as far as `read` allows.
+
+    Args:
+        queues: the names of each: the caller's, and the store's.
+        query: what to search for.
+        cursor: of the page before.
+        limit: how many messages fill a page.
+        read: how many messages are read for it.
+        ids_ordered: whether the store reads messages by the beginning of their ids.
+        seen: returns a message as the caller may see its body and headers.
+
+    Raises:
+        InvalidArgument: no search made this cursor, or a number is out of bounds.
+    """
+    _within("limit", limit, MAX_LIMIT)
+    _within("read", read, MAX_READ)
+    place = _placed(cursor)
+    orders = _orders(query, ids_ordered=ids_ordered)
+    bounded = any(order.reads_all for order in orders)
+    left = [(own, full) for own, full in sorted(queues) if own >= place.queue]
+    total = (yield from _total(queues, orders)) if bounded and len(queues) <= COUNTED else None
+    page = _Filling(query, seen, limit, read)
+    for own, full in left:
+        begun = own == place.queue
+        for number in range(place.order if begun else 0, len(orders)):
+            start = place.cursor if begun and number == place.order else None
+            if orders[number].exact:
+                stopped = yield from page.look_up(full)
+            else:
+                stopped = yield from page.scan(full, orders[number], start, orders[0].exact)
+            if stopped is not None:
+                searched = place.searched + page.searched
+                following = _Place(own, number, stopped or None, searched)
+                return SearchPage(page.messages, searched, total, _text_of(following))
+    return SearchPage(page.messages, place.searched + page.searched, total, None)
+
+
+class _Order(NamedTuple):
+    """One way through a queue, in an order that the store has."""
+
+    state: State | None = None
+    where: Where | None = None
+    prefix: str | None = None
+    exact: bool = False
+    """Only the message of exactly the id that is searched for."""
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it reads all messages of a state, or of the queue."""
+        return self.where is None and self.prefix is None and not self.exact
+
+
+def _orders(query: Query, *, ids_ordered: bool) -> list[_Order]:
+    """Return the ways through a queue by which the fewest messages are read."""
+    if query.group is not None:
+        return [_Order(where=Where(query.group))]
+    if query.id is not None and ids_ordered:
+        return [_Order(prefix=query.id)]
+    if query.id is not None:
+        return [_Order(exact=True), *_by_state(query)]
+    return _by_state(query)
+
+
+def _by_state(query: Query) -> list[_Order]:
+    by_due = query.after is not None or query.before is not None
+    delayed = _Order("delayed", Where(after=query.after, before=query.before) if by_due else None)
+    if query.state is not None:
+        return [delayed if query.state == "delayed" else _Order(query.state)]
+    if query.error is not None:  # dead letters first: of the others, few have failed
+        return [_Order("dead"), _Order("leased"), _Order("ready"), delayed]
+    if by_due:
+        others: tuple[State, ...] = ("ready", "leased", "dead", *_ENDS)
+        return [delayed, *map(_Order, others)]
+    return [_Order()]
+
+
+class _Filling:
+    """A page that fills up."""
+
+    def __init__(
+        self, query: Query, seen: Callable[[Message], Message], limit: int, read: int
+    ) -> None:
+        self.messages: list[Message] = []
+        self.searched = 0
+        self._asked = 0
+        self._bytes = 0
+        self._query = query
+        self._seen = seen
+        self._limit = limit
+        self._read = read
+        self._known: set[tuple[str, str]] = set()
+
+    @property
+    def _full(self) -> bool:
+        return (
+            len(self.messages) >= self._limit or self.searched >= self._read
+            or self._asked >= ASKED or self._bytes >= MAX_BYTES
+        )  # fmt: skip
+
+    def look_up(self, queue: str) -> Looking[str | None]:
+        """Add the message of exactly the id that is searched for; return as `scan` does."""
+        assert self._query.id is not None
+        if self._full:
+            return ""
+        self._asked += 1
+        reply = yield Find(queue, [self._query.id])
+        assert isinstance(reply, Found)
+        self.searched += reply.messages[0] is not None
+        self._add([message for message in reply.messages if message is not None])
+        return None
+
+    def scan(
+        self, queue: str, order: _Order, cursor: str | None, by_id: bool
+    ) -> Looking[str | None]:
+        """Add what is found in one order; return where it stopped, `None` at the end.
+
+        Args:
+            queue: its name in the store.
+            order: what to read.
+            cursor: where to begin.
+            by_id: whether the message of exactly the id was looked up before.
+        """
+        while True:
+            if self._full:
+                return cursor or ""
+            size = min(READ, self._read - self.searched)
+            scan = Scan(
+                queue, order.state, order.where, cursor, size, READ_BYTES, prefix=order.prefix
+            )
+            page = yield from self._page(scan)
+            matching = list(self._matching(page.messages, by_id=by_id))
+            room = self._limit - len(self.messages)
+            if len(matching) > room:  # read again what fits, for the cursor behind it
+                last = page.messages.index(matching[room - 1])
+                page = yield from self._page(msgspec.structs.replace(scan, limit=last + 1))
+                matching = list(self._matching(page.messages, by_id=by_id))
+            self.searched += len(page.messages)
+            self._bytes += sum(map(size_of, page.messages))
+            self._add(matching)
+            cursor = page.cursor
+            if cursor is None:
+                return None
+
+    def _page(self, scan: Scan) -> Looking[Page]:
+        self._asked += 1
+        reply = yield scan
+        assert isinstance(reply, Page)
+        return reply
+
+    def _matching(self, messages: Sequence[Message], *, by_id: bool) -> Iterator[Message]:
+        for message in messages:
+            found = self._query.matches(message, self._seen)
+            if found and not (by_id and message.id == self._query.id):
+                yield message
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        """Add messages; one that moved meanwhile may come a second time."""
+        for message in messages:
+            key = message.queue, message.id
+            if key not in self._known and self._query.matches(message, self._seen):
+                self._known.add(key)
+                self.messages.append(message)
+
+
+def _total(queues: Sequence[tuple[str, str]], orders: Sequence[_Order]) -> Looking[int]:
+    """Count the messages that a search reads at most."""
+    states = {order.state for order in orders if order.reads_all}
+    total = 0
+    for _, full in queues:
+        reply = yield Count(full)
+        assert isinstance(reply, Counts)
+        sizes = msgspec.structs.asdict(reply.sizes)
+        total += sum(count for state, count in sizes.items() if None in states or state in states)
+        total += reply.kept if None in states or not states.isdisjoint(_ENDS) else 0
+    return total
+
+
+def _within(name: str, value: Any, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidArgument(f"{name}={value!r} must be a whole number from 1 to {most:,}")
+
+
+def _text_of(place: _Place) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def _placed(cursor: str | None) -> _Place:
+    if cursor is None:
+        return _Place()
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        place = msgspec.json.decode(text, type=_Place)
+    except (ValueError, msgspec.DecodeError):
+        place = _Place(order=-1)
+    if place.order < 0:
+        raise InvalidArgument(f"cursor={cursor[:100]!r} comes from no search; begin without one")
+    return place

@@ -1,0 +1,172 @@
+"""Ask a whole store: which queues it has, and which messages match."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from bide.clock import SYSTEM_CLOCK
+from bide.engines.registry import DEFAULT_URL
+from bide.lane.lane import Lane
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Count, Queues
+from bide.model.identity import is_listed
+from bide.model.replies import Counts, Names
+from bide.model.times import Moment
+from bide.observing.sample import Looking, run_steps
+from bide.queue.base import detoured
+from bide.queue.search import SearchPage, query_of, steps_in_store
+
+__all__ = ["aqueues", "asearch", "queues", "search"]
+
+T = TypeVar("T")
+
+
+@contextmanager
+def _lane(url: str | None) -> Iterator[Lane]:
+    if (lane := detoured()) is not None:
+        yield lane
+        return
+    lane = open_lane(url or os.environ.get("BIDE_URL") or DEFAULT_URL, SYSTEM_CLOCK)
+    try:
+        yield lane
+    finally:
+        close_lane(lane)
+
+
+def _listing(prefix: str) -> Looking[dict[str, Counts]]:
+    reply = yield Queues(prefix)
+    assert isinstance(reply, Names)
+    found: dict[str, Counts] = {}
+    for name in reply.names:
+        if is_listed(name, prefix):
+            counts = yield Count(name)
+            assert isinstance(counts, Counts)
+            found[name] = counts
+    return found
+
+
+async def _arun(steps: Looking[T], lane: Lane) -> T:
+    try:
+        command = next(steps)
+        while True:
+            command = steps.send(await lane.acall(command))
+    except StopIteration as done:
+        found: T = done.value
+        return found
+
+
+def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
+    """Return the queues of a store by name, in their order, with their counts.
+
+    Args:
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        prefix: how their names begin. Queues that bide uses itself are listed only with theirs.
+
+    Raises:
+        StoreError: the store failed.
+
+    Example:
+        >>> import bide
+        >>> orders = bide.Queue("orders", "memory://listed")
+        >>> outcome = orders.put({"order": 42}, delay="1h")
+        >>> for name, counts in bide.queues("memory://listed").items():
+        ...     print(name, counts.sizes.delayed)
+        orders 1
+    """
+    with _lane(url) as lane:
+        return run_steps(_listing(prefix), lane.call)
+
+
+async def aqueues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
+    """Async form of `queues`."""
+    with _lane(url) as lane:
+        return await _arun(_listing(prefix), lane)
+
+
+def search(
+    url: str | None = None,
+    *,
+    queue: str = "",
+    id: str | None = None,
+    group: str | None = None,
+    state: str | None = None,
+    after: Moment | None = None,
+    before: Moment | None = None,
+    error: str | None = None,
+    header: str | None = None,
+    body: str | None = None,
+    limit: int = 100,
+    read: int = 10_000,
+    cursor: str | None = None,
+) -> SearchPage:
+    """Search the messages of all queues of a store; all that is given must hold.
+
+    A group, a range of due times of delayed messages and, on SQLite and PostgreSQL, the beginning
+    of an id are found at once. Anything else reads message by message, a bounded number at a time:
+    the page says how many, and the next call goes on with its `cursor`.
+
+    Args:
+        url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
+        queue: how the names of the queues begin; by default all.
+        id: how the id begins.
+        group: its group.
+        state: its state.
+        after: due at this time or later,
+        before: and due before this time.
+        error: a text in the reason of the last failure.
+        header: NAME, or NAME=TEXT for a header that contains a text.
+        body: a text in the body.
+        limit: how many messages fill a page.
+        read: how many messages are read for it at most.
+        cursor: of the page before.
+
+    Raises:
+        InvalidArgument: nothing to search for is given, or a value is not valid.
+        AccessDenied: a server withholds the bodies that are searched.
+        StoreError: the store failed.
+
+    Example:
+        >>> import bide
+        >>> mail = bide.Queue("mail", "memory://searched")
+        >>> outcome = mail.put("to Ann", id="note-7", delay="1h")
+        >>> page = bide.search("memory://searched", id="note-", body="Ann")
+        >>> [message.id for message in page.messages], page.cursor
+        (['note-7'], None)
+    """
+    query = query_of(
+        id=id, group=group, state=state, after=after, before=before, error=error, header=header,
+        body=body,
+    )  # fmt: skip
+    with _lane(url) as lane:
+        ordered = lane.capabilities.ids_ordered
+        steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)
+        return run_steps(steps, lane.call)
+
+
+async def asearch(
+    url: str | None = None,
+    *,
+    queue: str = "",
+    id: str | None = None,
+    group: str | None = None,
+    state: str | None = None,
+    after: Moment | None = None,
+    before: Moment | None = None,
+    error: str | None = None,
+    header: str | None = None,
+    body: str | None = None,
+    limit: int = 100,
+    read: int = 10_000,
+    cursor: str | None = None,
+) -> SearchPage:
+    """Async form of `search`."""
+    query = query_of(
+        id=id, group=group, state=state, after=after, before=before, error=error, header=header,
+        body=body,
+    )  # fmt: skip
+    with _lane(url) as lane:
+        ordered = (await asyncio.to_thread(lambda: lane.capabilities)).ids_ordered
+        steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)
+        return await _arun(steps, lane)

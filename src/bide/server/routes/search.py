@@ -1,0 +1,92 @@
+"""Search the messages of all queues of a caller."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bide.model.message import Name, State
+from bide.queue.search import query_of, search_steps
+from bide.server import wire
+from bide.server.operation import Answer, Call, Operation
+
+__all__ = ["SEARCH"]
+
+MOST_READ = 10_000
+"""How many messages one request reads at most."""
+
+
+class SearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What to search for; all that is given must hold."""
+
+    queue: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] = ""
+    """How the names of the queues begin."""
+    id: Name | None = None
+    """How the id begins."""
+    group: Name | None = None
+    state: State | None = None
+    after: wire.When | None = None
+    before: wire.When | None = None
+    error: str | None = None
+    """A text in the reason of the last failure."""
+    header: str | None = None
+    """NAME, or NAME=TEXT for a header that contains a text; needs the right `bodies`."""
+    body: str | None = None
+    """A text in the body; needs the right `bodies`."""
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    read: Annotated[int, Meta(ge=1, le=MOST_READ)] = MOST_READ
+    """How many messages are read at most."""
+    cursor: str | None = None
+
+
+class SearchOut(msgspec.Struct, omit_defaults=True):
+    """What was found so far."""
+
+    messages: list[wire.MessageOut]
+    searched: int
+    """How many messages were read, for this page and those before it."""
+    total: int | None = None
+    """How many there are to read; missing if an order of the store leads to those that match."""
+    cursor: str | None = None
+    """Give it with the next request; everything was searched when it is missing."""
+
+
+async def search(call: Call) -> Answer:
+    """Search the messages of all queues that the caller may read."""
+    asked = call.query(SearchQuery)
+    query = query_of(
+        id=asked.id, group=asked.group, state=asked.state, after=wire.moment(asked.after, "after"),
+        before=wire.moment(asked.before, "before"), error=asked.error, header=asked.header,
+        body=asked.body,
+    )  # fmt: skip
+    caller, service = call.caller, call.service
+    if query.reads_bodies:
+        caller.need("bodies")
+    names = [(name, caller.full(name)) for name in await service.names(caller, asked.queue)]
+    steps = search_steps(
+        names, query, asked.cursor, asked.limit, asked.read,
+        ids_ordered=service.lane.capabilities.ids_ordered,
+    )  # fmt: skip
+    with call.counted(service.slow_calls):
+        try:
+            command = next(steps)
+            while True:
+                command = steps.send(await service.execute(command))
+        except StopIteration as done:
+            page = done.value
+    bodies = caller.may("bodies")
+    own = {full: name for name, full in names}
+    found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]
+    return Answer(200, SearchOut(found, page.searched, page.total, page.cursor))
+
+
+SEARCH = (
+    Operation(
+        "search", "GET", "/v1/search", "Search the messages of all queues", "read", search,
+        {200: SearchOut}, query=SearchQuery, problems=(429,), tag="queues",
+        description="By group, by a range of due times of delayed messages and, where the store "
+        "has ids in order, by the beginning of an id, those that match are found at once. Anything "
+        "else reads message by message, up to 10,000 for a request; repeat with the `cursor` while "
+        "there is one.",
+    ),
+)  # fmt: skip
