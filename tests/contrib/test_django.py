@@ -99,7 +99,7 @@ def test_no_migration_is_missing(run: Run) -> None:
     assert "No changes" in run("makemigrations", "--check")
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def test_with_pytest_django(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     environment = {**os.environ, "KIT_FOLDER": str(tmp_path)}
     if database == "postgresql":

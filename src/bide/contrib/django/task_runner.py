@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from django.tasks import TaskContext, TaskResult, TaskResultStatus
@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.json import normalize_json
 
 import bide
+from bide.consuming.outcomes import text_of
 from bide.contrib.django.task_records import (
     Outcome,
     Record,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from bide.contrib.django.tasks import BideBackend
 
 __all__ = ["TaskRunner"]
+
+FIRST_LINE = 500
+"""The maximum number of characters of an error in the first line of a failure's reason."""
 
 
 class TaskRunner:
@@ -60,7 +64,10 @@ class TaskRunner:
             value = normalize_json(task.call(*context, *result.args, **result.kwargs))
         except BaseException as error:  # noqa: BLE001  (it is judged, and told to Django)
             self._failed(delivery, result, error)
-        self._keep(result, record, value)
+        try:
+            self._keep(result, record, value)
+        except bide.InvalidArgument as error:  # too large
+            self._failed(delivery, result, error)
         _end(result, TaskResultStatus.SUCCESSFUL)
         object.__setattr__(result, "_return_value", value)
         task_finished.send(type(self._backend), task_result=result)
@@ -74,12 +81,14 @@ class TaskRunner:
             attempted=now, workers=workers, errors=errors_of(failures),
         )  # fmt: skip
 
-    def _failed(self, delivery: bide.Delivery, result: TaskResult, error: BaseException) -> None:
+    def _failed(
+        self, delivery: bide.Delivery, result: TaskResult, error: BaseException
+    ) -> NoReturn:
         """Tell the worker what becomes of a task that raised."""
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}"
         told = "".join(traceback.format_exception(error))
-        said = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+        said = text_of(error).partition("\n")[0][:FIRST_LINE]
         reason = f"{path}: {said}\n{told}"
         retry: bide.Backoff | None = getattr(result.task, "retry", None)
         is_last = (

@@ -95,11 +95,21 @@ class Cases(BideTestMixin, TestCase):
         self.assertEqual(failing.status, TaskResultStatus.FAILED)
         (error,) = failing.errors
         self.assertIs(error.exception_class, TypeError)
+        (dead,) = self.bide_store.dead("tasks.default")
+        self.assertRegex(dead.error or "", r"^builtins\.TypeError: Unsupported type")
         self.assertIn("Traceback", error.traceback)
         self.assertIsNotNone(failing.finished_at)
         self.assertIn("state=FAILED", "".join(logs.output))
         result.refresh()
         self.assertEqual(result.return_value, 1)
+
+    def test_a_result_that_is_too_large_is_a_failure(self) -> None:
+        result = tasks.too_much.enqueue()
+        self.worker.advance("1h")
+        result.refresh()
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
+        self.assertIn("InvalidArgument", result.errors[0].exception_class_path)
+        self.assertEqual(tasks.calls, ["too much"])
 
     def test_a_task_with_retry_is_tried_again(self) -> None:
         result, hopeless = tasks.stubborn.enqueue(3), tasks.stubborn.enqueue(9)

@@ -41,6 +41,12 @@ def unserializable() -> object:
     return object()
 
 
+@task()
+def too_much() -> str:
+    calls.append("too much")
+    return "x" * 2_000_000
+
+
 @task(takes_context=True)
 def die(context: TaskContext, folder: str) -> int:
     """Kill the process at the first attempt."""
