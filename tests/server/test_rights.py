@@ -23,7 +23,7 @@ GUARDED = [one for one in OPERATIONS if one.right is not None]
 
 MINIMAL: dict[str, Any] = {
     "count": 1, "lease": 1_000, "holder": "w", "bucket": 1_000, "buckets": 1, "state": "dead",
-    "ids": ["none"], "items": [], "leases": [],
+    "id": "none", "ids": ["none"], "items": [], "leases": [],
 }  # fmt: skip
 
 

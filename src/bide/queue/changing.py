@@ -166,7 +166,7 @@ class BlockingChanges(BlockingBase):
 
         Example:
             >>> import bide
-            >>> orders = bide.Queue("orders", "memory://")
+            >>> orders = bide.Queue("edited", "memory://")
             >>> outcome = orders.put({"order": 42}, id="order-42", group="shop", delay="1h")
             >>> bool(orders.edit("order-42", priority=5, group=None))
             True

@@ -87,7 +87,6 @@ async def history(call: Call) -> Answer:
 
 async def result(call: Call) -> Answer:
     """Tell what became of a message, and its result; wait for its end if asked to."""
-    call.caller.need("bodies")
     wait = milliseconds(wire.span(call.query(ResultQuery).wait), "wait") / 1000
     command = call.arguments.history(call.part("id"), watch=wait > 0)
     if not wait:
@@ -147,7 +146,7 @@ ENDING = (
     ),
     Operation(
         "result", "GET", f"{_ONE}/result", "Tell what became of a message, and its result",
-        "read", result, {200: ResultOut, 202: ResultOut}, query=ResultQuery, problems=(404, 429),
+        "bodies", result, {200: ResultOut, 202: ResultOut}, query=ResultQuery, problems=(404, 429),
         description="200 once it has ended, in whatever way: look at `how`. 202 while it has not; "
         "with `wait` the answer comes as soon as it ends. For as long as the queue's `result_ttl` "
         "says.",
