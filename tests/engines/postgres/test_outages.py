@@ -226,3 +226,17 @@ def test_what_is_committed_is_answered_though_nobody_can_be_woken(
         assert "nobody could be woken" in caplog.text
         engine.close()
         client.execute("DROP SCHEMA unwakeable CASCADE")
+
+
+def test_a_batch_notes_of_each_queue_how_far_the_log_had_come(
+    postgres_url: Callable[[], str],
+) -> None:
+    engine = open_engine(postgres_url())
+    places = []
+    for id in ("first", "second", "third"):
+        engine.execute([cmd.Put(queue, [Item(id, b"1")]) for queue in ("a", "b")])
+        places.append(dict(engine._witness._confirmed))
+    assert all(place.keys() == {"a", "b"} for place in places)
+    assert all(places[n][queue] < places[n + 1][queue] for n in (0, 1) for queue in ("a", "b"))
+    assert all(place["a"] < place["b"] for place in places)
+    engine.close()

@@ -18,7 +18,7 @@ from psycopg.waiting import Ready, Wait
 
 from bide.engines.postgres.arrays import register
 
-__all__ = ["Caller"]
+__all__ = ["ENCODED", "Caller"]
 
 ENCODED = frozenset(("_put_one",))
 """Functions whose arguments are given as the server takes them: in its binary form, or `None`."""

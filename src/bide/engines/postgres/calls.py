@@ -40,6 +40,8 @@ def replies(
         now: Unix milliseconds to go by; `None`: the server's clock.
         hopeful: puts may raise `UniqueViolation`, and cost less: without it the same succeeds.
     """
+    if len(commands) == 1 and isinstance(command := commands[0], cmd.Put):
+        return puts(run, command.queue, [command], now, hopeful)
     found: list[Reply] = []
     for (kind, queue), group in groupby(commands, lambda c: (type(c), c.queue)):
         same = list(group)

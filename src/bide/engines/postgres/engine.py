@@ -15,7 +15,7 @@ import psycopg
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.postgres.arrays import Array, integers
-from bide.engines.postgres.caller import Caller
+from bide.engines.postgres.caller import ENCODED, Caller
 from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.notifier import PostgresNotifier
@@ -61,6 +61,7 @@ CHANGES = {"_change": 1, "_edit": 0, "_delete_where": 1}
 arguments is the queue. Not acks: what a lost one concerned is delivered again."""
 
 _NEVER = 1 << 62
+_NO_TRANSACTION = nullcontext()
 _log = logging.getLogger("bide.postgres")
 
 
@@ -169,8 +170,8 @@ class PostgresEngine:
         *,
         hopeful: bool,
     ) -> list[Reply]:
-        transaction: Any = nullcontext()
-        if not only_puts(commands) and (len(commands) > 1 or not is_one_call(commands[0])):
+        transaction: Any = _NO_TRANSACTION
+        if not (is_one_call(commands[0]) if len(commands) == 1 else only_puts(commands)):
             transaction = caller.connection.transaction()
         waiter = self._process if self._notifier is not None and now is None else None
 
@@ -184,7 +185,7 @@ class PostgresEngine:
                 return rows
             rows = caller(function, *arguments)
             if function in PUTS and rows[-1].due is not None:
-                queue = commands[0].queue if function == "_put_one" else arguments[0]
+                queue = arguments[0].decode() if function in ENCODED else arguments[0]
                 told.places[queue], told.moments[queue] = rows[-1].until, rows[-1].due
             elif function in CHANGES:
                 queue = arguments[CHANGES[function]]

@@ -34,24 +34,36 @@ def puts(
     run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
 ) -> list[Reply]:
     """Store the messages of consecutive puts into one queue: in one call those that keep."""
+    if len(commands) == 1 and commands[0].on_conflict == "keep":
+        return _keep(run, queue, commands, now, hopeful)
     found: list[Reply] = []
     for keeps, group in groupby(commands, lambda c: c.on_conflict == "keep"):
         same = list(group)
-        if not keeps:
+        if keeps:
+            found += _keep(run, queue, same, now, hopeful)
+        else:
             found += [_replace(run, command, now) for command in same]
-            continue
-        items = [item for command in same for item in command.items]
-        if len(items) == 1 and (outcome := _put_one(run, queue, items[0], now)) is not None:
-            found.append(Outcomes([outcome], outcome.due))
-            continue
-        ids = [item.id for item in items]
-        alone = hopeful and ids == sorted(set(ids))
-        outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), alone))
-        first = 0
-        for command in same:
-            mine = outcomes[first : first + len(command.items)]
-            first += len(mine)
-            found.append(Outcomes(mine, _wake(mine)))
+    return found
+
+
+def _keep(
+    run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
+) -> list[Reply]:
+    items = [item for command in commands for item in command.items]
+    if (
+        len(commands) == len(items) == 1
+        and (one := _put_one(run, queue, items[0], now)) is not None
+    ):
+        return [Outcomes([one], one.due)]
+    ids = [item.id for item in items]
+    alone = hopeful and ids == sorted(set(ids))
+    outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), alone))
+    found: list[Reply] = []
+    first = 0
+    for command in commands:
+        mine = outcomes[first : first + len(command.items)]
+        first += len(mine)
+        found.append(Outcomes(mine, _wake(mine)))
     return found
 
 
