@@ -31,6 +31,7 @@ class Claimer(ABC):
         self._loop = asyncio.get_running_loop()
         self._claim: asyncio.Task[Claimed] | None = None
         self._recalled = False
+        self._asked = 0.0  # when the last claim began, by the monotonic clock
         self._vacancy = asyncio.Event()  # set when a place has become free
 
     @abstractmethod
@@ -79,6 +80,7 @@ class Claimer(ABC):
     async def _claimed(self, count: int) -> Claimed | None:
         """Return what a claim brought; `None` if it was recalled."""
         queue, lease = self.queue_handlers.queue, self.queue_handlers.lease
+        self._asked = self._clock.monotonic()
         self._claim = claim = self._loop.create_task(
             self.ask(Claim(queue, count, lease, self._holder))
         )

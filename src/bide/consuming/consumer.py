@@ -16,6 +16,7 @@ from bide.consuming.crash_isolation import CrashIsolation, is_suspect
 from bide.consuming.graceful_stop import cancel
 from bide.consuming.handler import Middleware
 from bide.consuming.handling import Handling
+from bide.consuming.late_causes import LateCauses
 from bide.consuming.policy import Verdict
 from bide.consuming.prefetch import Prefetch
 from bide.consuming.queue_handlers import QueueHandlers
@@ -82,8 +83,8 @@ class Consumer(Claimer):
         self._lease = queue_handlers.lease / 1000
         self._prefetch = Prefetch(queue_handlers.concurrency, self._lease)
         self._settling = Settling(queue_handlers.queue, store_client, self._tell)
+        self.late_causes = LateCauses(queue_handlers.queue, store_client)
         self._timer: Timer | None = None
-        self._lateness: list[float] = []
         self._durations: list[float] = []
         self._quiet = asyncio.Event()
         self._leaving = False
@@ -92,7 +93,7 @@ class Consumer(Claimer):
     def open(self) -> None:
         """Start to claim."""
         self.claims = self._loop.create_task(self.claim())
-        chores = self.settle(), self.beat(), self.report()
+        chores = self.settle(), self.beat(), self.report(), self.late_causes.keep()
         self.chores = [self._loop.create_task(chore) for chore in chores]
 
     async def close(self) -> None:
@@ -271,7 +272,7 @@ class Consumer(Claimer):
     def _begin(self, one: Handling, now: float) -> None:
         handler = one.handler
         one.began = now
-        self._lateness.append(one.lateness)
+        self.late_causes.began(one, self._asked)
         self.running[one] = None
         if handler.timeout is not None:
             late = partial(self._out_of_time, one)
@@ -394,7 +395,6 @@ class Consumer(Claimer):
 
     def _add_up(self) -> None:
         """Count what was measured since the last time: all together costs less than one by one."""
-        self.tally.lateness.observe_all(self._lateness)
+        self.late_causes.add_to(self.tally)
         self.tally.duration.observe_all(self._durations)
-        self._lateness.clear()
         self._durations.clear()

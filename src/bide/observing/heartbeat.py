@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 import msgspec
 
@@ -51,6 +52,9 @@ SILENT = 20_000
 
 WINDOW = 60.0
 """Seconds of deliveries whose lateness is in a report."""
+
+MOST_NUMBERS = 100_000
+"""How many times a report may have."""
 
 PATIENCE = 2.0
 """The maximum time to delete a report at the end, in seconds."""
@@ -100,6 +104,12 @@ class Report(msgspec.Struct, omit_defaults=True):
     """What it handles, by queue."""
     supervised: bool = False
     """Whether a supervisor replaces the process when it is asked to."""
+    causes: dict[str, dict[str, float]] = {}
+    """Why recent deliveries began late, in seconds by cause, by queue."""
+    began: int = 0
+    """When the process began to work, in Unix milliseconds of its own clock."""
+    gaps: dict[str, list[tuple[float, float]]] = {}
+    """When no worker served a queue before that, as far as the process knows."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -152,6 +162,7 @@ def read(message: Message) -> Report | None:
         for queue, busy in roll.busy.items():
             check_queue(queue)
             busy.check()
+        _check_numbers(roll)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument) as error:
         _log_wrong(message.queue, message.id, str(error)[:LONGEST_REASON])
         return None
@@ -161,7 +172,27 @@ def read(message: Message) -> Report | None:
         {home + queue: histogram for queue, histogram in roll.lateness.items()},
         {home + queue: busy for queue, busy in roll.busy.items()},
         roll.supervised,
+        {home + queue: causes for queue, causes in roll.causes.items()},
+        roll.began,
+        {home + queue: gaps for queue, gaps in roll.gaps.items()},
     )
+
+
+def _check_numbers(roll: Report) -> None:
+    """Check the times of a report.
+
+    Raises:
+        InvalidArgument: one is impossible, or there are too many.
+    """
+    numbers = [float(roll.began)]
+    for queue, causes in roll.causes.items():
+        check_queue(queue)
+        numbers += [seconds for name, seconds in causes.items() if check_name(name, "cause")]
+    for queue, gaps in roll.gaps.items():
+        check_queue(queue)
+        numbers += [moment for gap in gaps for moment in gap]
+    if len(numbers) > MOST_NUMBERS or not all(0 <= number <= 1 << 53 for number in numbers):
+        raise InvalidArgument("a worker reports a time that is impossible, or too many")
 
 
 @lru_cache(maxsize=1_000)
@@ -226,6 +257,11 @@ class Heartbeat:
         supervised: whether a supervisor replaces this process when it is asked to.
     """
 
+    began = 0
+    """When the process began to work, in Unix milliseconds."""
+    gaps: Mapping[str, list[tuple[float, float]]] = MappingProxyType({})
+    """When no worker served a queue before that."""
+
     def __init__(
         self,
         lane: Lane,
@@ -243,6 +279,7 @@ class Heartbeat:
         self._tallies = tallies
         self._busy = busy
         self._supervised = supervised
+        self._recent_causes = RecentLateness()
         self._lately = RecentLateness()
         self._listed = False
         self._complained = False
@@ -273,12 +310,28 @@ class Heartbeat:
         except (BideError, TimeoutError) as error:
             _log.debug("the report of this process stays until it is overdue: %s", error)
 
+    def _causes(self) -> dict[str, dict[str, float]]:
+        """Return why deliveries of the last minute began late, in seconds."""
+        now = {
+            f"{queue} {cause}": histogram
+            for queue, tally in self._tallies().items()
+            for cause, histogram in tally.causes.items()
+        }
+        found: dict[str, dict[str, float]] = {}
+        for name, histogram in self._recent_causes.of(now, self._clock.monotonic()).items():
+            queue, _, cause = name.partition(" ")
+            found.setdefault(queue, {})[cause] = round(max(0.0, histogram.sum), 3)
+        return found
+
     async def _say(self) -> None:
         lateness = {queue: tally.lateness for queue, tally in self._tallies().items()}
         lately = self._lately.of(lateness, self._clock.monotonic())
         workers = {holder: sorted(queues) for holder, queues in self._workers().items()}
         if workers or lately:
-            report = Report(workers, lately, self._busy(), self._supervised)
+            report = Report(
+                workers, lately, self._busy(), self._supervised, self._causes(), self.began,
+                dict(self.gaps),
+            )  # fmt: skip
             await self._lane.acall(put_report(self._process, report))
             self._listed = True
         elif self._listed:

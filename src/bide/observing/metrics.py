@@ -58,8 +58,9 @@ class Family(NamedTuple):
             if isinstance(value, Histogram):
                 made.add_metric([name], value.cumulative(), value.sum)
             elif isinstance(value, Mapping):
-                for second, count in value.items():
-                    made.add_metric([name, second], count)
+                for second, one in value.items():
+                    values = (one.cumulative(), one.sum) if isinstance(one, Histogram) else (one,)
+                    made.add_metric([name, second], *values)
             else:
                 made.add_metric([name] if labels else [], value)
         metric: Metric = made
@@ -111,6 +112,9 @@ DELIVERIES = (
            lambda one: one.running),
     Family("gauge", "bide_deliveries_waiting", "Messages claimed ahead of a free handler.", "queue",
            lambda one: one.waiting),
+    Family("histogram", "bide_delivery_lateness_cause_seconds",
+           "How much of the lateness of a delivery has which cause.", "queue cause",
+           lambda one: one.causes),
     Family("gauge", "bide_deliveries_longest_seconds",
            "For how long the handler has run that was started first.", "queue",
            lambda one: one.longest.seconds),

@@ -13,14 +13,17 @@ from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
 from bide.observing.tally import Histogram, total
 
 __all__ = [
-    "Lateness", "Looking", "Rates", "RecentWorkers", "Sample", "Worker", "rates", "run_steps",
-    "take_sample",
+    "Lateness", "Looking", "Rates", "RecentWorkers", "Sample", "Worker", "main_cause", "rates",
+    "run_steps", "take_sample",
 ]  # fmt: skip
 
 R = TypeVar("R")
 
 HELD_MOST = 1_000
 """The maximum number of held messages of a queue that a sample reads."""
+
+SLIGHT = 0.1
+"""Seconds of lateness of a queue in a minute that need no explanation."""
 
 REMEMBER = 60.0
 """Seconds for which a worker is listed after it was last seen."""
@@ -86,6 +89,8 @@ class Sample(msgspec.Struct, frozen=True):
     """By queue, if workers reported any."""
     partly: bool = False
     """Whether some queue has more held messages than were read."""
+    causes: dict[str, dict[str, float]] = {}
+    """By queue: why these deliveries began late, in seconds by cause."""
 
 
 class RecentWorkers:
@@ -131,6 +136,20 @@ def rates(before: Sample | None, after: Sample, queue: str) -> Rates | None:
         return None
     failed = (new.retried + new.died + new.lapsed) - (old.retried + old.died + old.lapsed)
     return Rates((new.put - old.put) / seconds, (new.acked - old.acked) / seconds, failed / seconds)
+
+
+def main_cause(causes: Mapping[str, float] | None) -> str:
+    """Return the cause of most of the lateness, with its share; nothing if there was hardly any.
+
+    Example:
+        >>> main_cause({"backlog": 9.0, "timer": 1.0}), main_cause({"timer": 0.002})
+        ('backlog 90%', '')
+    """
+    total = sum((causes or {}).values())
+    if not causes or total < SLIGHT:
+        return ""
+    cause = max(causes, key=lambda name: causes[name])
+    return f"{cause} {causes[cause] / total:.0%}"
 
 
 Looking = Generator[Command, Any, R]
@@ -196,7 +215,14 @@ def take_sample(
         for queue, histogram in total(roll.lateness for roll in rolls).items()
         if wanted(queue)
     }
-    return Sample(moment, found, workers, lateness, partly)
+    causes: dict[str, dict[str, float]] = {}
+    for roll in rolls:
+        for queue, one in roll.causes.items():
+            if wanted(queue):
+                together = causes.setdefault(queue, {})
+                for cause, seconds in one.items():
+                    together[cause] = together.get(cause, 0.0) + seconds
+    return Sample(moment, found, workers, lateness, partly, causes)
 
 
 def _held(messages: Iterable[Message], workers: dict[str, Worker], moment: float) -> None:

@@ -171,6 +171,8 @@ class Tally(Stats, gc=False):
     """From the due time to the start of the handler."""
     duration: Histogram = msgspec.field(default_factory=Histogram)
     """How long handlers ran."""
+    causes: dict[str, Histogram] = {}
+    """Why deliveries began late, by cause; see `bide.observing.lateness`."""
     running: int = 0
     waiting: int = 0
     """Claimed, and waiting for a free handler."""

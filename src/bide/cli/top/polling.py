@@ -150,7 +150,8 @@ class EventPoller(Poller):
         }  # fmt: skip
         lateness = msgspec.convert(self._at_work.get("lateness", {}), dict[str, Lateness])
         partly = self._at_work.get("partly", False)
-        return Sample(moment, dict(self._queues), workers, lateness, partly)
+        causes = self._at_work.get("causes", {})
+        return Sample(moment, dict(self._queues), workers, lateness, partly, causes)
 
     def _pause(self) -> None:
         """Wait only if the server is down: otherwise the events set the pace."""

@@ -8,7 +8,7 @@ from bide.cli.output import STYLES, Output
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import rounded
 from bide.cli.top.polling import View
-from bide.observing.sample import Lateness, Rates, Sample, Worker, rates
+from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +22,7 @@ QUEUES = (
     Column("late by", falls=6, right=True),
     Column("p50", falls=1, right=True), Column("p99", falls=4, right=True),
     Column("put/s", falls=3, right=True), Column("done/s", falls=5, right=True),
-    Column("failed/s", falls=2, right=True), Column(""),
+    Column("failed/s", falls=2, right=True), Column("because", falls=1, unless=""), Column(""),
 )  # fmt: skip
 WORKERS = (
     Column("worker", least=ID), Column("holds", right=True),
@@ -45,6 +45,8 @@ def as_facts(view: View) -> dict[str, Any]:
             facts["rates"] = {name: round(value, 3) for name, value in rate._asdict().items()}
         if name in sample.lateness:
             facts["lateness"] = sample.lateness[name]
+        if name in sample.causes:
+            facts["causes"] = sample.causes[name]
         queues.append(facts)
     listed = [
         {"holder": worker.holder, "holds": worker.holds, "queues": worker.held,
@@ -135,6 +137,7 @@ def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, se
             (rounded(late * 1000) if late else "", "red" if late >= 60 else ""),
             *_quantiles(sample.lateness.get(name)),
             *([_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")] if rate else [""] * 3),
+            (main_cause(sample.causes.get(name)), "dim"),
             ("paused" if found.paused else "", "yellow"),
         ])  # fmt: skip
     if len(names) < len(sample.queues):

@@ -5,7 +5,7 @@ from typing import Any
 from bide.dashboard.chart import SPANS, histogram, sparkline
 from bide.dashboard.reading import Glance
 from bide.dashboard.view import Page, View
-from bide.observing.sample import rates
+from bide.observing.sample import main_cause, rates
 
 __all__ = ["overview", "span_of"]
 
@@ -48,6 +48,7 @@ def _row(glance: Glance, name: str, now: int) -> dict[str, Any]:
         "counts": counts,
         "late": None if counts.oldest is None else max(0, now - counts.oldest),
         "lateness": glance.sample.lateness.get(name),
+        "cause": main_cause(glance.sample.causes.get(name)).partition(" ")[::2],
         "rates": rates(glance.before, glance.sample, name),
     }
 

@@ -83,6 +83,8 @@ class AtWork(msgspec.Struct):
     99 in 100 were."""
     partly: bool
     """Whether more is held than was looked at."""
+    causes: dict[str, dict[str, float]] = {}
+    """By queue: why these deliveries began late, in seconds by cause."""
 
 
 class SubscriptionOf(msgspec.Struct, omit_defaults=True):
@@ -284,7 +286,8 @@ class _Stream:
             for worker in sample.workers.values()
         ]
         lateness = {name: late for queue, late in sample.lateness.items() if (name := own(queue))}
-        return AtWork(workers, lateness, sample.partly)
+        causes = {name: one for queue, one in sample.causes.items() if (name := own(queue))}
+        return AtWork(workers, lateness, sample.partly, causes)
 
     def _own(self, queue: str) -> str | None:
         name, space, id = queue.partition(" ")  # with an id: the end of a message

@@ -22,6 +22,7 @@ from bide.model.commands import Queues
 from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.replies import Names
 from bide.observing.heartbeat import Busy, Heartbeat, can_report
+from bide.observing.presence import read_gaps
 from bide.observing.tally import Tally
 from bide.worker.app.app import App
 from bide.worker.app.lifespan import lifespan
@@ -167,6 +168,10 @@ class Runner:
             supervised=self._present,
         )  # fmt: skip
         if self._present and can_report(store_client.lane):
+            heartbeat.began = self._app.clock.now()
+            heartbeat.gaps = await read_gaps(store_client.lane, self._queues, heartbeat.began)
+            for queue, consumer in self.consumers.items():
+                consumer.late_causes.unserved = heartbeat.gaps[queue]
             beside.append(asyncio.create_task(heartbeat.keep()))
         try:
             for consumer in consumers:
