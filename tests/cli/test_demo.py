@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -128,16 +129,41 @@ def test_percentiles() -> None:
 @pytest.mark.process
 def test_an_interrupted_run_leaves_nothing_behind(url: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "bide", "demo", "--seconds", "60"],
+        [sys.executable, "-m", "bide", "demo", "--seconds", "60", "--dashboard"],
         env={**os.environ, "TMPDIR": str(tmp_path), "BIDE_URL": url},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
+    where = process.stdout.readline().split()[-1].decode()
     while b"the shop opens" not in process.stdout.readline():
         assert process.poll() is None
+    with urllib.request.urlopen(where, timeout=60) as page:
+        assert b"orders" in page.read()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(where, timeout=60)
+
+
+@pytest.mark.process
+@pytest.mark.full
+def test_the_dashboard_stays_open_after_the_proof(url: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "demo", "--orders", "50", "--seconds", "1", "--dashboard"],
+        env={**os.environ, "TMPDIR": str(tmp_path), "BIDE_URL": url},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while b"the dashboard stays open at " not in (line := process.stdout.readline()):
+        assert process.poll() is None
+    where = line.split(b" at ")[1].partition(b";")[0].decode()
+    with urllib.request.urlopen(where, timeout=60) as page:
+        assert b"orders" in page.read()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,10 @@
 Needs Chromium, and a font with Chinese characters, such as Debian's fonts-droid-fallback.
 """
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,6 +30,8 @@ def main() -> None:
     """Take the pictures."""
     TARGET.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
+        _demo(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/shop.db"
         set_scene(store)
         hidden = ("--hide", "card", "--hide", "authorization")
@@ -37,6 +43,27 @@ def main() -> None:
                     look_like(browser, **look)
                     browser.get(base + page)
                     picture(browser, TARGET / f"{name}.png", 900 if look else 1_000)
+
+
+def _demo(folder: Path) -> None:
+    """Take the picture of the README: the overview while `bide demo` runs."""
+    command = [sys.executable, "-m", "bide", "demo", "--dashboard", "--orders", "20000",
+               "--seconds", "60"]  # fmt: skip
+    environment = {**os.environ, "LOGNAME": "ann"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+    assert process.stdout is not None
+    try:
+        base = process.stdout.readline().split()[-1]
+        with chromium(folder) as browser:
+            look_like(browser)
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:  # each look adds to the chart of rates
+                browser.get(base)
+                time.sleep(2)
+            picture(browser, TARGET / "demo.png", 900)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate()
 
 
 def _work(store: str, seconds: int) -> None:

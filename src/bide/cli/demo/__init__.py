@@ -1,9 +1,10 @@
 """`bide demo`: order timeouts with real processes, and a proof at the end."""
 
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from bide.cli import option
 from bide.cli.demo.actors import QUEUE, Plan, Records
 from bide.cli.demo.proof import Check, percentile, prove
 from bide.cli.demo.stage import Stage
-from bide.cli.errors import NOT_DONE
+from bide.cli.errors import NOT_DONE, require_packages
 from bide.cli.forecast import bar
 from bide.cli.output import Output, warn
+from bide.cli.termination import raise_on_termination
 from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
@@ -39,12 +41,17 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
     "--workers", least=2, most=16, default=3,
     help="The number of workers; one of them is killed.",
 )  # fmt: skip
+@option.flag(
+    "--dashboard",
+    help="Show the dashboard in a browser, and keep it open until Ctrl-C.",
+)
 @option.flag("--keep", help="Keep the folder with the store and the records.")
 @option.flag("--json", "as_json", help="Print the result as one JSON object.")
 @click.pass_context
 def demo(
-    ctx: click.Context, orders: int, seconds: float, workers: int, keep: bool, as_json: bool
-) -> None:
+    ctx: click.Context, orders: int, seconds: float, workers: int, dashboard: bool, keep: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Watch orders time out on time, with a proof.
 
     A shop puts orders with a timeout of a few seconds each, and cancels the timeouts of paid
@@ -60,18 +67,23 @@ def demo(
     Example:
       bide demo
       bide demo --orders 20000 --seconds 10 --keep
+      bide demo --dashboard --seconds 60
     """  # fmt: skip
     out = Output(as_json)
     folder = Path(tempfile.mkdtemp(prefix="bide-demo-"))
     try:
         stage = Stage(folder, Plan(orders, seconds, workers))
-        with _watching(out, stage.plan) as watch:
-            stage.run(watch)
-        with Queue(QUEUE, stage.url) as queue:
-            audit = queue.audit()
-        stage.records = Records.read(folder)
-        checks = prove(stage.records, audit, orders)
-        _print_proof(out, stage, checks)
+        with ExitStack() as stack:
+            watched = _dashboard(stack, out, stage.url) if dashboard else None
+            with _watching(out, stage.plan) as watch:
+                stage.run(watch)
+            with Queue(QUEUE, stage.url) as queue:
+                audit = queue.audit()
+            stage.records = Records.read(folder)
+            checks = prove(stage.records, audit, orders)
+            _print_proof(out, stage, checks)
+            if watched is not None:
+                _until_interrupted(out, *watched)
     finally:
         if keep:
             warn(f"kept: {folder}")
@@ -79,6 +91,33 @@ def demo(
             shutil.rmtree(folder)
     if not all(check.holds for check in checks):
         ctx.exit(NOT_DONE)
+
+
+def _dashboard(stack: ExitStack, out: Output, store: str) -> "tuple[str, subprocess.Popen[str]]":
+    """Start the dashboard; it ends with the stack."""
+    require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
+    from bide.cli.demo.dashboard import shown
+
+    with Queue(QUEUE, store) as queue:
+        queue.counts()  # makes the store
+    where, process = stack.enter_context(shown(store))
+    _say(out, f"the dashboard is at {where}")
+    return where, process
+
+
+def _until_interrupted(out: Output, where: str, process: "subprocess.Popen[str]") -> None:
+    """Keep the dashboard open until Ctrl-C or SIGTERM."""
+    _say(out, f"the dashboard stays open at {where}; Ctrl-C ends it")
+    with suppress(KeyboardInterrupt), raise_on_termination(KeyboardInterrupt):
+        process.wait()
+
+
+def _say(out: Output, text: str) -> None:
+    if out.as_json:
+        warn(text)
+    else:
+        out.text(text) if out.terminal else out.row(text)
+        out.flush()
 
 
 @contextmanager
