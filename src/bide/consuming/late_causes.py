@@ -88,6 +88,8 @@ class LateCauses:
             causes.setdefault("timer", Histogram()).observe_all(self._prompt)
             self._prompt.clear()
         for cause, found in self._found.items():
+            if not found:
+                continue
             causes.setdefault(cause, Histogram()).observe_all(found)
         self._found.clear()
 
@@ -103,7 +105,18 @@ class LateCauses:
         ]
 
     def _find(self) -> None:
+        backlog = self._found.setdefault("backlog", [])
+        timer = self._found.setdefault("timer", [])
+        over = max((end for _, end in (*self._pauses, *self.unserved)), default=0.0)
         for waited in self._waited:
+            due, retried, asked, claimed, began = waited
+            if over <= due and retried <= due <= claimed:  # in a backlog all are like this
+                asked = min(max(asked, due), claimed)
+                if busy := asked - due + began - claimed:
+                    backlog.append(busy / 1000)
+                if asked < claimed:
+                    timer.append((claimed - asked) / 1000)
+                continue
             for cause, ms in causes_of(waited, self._pauses, self.unserved).items():
                 self._found.setdefault(cause, []).append(ms / 1000)
         self._waited.clear()
