@@ -96,11 +96,11 @@ def demo(
 def _dashboard(stack: ExitStack, out: Output, store: str) -> "tuple[str, subprocess.Popen[str]]":
     """Start the dashboard; it ends with the stack."""
     require_packages("bide demo --dashboard", "jinja2", "h11", "httptools", extra="dashboard")
-    from bide.cli.demo.dashboard import shown
+    from bide.cli.demo.open_dashboard import open_dashboard
 
     with Queue(QUEUE, store) as queue:
         queue.counts()  # makes the store
-    where, process = stack.enter_context(shown(store))
+    where, process = stack.enter_context(open_dashboard(store))
     _say(out, f"the dashboard is at {where}")
     return where, process
 

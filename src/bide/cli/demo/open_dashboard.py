@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from bide.cli.errors import CommandError
 
-__all__ = ["LINK", "shown"]
+__all__ = ["open_dashboard"]
 
 LINK = "http://127.0.0.1:"
 
 
 @contextmanager
-def shown(store: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def open_dashboard(store: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """Run `bide dashboard`; provide its URL and its process, which ends with the block.
 
     Args:
