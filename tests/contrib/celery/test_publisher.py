@@ -86,7 +86,8 @@ def test_tasks_wait_for_the_broker_and_no_attempt_is_lost(tmp_path: Path, source
             assert arrived(server) == ["d"]
         finally:
             server.stop()
-    assert log(tmp_path).count("cannot be reached") == 2
+    # Once for each outage; a thread whose try ends just after another one's success says it again.
+    assert 2 <= log(tmp_path).count("cannot be reached") <= 4
 
 
 @pytest.mark.process
