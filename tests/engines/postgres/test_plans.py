@@ -81,6 +81,7 @@ def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], o
         "bury": lambda: run(cmd.Bury("q", held[20:30])),
         "cancel": lambda: run(cmd.Cancel("q", next_ten())),
         "reschedule": lambda: run(cmd.Reschedule("q", next_ten(), delay=7_200_000)),
+        "edit": lambda: run(cmd.Edit("q", next_ten(), b"3", priority=0, delay=7_200_000)),
         "cancel a group, dry": lambda: run(
             cmd.Cancel("q", where=cmd.Where(group=f"g{round}"), dry_run=True)
         ),
@@ -88,6 +89,7 @@ def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], o
         "find": lambda: run(cmd.Find("q", ids("m"))),
         "scan": lambda: run(cmd.Scan("q", "delayed", limit=10)),
         "scan all": lambda: run(cmd.Scan("q", limit=10)),
+        "scan by ids that are none": lambda: run(cmd.Scan("q", prefix="aa", limit=10)),
         "count": lambda: run(cmd.Count("q")),
         "purge": lambda: run(cmd.Purge("q", "dead")),
         "nothing to claim": lambda: run(cmd.Claim("q", 10, 60_000, "w")),
