@@ -118,7 +118,9 @@ def _query(where: Place, data: bytes) -> None:
     """A parameter's name, and its value as it is after decoding."""
     name, _, value = data.partition(b"=")
     query = quote_from_bytes(name).encode() + b"=" + quote_from_bytes(value).encode()
-    for path in (b"/v1/queues/q/messages", b"/v1/queues/q/forecast", b"/v1/queues/q/dead"):
+    for path in (
+        b"/v1/queues/q/messages", b"/v1/queues/q/forecast", b"/v1/queues/q/dead", b"/v1/search"
+    ):  # fmt: skip
         exchange(
             where.port,
             b"GET %b?%b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % (path, query),
@@ -173,7 +175,7 @@ def _record(where: Place, data: bytes) -> None:
 
 COMMANDS = (
     "put", "get", "list", "cancel", "reschedule", "counts", "forecast", "queues", "dead", "purge",
-    "claim", "ack", "retry", "audit", "subscription", "token", "explain",
+    "claim", "ack", "retry", "audit", "subscription", "token", "explain", "edit", "search",
 )  # fmt: skip
 
 _GET = b"GET /v1/queues/q/messages/a HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
@@ -203,6 +205,9 @@ KINDS: dict[str, Kind] = {
             b'POST /v1/queues/q/put\n{"messages": [{"body": 1, "at": 4102444800}, '
             b'{"bytes": "AAEC", "delay": 5}]}',
             b'PATCH /v1/queues/q/messages/a\n{"delay": "1h 30m"}',
+            b'PATCH /v1/queues/q/messages/a\n{"body": [1], "group": null, "headers": {"h": "v"}, '
+            b'"priority": 7, "attempts": 2, "expires": "1h"}',
+            b'PATCH /v1/queues/q/messages?group=g&cursor=0.0.1\n{"delay": "1h"}',
             b'POST /v1/queues/q/claim\n{"count": 5, "lease": "30s", "holder": "h"}',
             b'POST /v1/queues/q/ack\n{"leases": [{"id": "a", "token": 1}]}',
             b'POST /v1/queues/q/retry\n{"leases": [{"id": "a", "token": 1}], "delay": 3}',
@@ -220,12 +225,17 @@ KINDS: dict[str, Kind] = {
             _batch(cmd.Scan("q", "delayed", limit=5), cmd.Count("q"), cmd.Queues("")),
             _batch(cmd.Ack("q", [cmd.Lease("a", 5)]), cmd.Cancel("q", ["a"])),
             _batch(cmd.Reschedule("q", ["a"], delay=5), cmd.Find("q", ["a", "b"])),
+            _batch(
+                cmd.Edit("q", ["a"], b"[1]", priority=7, expires=None, group="g", delay=5),
+                cmd.Scan("q", prefix="a", limit=5),
+            ),
         ],
         _msgpack,
     ),
     "query": Kind(
         [
             b"cursor=" + _CURSOR, b"cursor=123:456", b"limit=10", b"state=delayed",
+            b"cursor=WyJxIiwwLG51bGwsMF0", b"id=a", b"body=1", b"header=a=b",
             b"after=2026-01-01T00:00:00Z", b"before=1893488400", b"bucket=1h", b"group=g",
         ],
         _query,
@@ -255,6 +265,8 @@ KINDS: dict[str, Kind] = {
             _lines("put", "q", '{"a": 1}', "--delay", "1h", "--id", "x", "--priority", "3"),
             _lines("get", "q", "x", "--json"), _lines("list", "q", "--limit", "3"),
             _lines("cancel", "q", "x"), _lines("reschedule", "q", "x", "--delay", "2h"),
+            _lines("edit", "q", "x", "[1]", "--priority", "3", "--no-group", "--header", "a=b"),
+            _lines("search", "--id", "x", "--body", "1", "--cursor", "WyJxIiwwLG51bGwsMF0"),
             _lines("forecast", "q", "--bucket", "1h"), _lines("counts", "q", "--json"),
             _lines("dead", "list", "q"), _lines("claim", "q", "--lease", "5s", "--count", "2"),
             _lines("subscription", "list", "--all"), _lines("token", "list"), _lines("audit"),
