@@ -9,7 +9,6 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 from bide.contrib.django.conf import configuration, store_url
-from bide.contrib.django.models import PERMISSIONS
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard, asgi
 
@@ -29,7 +28,7 @@ def access_of(user: Any) -> Access | None:
         return None
     return Access(
         name=str(user.get_username()),
-        actions=[name for name in ACTIONS if name in PERMISSIONS and user.has_perm(f"bide.{name}")],
+        actions=[name for name in ACTIONS if user.has_perm(f"bide.{name}")],
         bodies=user.has_perm("bide.bodies"),
     )
 

@@ -15,6 +15,7 @@ PERMISSIONS = {
     "revive": "Can revive dead letters",
     "purge": "Can purge dead letters",
     "pause": "Can pause and resume queues",
+    "delete": "Can delete empty queues",
     "subscriptions": "Can pause and resume subscriptions",
     "audit": "Can count all messages of a queue",
 }

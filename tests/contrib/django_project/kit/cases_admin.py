@@ -1,8 +1,10 @@
 """The admin: the dashboard with Django's permissions, and messages beside their instances."""
 
+import asyncio
 import re
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Permission, User
 from django.test import TransactionTestCase, override_settings
 from django.urls import reverse
@@ -73,6 +75,13 @@ class Dashboard(AdminCase):
         for link in {*re.findall(r'(?:href|src)="(/[^"]*?)"', page)}:
             self.assertTrue(link.startswith("/admin/bide/store"), link)
             self.text(link.replace("&amp;", "&"))
+
+    async def test_it_works_under_asgi(self) -> None:
+        user = await sync_to_async(self.log_in)("view_store", "cancel")
+        await self.async_client.aforce_login(user)
+        pages = await asyncio.gather(*[self.async_client.get(BASE) for _ in range(5)])
+        self.assertEqual({page.status_code for page in pages}, {200})
+        self.assertIn(b"orders", pages[0].content)
 
     def test_bodies_need_a_permission_and_hidden_parts_stay_hidden(self) -> None:
         self.log_in("view_store")
