@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import bide
+from bide.lane import waiting_claims
 from tests.server.client import Client, Q, Reply
 from tests.server.conftest import Serve
 
@@ -68,6 +69,25 @@ def test_a_waiting_result_is_answered_with_the_ack(client: Client) -> None:
     waits.join()
     other.close()
     assert (answers[0].status, answers[0].json["result"]) == (200, [1])
+
+
+def test_an_http_store_wakes_who_waits_for_a_result(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(client, result_ttl="1h")
+    client.put(ONE, {"body": 1})
+    lease = claimed(client)
+    found: list[Any] = []
+    with bide.Queue("orders", client.url) as orders:
+        waits = threading.Thread(target=lambda: found.append(orders.result("order-42", wait=60)))
+        waits.start()
+        ready = threading.Event()
+        while not client.app.service._watches:  # it has asked, and listens
+            ready.wait(0.01)
+        monkeypatch.setattr(waiting_claims, "LOOK_AGAIN", 1e6)  # so that hints alone wake
+        client.post(f"{Q}/ack", {"leases": [{**lease, "result": [1]}]})
+        waits.join()
+    assert found == [[1]]
 
 
 def test_a_result_that_is_no_json_or_too_large_is_refused(client: Client) -> None:

@@ -1,6 +1,7 @@
 """One store, and what a server process knows beside it."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -10,7 +11,8 @@ from typing import Protocol, TypeVar
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Claim, Command, Count, Lease, Queues
+from bide.model.commands import Claim, Command, Count, History, Lease, Queues
+from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreBusy, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Claimed, Counts, Explained, Names, Reply
@@ -41,12 +43,21 @@ from bide.server.turns import Turns
 
 __all__ = ["Service", "SettableClock"]
 
+_log = logging.getLogger("bide.server")
+
 R = TypeVar("R", bound=Reply)
 
 MOST_UNDER_WAY = 5_000
 """Commands of batches that may be under way. The lane takes twice as many without delay, so the
 commands of one batch stay in their order."""
 
+
+WATCHED = 5.0
+"""Seconds for which a server waits for the end of a message on behalf of an `http://` client, which
+asks again each second."""
+
+MOST_WATCHED = 1_000
+"""For how many messages at a time; clients that wait for others look once a second."""
 
 COUNTS_AGE = 0.1
 """Seconds for which event streams share the counts of a queue."""
@@ -117,6 +128,7 @@ class Service:
         self._counts: dict[str, Counts] = {}
         self._counts_until = 0.0
         self._under_way = 0
+        self._watches: dict[str, asyncio.Task[Reply]] = {}
         self._less = asyncio.Condition()
         self._ended = False
 
@@ -212,6 +224,21 @@ class Service:
             self.claimers.went(command.holder, command.queue)
         assert isinstance(reply, Claimed)
         return reply
+
+    def watch(self, command: History) -> None:
+        """Wait for the end of a message for some seconds, so that event streams tell of it."""
+        name = end_of(command.queue, command.id)
+        if not len(self.events) or name in self._watches or len(self._watches) >= MOST_WATCHED:
+            return
+
+        def ended(task: asyncio.Task[Reply]) -> None:
+            del self._watches[name]
+            if not task.cancelled() and task.exception() is not None:
+                _log.debug("waiting for the end of %s failed", name, exc_info=task.exception())
+
+        waits = self.lane.acall(command, self, WATCHED)
+        self._watches[name] = asyncio.create_task(waits)
+        self._watches[name].add_done_callback(ended)
 
     def handed_out(self, command: Claim, reply: Claimed) -> None:
         """Count the messages of a claim, and remember its holder."""

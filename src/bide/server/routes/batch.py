@@ -8,6 +8,7 @@ import msgspec
 
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
+from bide.model.ended import PENDING
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
@@ -119,6 +120,10 @@ async def batch(call: Call) -> Answer:
         else reply
         for command, reply in zip(commands, answers, strict=True)
     ]
+    for command, reply in zip(commands, answers, strict=True):
+        is_pending = isinstance(reply, Ends) and reply.state in PENDING
+        if isinstance(command, cmd.History) and command.watch and is_pending:
+            service.watch(command)
     replies = [_told(call, reply) for reply in answers]
     for act, told in zip(call.acts, replies, strict=True):
         act.messages = count_of(told)
