@@ -149,6 +149,8 @@ def test_two_are_listed_while_they_run(tmp_path: Path) -> None:
             await until(lambda: len(holders()) == 2)
             first, second = holders()
             assert second == f"{first}:2"
+            with pytest.raises(bide.InvalidArgument, match="has no supervisor"):
+                await asyncio.to_thread(bide.stop_worker, second, url)
         assert holders() == []
         await asyncio.to_thread(lane.close)
 

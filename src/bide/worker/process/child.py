@@ -120,7 +120,7 @@ async def _work(orders: Orders, report: Report) -> None:
     _check_store(app, orders.processes)
     runner = Runner(
         app, orders.queues, grace=orders.grace,
-        ready=lambda: _ready(pipe, report), present=True,
+        ready=lambda: _ready(pipe, report), present=True, supervised=True,
     )  # fmt: skip
     report.store = runner.store
     task = asyncio.current_task()

@@ -45,6 +45,7 @@ class Runner:
         blocked: seconds that a handler may block the loop before a warning names it.
         present: write a heartbeat to the store, for `bide top`.
         holder: the name under which it claims; by default its host and process.
+        supervised: whether a supervisor replaces this process when it is asked to.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
@@ -61,6 +62,7 @@ class Runner:
         blocked: float = LIMIT,
         present: bool = False,
         holder: str | None = None,
+        supervised: bool = False,
     ) -> None:
         self._app = app
         self._queues = chosen(app, list(queues))
@@ -69,6 +71,7 @@ class Runner:
         self._ready = ready
         self._blocked = blocked
         self._present = present
+        self._supervised = supervised
         self._holder = holder or own_holder()
         self._client: StoreClient | None = None
         self.at_work = False
@@ -165,7 +168,7 @@ class Runner:
         heartbeat = Heartbeat(
             store_client.lane, store_client.clock, holder,
             lambda: {holder: list(self.consumers)}, self.tallies, self.busy,
-            supervised=self._present,
+            supervised=self._supervised,
         )  # fmt: skip
         if self._present and can_report(store_client.lane):
             heartbeat.began = self._app.clock.now()
