@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+import bide
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreError
@@ -61,12 +62,27 @@ def test_a_role_uses_the_queues_that_it_was_given(
         cmd.Reschedule("other", ["a"]), cmd.Claim("other", 1, 1, "w"), cmd.Ack("other", [lease]),
         cmd.Retry("other", [lease]), cmd.Find("other", ["a"]), cmd.Scan("other"),
         cmd.Scan("other", "ready"), cmd.Count("other"), cmd.Forecast("other", 1, 1),
+        cmd.Explain("other", "a"), cmd.Explain("other"),
         cmd.Configure("other", paused=True), cmd.Purge("other", "ready"), cmd.Delete("other"),
     ]  # fmt: skip
     for command in commands:
         with pytest.raises(AccessDenied, match="may not use the queue other"):
             engine.execute([command])
     engine.close()
+
+
+def test_a_role_hears_why_a_message_waits_and_nothing_of_the_workers(
+    postgres: PostgresServer, owner: PostgresEngine
+) -> None:
+    allow(postgres, owner, "{shop%}")
+    url = f"{postgres.url.replace('bide@', 'shop@')}&schema={owner.schema}"
+    with bide.Queue("shop.orders", url) as orders:
+        orders.put(1, id="a")
+        orders.pause()
+        told = orders.explain("a")
+        assert told.reasons == ("paused",)
+        assert told.facts.workers is None
+        assert told.facts.subscriptions is None
 
 
 @pytest.mark.parametrize(
