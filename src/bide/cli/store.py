@@ -77,8 +77,8 @@ class Store(ExitStack):
         """Who changes something: the user of this machine."""
         try:
             user = getpass.getuser()
-        except (KeyError, OSError):  # a user without a name, as in containers
-            user = str(os.getuid())
+        except (ImportError, KeyError, OSError):  # no name, as in containers, or a system without
+            user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
         return actor_of(f"{user}@{socket.gethostname()}")
 
     @property
