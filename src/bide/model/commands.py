@@ -323,7 +323,7 @@ class History(_Command, frozen=True, tag="history"):
     max_bytes: int = MAX_BYTES
     """The maximum size of the reply in bytes; it has at least one end."""
     watch: bool = False
-    """The caller waits for the end: the store is to tell it, for some seconds."""
+    """The caller waits for the end: the store is to tell it, for a while."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]

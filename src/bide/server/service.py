@@ -52,7 +52,7 @@ MOST_UNDER_WAY = 5_000
 commands of one batch stay in their order."""
 
 
-WATCHED = 5.0
+WATCHED = 10.0
 """Seconds for which a server waits for the end of a message on behalf of an `http://` client, which
 asks again each second."""
 

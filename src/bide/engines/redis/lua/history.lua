@@ -1,8 +1,8 @@
 -- history: look at how messages with an id have ended.
--- watch: the same; and for some seconds, tell the calling lane of every end in this queue.
+-- watch: the same; and for a minute, tell the calling lane of every end in this queue.
 -- ARGV 8 id
 -- Reply: [head, ends or nothing]; head is [now, change, state or null, history, result_ttl]
-local WATCHED = 5000
+local WATCHED = 60000
 
 local function look()
   local id, state = ARGV[8], null
