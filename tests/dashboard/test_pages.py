@@ -227,7 +227,7 @@ def test_wrong_parameters_are_explained(stage: Stage, ann: Visitor) -> None:
         assert "This cannot be done" in page.text
 
 
-HOSTILE = "<script>hacked=1</script>\"'><img src=x onerror=hacked=1>{{7*7}}"
+HOSTILE = "<script>hacked=1</script>\"'><img src=x onerror=hacked=1>{{12345*6789}}"
 
 
 def test_nothing_that_users_wrote_becomes_html(stage: Stage, ann: Visitor) -> None:
@@ -249,7 +249,7 @@ def test_nothing_that_users_wrote_becomes_html(stage: Stage, ann: Visitor) -> No
         shown = ann.get(f"/{page}").text
         assert "<script>" not in shown, page
         assert "<img" not in shown, page
-        assert "49" not in re.sub(r"[\d:.T-]{6,}", "", text_of(shown)), page
+        assert "83810205" not in text_of(shown), page
 
 
 def test_pages_let_nothing_in_from_elsewhere(stage: Stage, ann: Visitor) -> None:
