@@ -14,10 +14,10 @@ from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH
 from bide.model.replies import PAUSES, Deleted, Outcome, Settings, Sizes
 
-__all__ = ["change", "configure", "delete"]
+__all__ = ["change", "configure", "delete", "script_of"]
 
 
-def _change(command: Any) -> tuple[str, tuple[Arg, ...]]:
+def script_of(command: Any) -> tuple[str, tuple[Arg, ...]]:
     """Return the script of a command, and the arguments before the ids; see change.lua."""
     verb, when, still, reason = type(command).__name__.lower(), "", "", ""
     match command:
@@ -83,7 +83,7 @@ def _named(command: Any) -> list[tuple[Arg, ...]]:
 
 def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
     """Change messages of consecutive commands on one queue that say the same."""
-    script, head = _change(run[0])
+    script, head = script_of(run[0])
     queue, shards = run[0].queue, 1 if sharded is None else sharded.count
     named = [_named(command) for command in run]
     rows = named[0] if len(run) == 1 else [row for mine in named for row in mine]

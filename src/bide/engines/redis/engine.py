@@ -10,7 +10,7 @@ from typing import Any
 from bide.engines import losses
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.engines.redis.calls import SLICE, Outcome, Step, decode
-from bide.engines.redis.change import change, configure, delete
+from bide.engines.redis.change import change, configure, delete, script_of
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.ends import history
 from bide.engines.redis.explain import explain
@@ -141,8 +141,8 @@ class RedisEngine:
             if not isinstance(answer, StoreError):
                 head, ids, _ = answer
                 rows = [part for id in ids for part in (id, decode(head)[2])]
-                args = ("untouched", "+0", "", "", *rows)
-                self._sender.send([call._replace(script="change", args=args)], now)
+                script, args = script_of(cmd.Retry(call.queue, [], release=True))
+                self._sender.send([call._replace(script=script, args=(*args, *rows))], now)
             del interrupted[0]
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
