@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from bide.cli import option
+from bide.cli.errors import usage_error
 from bide.cli.messages import as_json, body_line
 from bide.cli.output import STYLES, Output, warn
 from bide.cli.store import Store, on_store
@@ -53,6 +54,11 @@ def search(
       bide search shop- --state dead --error Timeout
       bide search --body '"customer": 42' --header trace=af12
     """  # fmt: skip
+    if not any(value is not None for value in given.values()):
+        raise usage_error(
+            "search needs to know what: --id, --group, --state, --after, --before, --error, "
+            "--header or --body; PREFIX only says in which queues"
+        )
     query = query_of(**given)
     ordered = store.lane.capabilities.ids_ordered
     page = store.run(steps_in_store(prefix, query, cursor, limit, read, ids_ordered=ordered))
