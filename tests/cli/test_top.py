@@ -173,8 +173,10 @@ def test_in_a_pipe_it_looks_once(run: Bide, orders: bide.Queue) -> None:
     assert lines[0][:6] == ["queue", "orders", "3", "0", "1", "0"]
     assert lines[1][0] == "worker"
     assert lines[1][2:] == ["1", "orders:1"]
+    assert lines[2][0] == "forecast"
     held.ack()
-    assert len(run("top").output.splitlines()) == 1
+    kinds = [line.split("\t")[0] for line in run("top").output.splitlines()]
+    assert kinds == ["queue", "forecast"]
 
 
 def test_once_as_json(run: Bide, orders: bide.Queue) -> None:
@@ -251,6 +253,7 @@ def test_it_lives_until_it_is_interrupted(url: str, orders: bide.Queue, number: 
         live.until("3 delayed")
         orders.put_many(range(4), delay=60)
         live.until("7 delayed")
+        live.until("due in 24h")
         live.process.send_signal(number)
         assert live.process.wait(BOUND) == 0
         # The screen that was there before is back, and the cursor.

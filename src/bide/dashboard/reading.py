@@ -17,6 +17,7 @@ from bide.model.identity import is_listed
 from bide.model.message import Message
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
 from bide.observing.explain.facts import afollow, look_around, look_back
+from bide.observing.forecast import together
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
 from bide.observing.sample import Looking, RecentWorkers, Sample, Worker, take_sample
@@ -216,13 +217,7 @@ class StoreReader:
 
         async def read() -> Forecasted:
             found = [await self.ask(Forecasted, Forecast(one, bucket, buckets)) for one in queues]
-            start = found[0].start if found else self.clock.now()
-            columns = zip(*[one.buckets for one in found], strict=True)
-            return Forecasted(
-                start, sum(one.overdue for one in found),
-                [sum(column) for column in columns] or [0] * buckets,
-                sum(one.later for one in found),
-            )  # fmt: skip
+            return together(found or [Forecasted(self.clock.now(), 0, [0] * buckets, 0)])
 
         key = "forecast", bucket, buckets, tuple(queues)
         try:

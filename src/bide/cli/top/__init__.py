@@ -29,7 +29,12 @@ def top(store: Store, out: Output, prefix: str, interval: float, once: bool) -> 
 
     In a pipe, each line is: "queue", name, delayed, ready, leased, dead, seconds late, the counters
     of `bide counts`, and the median and the 99th percentile of the lateness of deliveries in the
-    last minute, in seconds; or "worker", name, the number of messages that it holds, their queues.
+    last minute, in seconds; or "worker", name, the number of messages that it holds, their queues;
+    or, last, if messages are delayed, "forecast", the start of this hour, the number of messages
+    that are due, of those that fall due in each of 24 hours from that start, and later.
+
+    The forecast is that of all queues together: of the 100 with the most delayed messages, if there
+    are more. It is read every five seconds at most. On a terminal its hours are in local time.
 
     With --url http://... it reads the event stream of the server, and waits while the server is
     down. The workers are those of `bide worker`, clients that claim over HTTP, and every other

@@ -9,9 +9,10 @@ import msgspec
 
 from bide.cli.store import Store
 from bide.cli.times import now_ms
+from bide.cli.top.paced_forecast import Ahead, PacedForecast
 from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
-from bide.model.replies import Counts
+from bide.model.replies import Counts, Forecasted
 from bide.observing.heartbeat import Busy
 from bide.observing.sample import (
     Lateness,
@@ -39,6 +40,8 @@ class View(NamedTuple):
     """The workers of this sample and of the last minute, those that hold most first."""
     now: int
     """The store's clock, in Unix milliseconds."""
+    ahead: Ahead | None = None
+    """What falls due when; `None`: nothing is delayed."""
 
 
 class Poller(ABC):
@@ -54,6 +57,7 @@ class Poller(ABC):
         self.view = View(Sample(0.0, {}), None, [], now_ms())
         self.trouble: BideError | None = None
         self._workers = RecentWorkers()
+        self._forecast = PacedForecast(lambda command: store.ask(Forecasted, command))
 
     def take_sample(self) -> None:
         """Take a sample.
@@ -63,7 +67,8 @@ class Poller(ABC):
         """
         sample, now = self._sample()
         before = self.view.sample if self.view.sample.moment else None
-        self.view = View(sample, before, self._workers.see(sample), now)
+        ahead = self._forecast.of(sample.queues)
+        self.view = View(sample, before, self._workers.see(sample), now, ahead)
 
     def refresh(self) -> None:
         """Wait for the interval, then take a sample; if that fails, keep the last one."""

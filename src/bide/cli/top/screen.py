@@ -1,12 +1,14 @@
 """What `bide top` shows: a picture on a terminal, lines in a pipe, objects for programs."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from bide.cli.counts import FLOW, SIZES, facts_of, size_cells
-from bide.cli.output import STYLES, Output
+from bide.cli.output import STYLES, Output, escape, plural, warn
 from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
-from bide.cli.times import rounded
+from bide.cli.times import iso, rounded
+from bide.cli.top.paced_forecast import BUCKET, BUCKETS, Ahead, sparkline
 from bide.cli.top.polling import View
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
@@ -37,7 +39,7 @@ ABOUT = "p50, p99: how late deliveries of the last minute began, at most"
 
 def as_facts(view: View) -> dict[str, Any]:
     """Return a view for programs. Moments are Unix milliseconds, rates are per second."""
-    sample, before, workers, now = view
+    sample, before, workers, now, ahead = view
     queues = []
     for name, found in sample.queues.items():
         facts = {"queue": name, **facts_of(found), "late": _late(found.oldest, now)}
@@ -54,11 +56,24 @@ def as_facts(view: View) -> dict[str, Any]:
          "silent": None if worker.silent is None else worker.silent / 1000, "busy": worker.busy}
         for worker in workers
     ]  # fmt: skip
-    return {"now": now, "queues": queues, "workers": listed}
+    told: dict[str, Any] = {"now": now, "queues": queues, "workers": listed}
+    if ahead is not None:
+        told["forecast"] = _forecast_facts(ahead)
+    return told
+
+
+def _forecast_facts(ahead: Ahead) -> dict[str, Any]:
+    found = ahead.found
+    if found is None:
+        return {"problem": ahead.problem}
+    return {
+        "start": found.start, "bucket": BUCKET, "overdue": found.overdue,
+        "counts": found.buckets, "later": found.later, "left_out": ahead.left_out,
+    }  # fmt: skip
 
 
 def print_rows(out: Output, view: View) -> None:
-    """Print a view as lines with tabs: queues first, then workers."""
+    """Print a view as lines with tabs: queues first, then workers, then the forecast."""
     for name, found in view.sample.queues.items():
         sizes = (getattr(found.sizes, size) for size in SIZES)
         flow = (getattr(found.flow, size) for size in FLOW)
@@ -68,6 +83,13 @@ def print_rows(out: Output, view: View) -> None:
     for worker in view.workers:
         held = ",".join(f"{queue}:{count}" for queue, count in sorted(worker.held.items()))
         out.row("worker", worker.holder, worker.holds, held)
+    if view.ahead is None:
+        return
+    if (ahead := view.ahead.found) is None:
+        warn(f"there is no forecast: {view.ahead.problem}")
+    else:
+        counts = ",".join(map(str, ahead.buckets))
+        out.row("forecast", iso(ahead.start), ahead.overdue, counts, ahead.later)
 
 
 def picture(
@@ -84,13 +106,16 @@ def picture(
     """
     from rich.console import Group
 
-    sample, _, workers, _ = view
+    sample, _, workers, _, ahead = view
     if not sample.queues and not workers:
         what = f"no queue begins with {prefix!r}" if prefix else "no queues"
         return text_of((f"{what} in {store} yet", "dim"))
-    room, places = (None, None) if lines is None else _divided(lines, len(workers))
+    room, places = (None, None) if lines is None else _divided(lines, len(workers), ahead)
     queues, gone = _queues(view, room, width)
-    parts: list[RenderableType] = [_headline(store, sample), "", queues]
+    parts: list[RenderableType] = [_headline(store, sample)]
+    if ahead is not None:
+        parts.append(_ahead(ahead))
+    parts += ["", queues]
     if workers:
         parts.append(_workers(view, places, width))
     else:
@@ -100,10 +125,10 @@ def picture(
     return Group(*parts)
 
 
-def _divided(lines: int, workers: int) -> tuple[int, int]:
-    """Return how many lines queues and workers get: everything else takes 12."""
+def _divided(lines: int, workers: int, ahead: Ahead | None) -> tuple[int, int]:
+    """Return how many lines queues and workers get: everything else takes 12, or 13."""
     places = max(1, lines // 4)
-    return max(2, lines - 12 - min(workers, places + 1)), places
+    return max(2, lines - 12 - (ahead is not None) - min(workers, places + 1)), places
 
 
 def _headline(store: str, sample: Sample) -> "Text":
@@ -116,9 +141,34 @@ def _headline(store: str, sample: Sample) -> "Text":
     return line.append(f"at {store}", "bold")
 
 
+def _ahead(ahead: Ahead) -> "Text":
+    """Return how many messages fall due in each hour, as one line; its end is what may be cut."""
+    from rich.text import Text
+
+    line = Text(f"due in {BUCKETS}h  ", no_wrap=True, overflow="ellipsis")
+    found = ahead.found
+    if found is None:
+        return line.append(escape(f"unknown: {ahead.problem}"), "yellow")
+    total, most = sum(found.buckets), max(found.buckets)
+    line.append(sparkline(found.buckets), STYLES["delayed"])
+    line.append(f"  {total:,}", "bold" if total else "dim")
+    if most:
+        start = found.start + found.buckets.index(most) * BUCKET
+        span = "-".join(
+            datetime.fromtimestamp(moment / 1000).astimezone().strftime("%H:%M")
+            for moment in (start, start + BUCKET)
+        )
+        line.append(f", all {span}" if most == total else f", most {span}: {most:,}")
+    if found.later:
+        line.append(f"; later {found.later:,}", "dim")
+    if ahead.left_out:
+        line.append(f"; without {plural(ahead.left_out, 'queue')}", "dim")
+    return line
+
+
 def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, set[str]]":
     """Return the table of queues, and which columns were left out."""
-    sample, before, _, now = view
+    sample, before, _, now, _ = view
     pace = {name: rates(before, sample, name) for name in sample.queues}
     names = sorted(sample.queues)
     if room is not None and len(names) > room:  # what is late or busy first
@@ -147,7 +197,7 @@ def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, se
 
 
 def _workers(view: View, places: int | None, width: int | None) -> "Table":
-    sample, _, workers, now = view
+    sample, _, workers, now, _ = view
     rows: list[list[Cell]] = []
     for worker in workers[:places]:
         count = "1,000+" if sample.partly and worker.holds >= 1_000 else f"{worker.holds:,}"

@@ -1,0 +1,168 @@
+"""The forecast of `bide top`: what it shows, and how often it is read."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+
+import bide
+from bide.cli.output import Output
+from bide.cli.store import Store
+from bide.cli.top.paced_forecast import BUCKET, BUCKETS, EVERY, PAUSE, QUEUES, Ahead, PacedForecast
+from bide.cli.top.polling import View
+from bide.cli.top.screen import as_facts, picture, print_rows
+from bide.model.commands import Forecast
+from bide.model.replies import Flow, Forecasted, Sizes
+from bide.observing.sample import Sample
+from bide.testing import FakeClock
+
+Bide = Callable[..., Result]
+
+
+class Asked:
+    """A forecast of a store, and which queues it asked for."""
+
+    def __init__(self, url: str, takes: float = 0.0) -> None:
+        self.queues: list[str] = []
+        self.clock = FakeClock()
+        self._url = url
+        self._takes = takes
+        self.forecast = PacedForecast(self._ask, self.clock)
+
+    def _ask(self, command: Forecast) -> Forecasted:
+        self.queues.append(command.queue)
+        self.clock.advance(self._takes)
+        with Store(self._url) as store:
+            return store.ask(Forecasted, command)
+
+    def total(self, queue: bide.Queue) -> int:
+        ahead = self.forecast.of({"orders": queue.counts()})
+        assert ahead is not None
+        assert ahead.found is not None
+        return sum(ahead.found.buckets)
+
+
+def test_it_is_read_at_most_every_five_seconds(url: str, orders: bide.Queue) -> None:
+    asked = Asked(url)
+    orders.put_many(range(3), delay=60)
+    assert asked.total(orders) == 3
+    orders.put_many(range(4), delay=60)
+    asked.clock.advance(EVERY - 0.1)
+    assert (asked.total(orders), asked.queues) == (3, ["orders"])
+    asked.clock.advance(0.1)
+    assert (asked.total(orders), asked.queues) == (7, ["orders"] * 2)
+
+
+def test_one_that_takes_long_is_read_less_often(url: str, orders: bide.Queue) -> None:
+    asked = Asked(url, takes=2.0)
+    orders.put(1, delay=60)
+    asked.total(orders)
+    asked.clock.advance(PAUSE * 2.0 - 0.1)
+    asked.total(orders)
+    assert len(asked.queues) == 1
+    asked.clock.advance(0.1)
+    asked.total(orders)
+    assert len(asked.queues) == 2
+
+
+def test_nothing_is_read_while_nothing_is_delayed(url: str, orders: bide.Queue) -> None:
+    asked = Asked(url)
+    orders.put("due")
+    assert asked.forecast.of({"orders": orders.counts()}) is None
+    assert asked.queues == []
+    orders.put("later", delay=60)
+    assert asked.total(orders) == 1
+
+
+def test_of_many_queues_those_with_most_messages_are_asked(url: str, orders: bide.Queue) -> None:
+    orders.counts()
+    asked = Asked(url)
+    queues = {f"q{n:03}": bide.Counts(Sizes(delayed=n), Flow()) for n in range(QUEUES + 3)}
+    ahead = asked.forecast.of(queues)
+    assert asked.queues == [f"q{n:03}" for n in range(QUEUES + 2, 2, -1)]
+    assert ahead is not None
+    assert ahead.left_out == 2
+    assert "; without 2 queues" in line(ahead, width=120)
+
+
+def test_a_store_that_does_not_answer_is_told_and_asked_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/none.db"
+    asked = Asked(url)
+    queues = {"orders": bide.Counts(Sizes(delayed=1), Flow())}
+    ahead = asked.forecast.of(queues)
+    assert ahead is not None
+    assert "there is no store at" in ahead.problem
+    assert "due in 24h  unknown: there is no store at" in line(ahead, width=200)
+    with bide.Queue("orders", url) as orders:
+        orders.put(1, delay=60)
+        asked.clock.advance(EVERY)
+        assert asked.total(orders) == 1
+
+
+def view(ahead: Ahead) -> View:
+    counts = bide.Counts(Sizes(delayed=9), Flow(put=9))
+    return View(Sample(9.0, {"orders": counts}), None, [], 100_000, ahead)
+
+
+def line(ahead: Ahead, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, record=True)
+    console.print(picture(view(ahead), "sqlite:///shop.db", None, width))
+    (found,) = [one for one in console.export_text().splitlines() if one.startswith("due in")]
+    return found
+
+
+def hours(*counts: int, later: int = 0) -> Ahead:
+    return Ahead(Forecasted(0, 0, [*counts, *[0] * (BUCKETS - len(counts))], later))
+
+
+def test_the_line_of_a_terminal() -> None:
+    assert re.fullmatch(
+        r"due in 24h  ·▂▁█·{20}  1,110, most \d\d:\d\d-\d\d:\d\d: 900; later 7",
+        line(hours(0, 200, 10, 900, later=7)),
+    )
+    assert re.fullmatch(
+        r"due in 24h  █·{23}  5, all \d\d:\d\d-\d\d:\d\d", line(hours(5))
+    )  # fmt: skip
+    assert line(hours(later=9)) == f"due in 24h  {'·' * 24}  0; later 9"
+
+
+def test_the_line_fits_into_a_narrow_terminal() -> None:
+    many = hours(*[5_000_000] * BUCKETS, later=120_000_000)
+    assert re.fullmatch(
+        r"due in 24h  █{24}  120,000,000, most \d\d:\d\d-\d\d:\d\d: 5,000,000.*…", line(many)
+    )
+    assert all(len(line(many, width)) <= width for width in (40, 60, 80))
+
+
+def test_in_a_pipe_and_as_json(run: Bide, orders: bide.Queue, url: str) -> None:
+    orders.put_many(range(3), delay=60)
+    with bide.Queue("mail", url) as mail:
+        mail.put_many(range(2), delay="3h")
+        mail.put("next week", delay="7d")
+        mail.put("due")
+    found = json.loads(run("top", "--once", "--json").output)["forecast"]
+    assert (found["bucket"], found["start"] % BUCKET, found["left_out"]) == (BUCKET, 0, 0)
+    assert (found["overdue"], found["later"]) == (1, 1)
+    assert len(found["counts"]) == BUCKETS
+    assert (sum(found["counts"][:2]), sum(found["counts"][2:5])) == (3, 2)
+    name, start, overdue, counts, later = run("top").output.splitlines()[-1].split("\t")
+    assert (name, overdue, later) == ("forecast", "1", "1")
+    assert start.endswith(":00:00.000Z")
+    assert sum(map(int, counts.split(","))) == 5
+    only = json.loads(run("top", "or", "--once", "--json").output)["forecast"]
+    assert (only["overdue"], sum(only["counts"]), only["later"]) == (0, 3, 0)
+    assert "forecast" not in json.loads(run("top", "x", "--once", "--json").output)
+
+
+def test_programs_are_told_why_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    away = view(Ahead(None, problem="the disk is gone"))
+    assert as_facts(away)["forecast"] == {"problem": "the disk is gone"}
+    print_rows(Output(), away)
+    told = capsys.readouterr()
+    assert told.err == "there is no forecast: the disk is gone\n"
+    assert "forecast" not in told.out
