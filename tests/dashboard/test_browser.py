@@ -13,6 +13,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 import bide
+from bide.server.action_log import Act, ActionLog
 from tests.dashboard.chromium import chromium, dashboard, look_like
 from tests.dashboard.scene import set_scene
 from tests.servers import RedisServer
@@ -27,7 +28,7 @@ PAGES = {
     "": "Overview", "queue?queue=orders": "orders", "queue?queue=mail&state=dead": "mail",
     "message?queue=mail&id=mail-0": "mail-0", "dead": "Dead letters",
     "workers": "Workers", "periodic": "Schedules and sources", "subscriptions": "Subscriptions",
-    "audit": "Audit", "search?group=customer:7": "Search", "nothing": "404",
+    "audit": "Audit", "log": "Action log", "search?group=customer:7": "Search", "nothing": "404",
 }  # fmt: skip
 
 
@@ -87,7 +88,11 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(scope="module")
 def tab(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     folder = tmp_path_factory.mktemp("browser")
-    with dashboard(f"{redis.url}?reconnect=1") as base, chromium(folder) as browser:
+    log = ActionLog(str(folder / "actions.log"))
+    log.write([Act("cancel", "orders", 1)], who="ann", token="", client="", namespace=None)
+    log.close()
+    options = "--action-log", str(folder / "actions.log")
+    with dashboard(f"{redis.url}?reconnect=1", *options) as base, chromium(folder) as browser:
         look_like(browser)
         yield Tab(browser, base)
 

@@ -221,8 +221,17 @@ def test_a_tenant_sees_their_namespace_alone(stage: Stage) -> None:
     stage.queue("shop/orders").put(1, id="mine", delay=60)
     stage.queue("other/orders").put(1, id="theirs", delay=60)
     guest = stage.server(auth="required")
+    act = {"action": "pause", "on": "1", "back": "/dashboard/"}
+    guest.log_in(stage.token("admin", name="theirs", namespace="other"))
+    assert guest.post("/do", {**act, "queue": "orders"}).status == 303
+    guest.log_in(stage.token("read", name="reader", namespace="shop"))
+    assert guest.get("/log").status == 403
     guest.log_in(stage.token("admin", namespace="shop"))
-    for path in ("/", "/dead", "/workers", "/audit", "/periodic", "/subscriptions", "/search?q=x"):
+    assert guest.post("/do", {**act, "queue": "orders"}).status == 303
+    log = guest.get("/log").data
+    assert (log.count(b">pause<"), b"theirs" in log) == (1, False)
+    for path in ("/", "/dead", "/workers", "/audit", "/periodic", "/subscriptions", "/log",
+                 "/search?q=x"):  # fmt: skip
         assert b"other" not in guest.get(path).data
     assert b"mine" in guest.get("/queue?queue=orders").data
     assert guest.get("/message?queue=orders&id=theirs").status == 404

@@ -31,7 +31,7 @@ RIGHTS: dict[Action, str] = {
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a visitor may see and do; by default see everything and change nothing.
+    """What a visitor may see and do; by default see all queues and change nothing.
 
     Args:
         name: who it is, for the log of actions.
@@ -39,6 +39,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         bodies: whether bodies and headers are shown.
         namespace: whose queues are shown; `None`: those of the whole store.
         queues: patterns of the queues that are shown, such as "orders.*".
+        log: whether the action log is shown, as far as it is about these queues.
 
     Raises:
         InvalidArgument: an action does not exist.
@@ -53,6 +54,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     bodies: bool = True
     namespace: str | None = None
     queues: tuple[str, ...] = ALL_QUEUES
+    log: bool = False
 
     def __post_init__(self) -> None:
         if wrong := [action for action in self.actions if action not in ACTIONS]:
@@ -72,6 +74,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             bodies=caller.may("bodies"),
             namespace=caller.namespace,
             queues=caller.queues,
+            log=caller.may("admin"),
         )
 
     def may(self, action: str) -> bool:

@@ -114,7 +114,10 @@ class Dashboard:
                     answer = told
                 else:
                     access, session = await self._visitor(request)
-                    view = View(request, access, self.store, self._hide, self._admit, session)
+                    view = View(
+                        request, access, self.store, self._hide, self._admit, session,
+                        self.action_log.path,
+                    )  # fmt: skip
                     answer = await self._made(view)
             page = self._rendered(request, view, answer)
         except Gone:

@@ -29,7 +29,7 @@ def open_access(actions: Collection[str]) -> Callable[[Mapping[str, Any]], Acces
     Args:
         actions: what can be done.
     """
-    access = Access(name=getpass.getuser(), actions=actions)
+    access = Access(name=getpass.getuser(), actions=actions, log=True)
 
     def admit(scope: Mapping[str, Any]) -> Access:
         host = dict(scope["headers"]).get(b"host")

@@ -55,7 +55,7 @@ class Sessions:
             except Problem:
                 raise Refused(401, "login") from None
             refuse_foreign_hosts(request.scope, request.header("host"))
-            return Access(actions=ACTIONS), False
+            return Access(actions=ACTIONS, log=True), False
         raise Refused(401, "login")
 
     async def log_in(self, request: Request) -> Redirect:

@@ -63,6 +63,7 @@ class View:
         hide: names in lower case of the parts of bodies, and of the headers, that are not shown.
         admit: refuses what is beyond a quota.
         session: whether the visitor has logged in.
+        log: the file of the action log, if one is kept.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class View:
         hide: Collection[str],
         admit: Admit | None = None,
         session: bool = False,
+        log: str | None = None,
     ) -> None:
         self.request = request
         self.access = access
         self.store = store
         self.now = store.clock.now()
         self.session = session
+        self.log = log
         self._hide = hide
         self._admit = admit
 

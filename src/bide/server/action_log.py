@@ -19,7 +19,7 @@ from bide.observing.logs import timestamp
 from bide.server import wire
 from bide.server.change_wire import MovedOut
 
-__all__ = ["DONE", "Act", "ActionLog", "count_of"]
+__all__ = ["DONE", "Act", "ActionLog", "Entry", "count_of"]
 
 DONE = "done"
 
@@ -41,7 +41,9 @@ class Act(msgspec.Struct, omit_defaults=True):
     """The subscription or token that it is about."""
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class Entry(msgspec.Struct, omit_defaults=True):
+    """A line of the log."""
+
     time: str
     act: str
     result: str
@@ -68,6 +70,7 @@ class ActionLog:
     """
 
     def __init__(self, path: str | None) -> None:
+        self.path = path
         self._file: int | None = None
         self._torn = False
         """Whether the file ends within a line."""
@@ -103,7 +106,7 @@ class ActionLog:
         now = timestamp(time.time())
         lines = [
             _encode(
-                _Line(
+                Entry(
                     now, act.act, act.result, who, token, client, namespace, _bounded(act.queue),
                     act.messages, _bounded(act.target),
                 )

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from bide.dashboard.pages.audit import audit
 from bide.dashboard.pages.dead import dead
+from bide.dashboard.pages.log import log
 from bide.dashboard.pages.message import message
 from bide.dashboard.pages.overview import overview
 from bide.dashboard.pages.periodic import periodic
@@ -24,6 +25,7 @@ PAGES: dict[str, Callable[[View], Awaitable[Page]]] = {
     "/periodic": periodic,
     "/subscriptions": subscriptions,
     "/audit": audit,
+    "/log": log,
     "/search": search,
 }
 """By path."""
