@@ -165,6 +165,6 @@ def test_what_is_done_to_tokens_and_subscriptions_is_logged(run: Bide, tmp_path:
     ]  # fmt: skip
     assert (lines[0]["namespace"], lines[4]["queue"]) == ("shop", "orders")
     assert {one["who"] for one in lines} == {getpass.getuser()}
-    secrets = ["SECRET", made.stdout.split("_")[2].strip(), rotated.stdout.split("_")[2].strip()]
+    secrets = ["SECRET", *(one.stdout.strip().split("_", 2)[2] for one in (made, rotated))]
     for secret in [*secrets, kept.stdout.split()[-1]]:
         assert secret not in log.read_text()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bide.engines.redis import RedisEngine
+from bide.engines.redis.claim import _Claiming
 from bide.engines.redis.keys import shard_of
 from bide.model.commands import (
     Ack,
@@ -235,3 +236,11 @@ def test_much_that_is_put_at_once_stays_in_order(open_engine: Open, url: str, si
         seen += [message.id for message in page.messages]
         cursor = page.cursor
     assert sorted(seen) == sorted(expected)
+
+
+def test_a_claim_is_of_the_latest_moment_of_its_shards() -> None:
+    """Else a message would seem to be claimed before the lease of its last holder was over."""
+    claiming = _Claiming(Claim("q", 2, HOUR, "w"))
+    for moment in (997, 996):
+        claiming.take((b"[%d,1,8,%d,false,null,false,0,0,0,false,[]]" % (moment, HOUR), [], []))
+    assert claiming.reply(None).now == 997

@@ -57,7 +57,8 @@ class _Claiming:
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
         head, ids, records = answer
-        self.now, _change, token, until, self.results, *rest, died = decode(head)
+        now, _change, token, until, self.results, *rest, died = decode(head)
+        self.now = max(self.now, now)  # shards answer side by side
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         command = self.command
