@@ -1,6 +1,7 @@
 """Who is at work: what processes say of themselves, and what is made of it."""
 
 from bide.engines.memory import MemoryEngine
+from bide.lane.steps import run_steps
 from bide.model.commands import Claim, Put
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
@@ -14,7 +15,7 @@ from bide.observing.heartbeat import (
     purge_silent,
     put_report,
 )
-from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, run_steps, take_sample
+from bide.observing.sample import REMEMBER, Lateness, Sample, Worker, take_sample
 from bide.observing.tally import Histogram
 
 START = 1_700_000_000_000

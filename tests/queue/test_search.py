@@ -9,10 +9,10 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
+from bide.lane.steps import run_steps
 from bide.model.commands import Bury, Command, Put, Revive, Scan
 from bide.model.message import Failure, Item
 from bide.model.replies import Outcomes, Reply
-from bide.observing.sample import run_steps
 from bide.queue import search as searching
 from tests.start import START
 

@@ -11,7 +11,6 @@ from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, Cell, Column
 from bide.cli.times import now_ms, relative
 from bide.model.errors import InvalidArgument, StoreUnavailable
-from bide.observing.sample import run_steps
 
 if TYPE_CHECKING:
     from bide.worker.app.app import App
@@ -101,7 +100,7 @@ def _stored(store: Store, queue: str, count: int) -> dict[str, Any] | None:
     from bide.worker.periodic.progress import schedule_progress
 
     try:
-        return run_steps(schedule_progress(queue, count), store.lane.call)
+        return store.run(schedule_progress(queue, count))
     except InvalidArgument as error:  # cronsim or the zone is not here, or a newer bide put it
         warn(f"{queue}: {error}")
         return None

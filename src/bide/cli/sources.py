@@ -8,7 +8,6 @@ from bide.cli.output import STYLES, Output, first_line
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
-from bide.observing.sample import run_steps
 
 COLUMNS = (
     Column("source", least=ID), Column("state"), Column("next"),
@@ -37,7 +36,7 @@ def sources(store: Store, out: Output) -> None:
     from bide.worker.periodic.progress import source_progress
 
     homes = store.names(own=True)
-    looks = (run_steps(source_progress(home), store.lane.call) for home in homes)
+    looks = (store.run(source_progress(home)) for home in homes)
     found = [facts for facts in looks if facts is not None]
     out.items(
         found, COLUMNS, facts=lambda one: one, line=_line, cells=_cells,

@@ -20,13 +20,13 @@ from bide.cli.progress import Bar
 from bide.engines.registry import DEFAULT_URL, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.lane.steps import Steps, run_steps
 from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Purge, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.identity import OWN, RESERVED, actor_of, is_listed, is_own
 from bide.model.replies import Affected, Names, Outcome
 from bide.observing.heartbeat import is_register
-from bide.observing.sample import Looking, run_steps
 from bide.queue.sync import Queue
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class Store(ExitStack):
         assert isinstance(reply, kind), f"a store answered {reply!r}"
         return reply
 
-    def run(self, steps: Looking[T]) -> T:
+    def run(self, steps: Steps[T]) -> T:
         """Run the commands of some steps, and return their result."""
         return run_steps(steps, self.lane.call)
 

@@ -12,6 +12,7 @@ from bide.dashboard.access import Access
 from bide.dashboard.recent import Recent
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import is_listed
 from bide.model.message import Message
@@ -20,7 +21,7 @@ from bide.observing.explain.facts import afollow, look_around, look_back
 from bide.observing.forecast import together
 from bide.observing.heartbeat import QUEUE as REGISTER
 from bide.observing.heartbeat import is_register
-from bide.observing.sample import Looking, RecentWorkers, Sample, Worker, take_sample
+from bide.observing.sample import RecentWorkers, Sample, Worker, take_sample
 from bide.server.slow_reads import SlowReads, is_slow
 
 __all__ = ["Found", "Glance", "StoreReader"]
@@ -136,15 +137,9 @@ class StoreReader:
             self._slow_reads.close()
         close_lane(self.lane)
 
-    async def run(self, steps: Looking[T]) -> T:
+    async def run(self, steps: Steps[T]) -> T:
         """Execute each command of some steps; return their result."""
-        try:
-            command = next(steps)
-            while True:
-                command = steps.send(await self.lane.acall(command, self))
-        except StopIteration as done:
-            found: T = done.value
-            return found
+        return await arun_steps(steps, lambda command: self.lane.acall(command, self))
 
     async def explain(self, queue: str, id: str) -> Explained:
         """Return what tells why a message is where it is."""

@@ -1,20 +1,20 @@
 """Samples of a store: counts of its queues, its workers, and how late deliveries are."""
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from bide.model.commands import Command, Count, Scan
+from bide.lane.steps import Steps
+from bide.model.commands import Count, Scan
 from bide.model.message import Message
-from bide.model.replies import Counts, Page, Reply
+from bide.model.replies import Counts, Page
 from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
 from bide.observing.tally import Histogram, total
 
 __all__ = [
-    "Lateness", "Looking", "Rates", "RecentWorkers", "Sample", "Worker", "main_cause", "rates",
-    "run_steps", "take_sample",
+    "Lateness", "Rates", "RecentWorkers", "Sample", "Worker", "main_cause", "rates", "take_sample",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -152,21 +152,6 @@ def main_cause(causes: Mapping[str, float] | None) -> str:
     return f"{cause} {causes[cause] / total:.0%}"
 
 
-Looking = Generator[Command, Any, R]
-"""Yields commands, receives their replies, and returns a result."""
-
-
-def run_steps(steps: Looking[R], ask: Callable[[Command], Reply]) -> R:
-    """Execute each command of some steps; return their result."""
-    try:
-        command = next(steps)
-        while True:
-            command = steps.send(ask(command))
-    except StopIteration as done:
-        found: R = done.value
-        return found
-
-
 def take_sample(
     queues: Iterable[str],
     registers: Iterable[str],
@@ -174,7 +159,7 @@ def take_sample(
     now: int,
     wanted: Callable[[str], object] = lambda queue: True,
     present: Mapping[str, Collection[str]] | None = None,
-) -> Looking[Sample]:
+) -> Steps[Sample]:
     """Count each queue, and find the workers.
 
     Args:

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from bide.lane.steps import Steps
 from bide.model.commands import Cancel, Find, Put, Scan
 from bide.model.identity import check_name
 from bide.model.message import Item, Message
 from bide.model.replies import Page
 from bide.observing.heartbeat import QUEUE, STOPS, Busy, read
-from bide.observing.sample import REMEMBER, Looking
+from bide.observing.sample import REMEMBER
 
 __all__ = [
     "STOPS", "WorkerProcess", "asked", "find_requests", "is_stops", "list_workers", "request_stop",
@@ -56,7 +57,7 @@ def is_stops(queue: str) -> bool:
 
 def list_workers(
     registers: Iterable[str], now: int, own: Callable[[str], str | None] = lambda queue: queue
-) -> Looking[list[WorkerProcess]]:
+) -> Steps[list[WorkerProcess]]:
     """Read the reports of worker processes, sorted by holder.
 
     Args:

@@ -1,11 +1,14 @@
 """Change messages that no worker holds: cancel, reschedule, edit."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.model.commands import Reschedule, Scan
 from bide.model.limits import BULK
 from bide.model.message import Message
 from bide.model.replies import Affected, Outcome, Outcomes, Page
@@ -18,6 +21,19 @@ __all__ = ["AsyncChanges", "BlockingChanges", "unheld"]
 def unheld(messages: Iterable[Message]) -> list[str]:
     """Return the ids of the messages that no worker holds and that still are to be delivered."""
     return [message.id for message in messages if message.state in ("delayed", "ready")]
+
+
+def _rescheduling(scan: Scan, command: Reschedule) -> Steps[int]:
+    """Reschedule what nobody holds of a scan, a page at a time; return how many were changed."""
+    count = 0
+    while True:
+        page: Page = yield scan
+        if ids := unheld(page.messages):
+            reply: Outcomes = yield msgspec.structs.replace(command, ids=ids)
+            count += sum(map(bool, reply.outcomes))
+        if page.cursor is None:
+            return count
+        scan = msgspec.structs.replace(scan, cursor=page.cursor)
 
 
 class BlockingChanges(BlockingBase):
@@ -124,15 +140,7 @@ class BlockingChanges(BlockingBase):
             counted = self._builder.cancel_where(group, after, before, dry_run=True)
             return self._do(Affected, counted).count
         scan = self._builder.scan(None, group, after, before, BULK)
-        count = 0
-        while True:
-            page = self._do(Page, scan)
-            if ids := unheld(page.messages):
-                outcomes = self._do(Outcomes, msgspec.structs.replace(command, ids=ids)).outcomes
-                count += sum(map(bool, outcomes))
-            if page.cursor is None:
-                return count
-            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+        return run_steps(_rescheduling(scan, command), partial(self._do, object))
 
     def edit(
         self,
@@ -250,15 +258,7 @@ class AsyncChanges(AsyncBase):
             counted = self._builder.cancel_where(group, after, before, dry_run=True)
             return (await self._do(Affected, counted)).count
         scan = self._builder.scan(None, group, after, before, BULK)
-        count = 0
-        while True:
-            page = await self._do(Page, scan)
-            if ids := unheld(page.messages):
-                reply = await self._do(Outcomes, msgspec.structs.replace(command, ids=ids))
-                count += sum(map(bool, reply.outcomes))
-            if page.cursor is None:
-                return count
-            scan = msgspec.structs.replace(scan, cursor=page.cursor)
+        return await arun_steps(_rescheduling(scan, command), partial(self._do, object))
 
     async def edit(
         self,

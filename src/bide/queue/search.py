@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.lane.steps import Steps
 from bide.model.commands import Count, Find, Queues, Scan, Where
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, is_listed
@@ -13,7 +14,6 @@ from bide.model.limits import MAX_BYTES
 from bide.model.message import Message, State, size_of
 from bide.model.replies import Counts, Found, Names, Page
 from bide.model.times import Moment, unix
-from bide.observing.sample import Looking
 from bide.queue.values import check_state
 
 __all__ = ["Query", "SearchPage", "query_of", "search_steps", "steps_in_store"]
@@ -151,7 +151,7 @@ def query_of(
 
 def steps_in_store(
     prefix: str, query: Query, cursor: str | None, limit: int, read: int, *, ids_ordered: bool
-) -> Looking[SearchPage]:
+) -> Steps[SearchPage]:
     """Search the queues of a store whose names begin with `prefix`; see `search_steps`."""
     reply = yield Queues(prefix)
     assert isinstance(reply, Names)
@@ -169,7 +169,7 @@ def search_steps(
     *,
     ids_ordered: bool,
     seen: Callable[[Message], Message] = lambda message: message,
-) -> Looking[SearchPage]:
+) -> Steps[SearchPage]:
     """Search some queues, as far as `read` allows.
 
     Args:
@@ -269,7 +269,7 @@ class _Filling:
             or self._asked >= ASKED or self._bytes >= MAX_BYTES
         )  # fmt: skip
 
-    def look_up(self, queue: str) -> Looking[str | None]:
+    def look_up(self, queue: str) -> Steps[str | None]:
         """Add the message of exactly the id that is searched for; return as `scan` does."""
         assert self._query.id is not None
         if self._full:
@@ -281,9 +281,7 @@ class _Filling:
         self._add([message for message in reply.messages if message is not None])
         return None
 
-    def scan(
-        self, queue: str, order: _Order, cursor: str | None, by_id: bool
-    ) -> Looking[str | None]:
+    def scan(self, queue: str, order: _Order, cursor: str | None, by_id: bool) -> Steps[str | None]:
         """Add what is found in one order; return where it stopped, `None` at the end.
 
         Args:
@@ -313,7 +311,7 @@ class _Filling:
             if cursor is None:
                 return None
 
-    def _page(self, scan: Scan) -> Looking[Page]:
+    def _page(self, scan: Scan) -> Steps[Page]:
         self._asked += 1
         reply = yield scan
         assert isinstance(reply, Page)
@@ -334,7 +332,7 @@ class _Filling:
                 self.messages.append(message)
 
 
-def _total(queues: Sequence[tuple[str, str]], orders: Sequence[_Order]) -> Looking[int]:
+def _total(queues: Sequence[tuple[str, str]], orders: Sequence[_Order]) -> Steps[int]:
     """Count the messages that a search reads at most."""
     states = {order.state for order in orders if order.reads_all}
     total = 0

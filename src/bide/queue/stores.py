@@ -4,23 +4,20 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import DEFAULT_URL
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.model.commands import Count, Queues
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Names
 from bide.model.times import Moment
-from bide.observing.sample import Looking, run_steps
 from bide.queue.base import detoured
 from bide.queue.search import SearchPage, query_of, steps_in_store
 
 __all__ = ["aqueues", "asearch", "queues", "search"]
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -35,7 +32,7 @@ def _lane(url: str | None) -> Iterator[Lane]:
         close_lane(lane)
 
 
-def _listing(prefix: str) -> Looking[dict[str, Counts]]:
+def _listing(prefix: str) -> Steps[dict[str, Counts]]:
     reply = yield Queues(prefix)
     assert isinstance(reply, Names)
     found: dict[str, Counts] = {}
@@ -45,16 +42,6 @@ def _listing(prefix: str) -> Looking[dict[str, Counts]]:
             assert isinstance(counts, Counts)
             found[name] = counts
     return found
-
-
-async def _arun(steps: Looking[T], lane: Lane) -> T:
-    try:
-        command = next(steps)
-        while True:
-            command = steps.send(await lane.acall(command))
-    except StopIteration as done:
-        found: T = done.value
-        return found
 
 
 def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
@@ -82,7 +69,7 @@ def queues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
 async def aqueues(url: str | None = None, prefix: str = "") -> dict[str, Counts]:
     """Async form of `queues`."""
     with _lane(url) as lane:
-        return await _arun(_listing(prefix), lane)
+        return await arun_steps(_listing(prefix), lane.acall)
 
 
 def search(
@@ -169,4 +156,4 @@ async def asearch(
     with _lane(url) as lane:
         ordered = (await asyncio.to_thread(lambda: lane.capabilities)).ids_ordered
         steps = steps_in_store(queue, query, cursor, limit, read, ids_ordered=ordered)
-        return await _arun(steps, lane)
+        return await arun_steps(steps, lane.acall)

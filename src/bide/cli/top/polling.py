@@ -14,14 +14,7 @@ from bide.model.errors import BideError, StoreError
 from bide.model.identity import is_listed
 from bide.model.replies import Counts, Forecasted
 from bide.observing.heartbeat import Busy
-from bide.observing.sample import (
-    Lateness,
-    RecentWorkers,
-    Sample,
-    Worker,
-    run_steps,
-    take_sample,
-)  # fmt: skip
+from bide.observing.sample import Lateness, RecentWorkers, Sample, Worker, take_sample
 
 AGAIN = 1.0
 """Seconds until a server that is down is tried again."""
@@ -96,7 +89,7 @@ class StorePoller(Poller):
         steps = take_sample(
             names, registers, time.monotonic(), now, lambda queue: queue.startswith(self.prefix)
         )
-        return run_steps(steps, self.store.lane.call), now
+        return self.store.run(steps), now
 
     def _pause(self) -> None:
         time.sleep(self.interval)

@@ -5,10 +5,10 @@ from typing import Any
 
 from bide.dashboard.reading import FORECAST_EVERY, QUEUES
 from bide.dashboard.view import Page, View
+from bide.lane.steps import Steps
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Page as Scanned
-from bide.observing.sample import Looking
 from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of
@@ -46,7 +46,7 @@ def _start(view: View) -> str:
     return view.access.caller.prefix(after) if after else ""
 
 
-def _schedule(queue: str) -> Looking[dict[str, Any] | None]:
+def _schedule(queue: str) -> Steps[dict[str, Any] | None]:
     """Read the facts about a schedule, if the first message of a queue is a tick."""
     for state in ("next", "leased"):
         page: Scanned = yield Scan(queue, state, limit=1)

@@ -1,10 +1,11 @@
 """What an explanation needs beside the store's own facts: workers and subscriptions."""
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.model.commands import Command, Find, History, Scan
 from bide.model.errors import AccessDenied
 from bide.model.identity import RESERVED
@@ -17,9 +18,6 @@ READ_MOST = 1_000
 """How many reports of workers, and how many subscriptions, are read."""
 
 T = TypeVar("T")
-
-Steps = Generator[Command, Any, T]
-"""Yields commands, receives their replies (`None`: the caller may not see it), returns a result."""
 
 
 class _Subscription(msgspec.Struct):
@@ -131,30 +129,24 @@ def _decoded(data: bytes, kind: type[T]) -> T | None:
 
 
 def follow(steps: Steps[T], ask: Callable[[Command], Any]) -> T:
-    """Execute each command of some steps; return their result."""
-    reply: Any = None
-    while True:
+    """Run some steps; what the caller may not ask is `None` to them."""
+
+    def allowed(command: Command) -> Any:
         try:
-            command = steps.send(reply)
-        except StopIteration as done:
-            found: T = done.value
-            return found
-        try:
-            reply = ask(command)
+            return ask(command)
         except AccessDenied:
-            reply = None
+            return None
+
+    return run_steps(steps, allowed)
 
 
 async def afollow(steps: Steps[T], ask: Callable[[Command], Awaitable[Any]]) -> T:
     """Async form of `follow`."""
-    reply: Any = None
-    while True:
+
+    async def allowed(command: Command) -> Any:
         try:
-            command = steps.send(reply)
-        except StopIteration as done:
-            found: T = done.value
-            return found
-        try:
-            reply = await ask(command)
+            return await ask(command)
         except AccessDenied:
-            reply = None
+            return None
+
+    return await arun_steps(steps, allowed)

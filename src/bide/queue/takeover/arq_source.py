@@ -1,15 +1,14 @@
 """Jobs of arq (the layout of arq 0.25 to 0.28)."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.queue.takeover.pickled import is_pickle, plain
 from bide.queue.takeover.source import (
     Entry,
-    Held,
     Pickled,
     Place,
     Refused,
@@ -18,9 +17,6 @@ from bide.queue.takeover.source import (
     due_at,
 )
 
-if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
-
 __all__ = ["ArqSource"]
 
 
@@ -28,12 +24,6 @@ class ArqSource(Source):
     """A queue of arq: a sorted set of ids, and a key for each job."""
 
     default: ClassVar[str] = "arq:queue"
-
-    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        self._redis = redis
-        self._queue = queue
-        self._pickles = pickles
-        self._max_body = max_body
 
     def places(self) -> list[Place]:
         """Return the set of jobs.
@@ -83,7 +73,3 @@ class ArqSource(Source):
             raise Refused(f"it is neither pickle nor JSON of arq ({error!r})") from error
         due = due_at(entry.score / 1000)
         return call_item(entry.member.decode(), name, args, kwargs, due, self._max_body)
-
-    def held(self) -> Iterator[Held]:
-        """Yield nothing: no worker runs, see `places`."""
-        return iter(())

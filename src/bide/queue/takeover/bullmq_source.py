@@ -2,14 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item
 from bide.queue.takeover.source import NOW, Entry, Held, Place, Refused, Source, due_at, job_item
-
-if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["BullMQSource"]
 
@@ -32,10 +29,9 @@ class BullMQSource(Source):
 
     default: ClassVar[str] = ""
 
-    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        self._redis = redis
-        self._prefix = f"bull:{queue}:".encode()
-        self._max_body = max_body
+    @property
+    def _prefix(self) -> bytes:
+        return f"bull:{self._queue}:".encode()
 
     def places(self) -> list[Place]:
         """Return the keys of waiting, paused, prioritized and delayed jobs.

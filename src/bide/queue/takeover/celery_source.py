@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -22,9 +22,6 @@ from bide.queue.takeover.source import (
 )
 from bide.queue.takeover.task_message import TaskMessage, id_of
 
-if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
-
 __all__ = ["CelerySource"]
 
 _STEP = "\x06\x16"
@@ -41,24 +38,10 @@ class CelerySource(Source):
 
     default: ClassVar[str] = "celery"
 
-    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        self._redis = redis
-        self._queue = queue
-        self._pickles = pickles
-        self._max_body = max_body
-
     def places(self) -> list[Place]:
         """Return the lists of the queue, one per priority."""
         names = [self._queue, *(f"{self._queue}{_STEP}{step}" for step in range(1, _LOWEST + 1))]
         return [Place(name.encode(), "list", oldest_last=True) for name in names]
-
-    def content(self, entry: Entry) -> list[Sequence[Any]]:
-        """Return nothing: the element is the message."""
-        return []
-
-    def keys(self, entry: Entry) -> list[bytes]:
-        """Return nothing: the element is the message."""
-        return []
 
     def item(self, entry: Entry, content: Sequence[Any]) -> Item:
         """Return the task, as `bide.contrib.celery.install` would have stored it."""

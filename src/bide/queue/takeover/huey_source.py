@@ -1,15 +1,14 @@
 """Tasks of Huey 2 and 3 on Redis."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bide.model.message import Item
 from bide.queue.takeover.pickled import inflated, is_pickle, plain
 from bide.queue.takeover.source import (
     NOW,
     Entry,
-    Held,
     Pickled,
     Place,
     Refused,
@@ -17,9 +16,6 @@ from bide.queue.takeover.source import (
     call_item,
     due_at,
 )
-
-if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
 
 __all__ = ["HueySource"]
 
@@ -47,12 +43,9 @@ class HueySource(Source):
 
     default: ClassVar[str] = "huey"
 
-    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        self._redis = redis
-        self._queue = queue
-        self._key = f"huey.redis.{queue}".encode()
-        self._pickles = pickles
-        self._max_body = max_body
+    @property
+    def _key(self) -> bytes:
+        return f"huey.redis.{self._queue}".encode()
 
     def places(self) -> list[Place]:
         """Return the set of scheduled tasks, and the queue."""
@@ -69,10 +62,6 @@ class HueySource(Source):
         except (Refused, Pickled):
             return []
         return [("HEXISTS", f"huey.results.{self._queue}", f"r:{id}")]
-
-    def keys(self, entry: Entry) -> list[bytes]:
-        """Return nothing: the element is the message."""
-        return []
 
     def item(self, entry: Entry, content: Sequence[Any]) -> Item:
         """Return the call of the task's function."""
@@ -99,7 +88,3 @@ class HueySource(Source):
         if not isinstance(found, _Message) or len(found) < _FEWEST:
             raise Refused("it is no message of Huey 2 or 3")
         return dict(zip(_FIELDS, found, strict=False))
-
-    def held(self) -> Iterator[Held]:
-        """Yield nothing: Huey does not note what its workers have."""
-        return iter(())

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bide.model.message import Item
 from bide.queue.takeover.pickled import inflated, is_pickle, plain
@@ -18,9 +18,6 @@ from bide.queue.takeover.source import (
     due_at,
 )
 
-if TYPE_CHECKING:
-    from bide.queue.foreign_redis import ForeignRedis
-
 __all__ = ["RQSource"]
 
 _REFUSED = {
@@ -35,12 +32,6 @@ class RQSource(Source):
     """A queue of RQ: a list of ids, a sorted set of the scheduled ones, a hash for each job."""
 
     default: ClassVar[str] = "default"
-
-    def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        self._redis = redis
-        self._queue = queue
-        self._pickles = pickles
-        self._max_body = max_body
 
     def places(self) -> list[Place]:
         """Return the list of waiting jobs and the set of scheduled ones."""

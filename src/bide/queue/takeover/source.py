@@ -1,7 +1,8 @@
 """What a library keeps on Redis, as the import reads it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
@@ -62,7 +63,7 @@ class Held(NamedTuple):
     what: str
 
 
-class Source(Protocol):
+class Source(ABC):
     """One queue of a library.
 
     Args:
@@ -76,8 +77,12 @@ class Source(Protocol):
     """The queue that the library uses if none is named; empty if there is none."""
 
     def __init__(self, redis: "ForeignRedis", queue: str, *, pickles: bool, max_body: int) -> None:
-        """Connect nothing yet."""
+        self._redis = redis
+        self._queue = queue
+        self._pickles = pickles
+        self._max_body = max_body
 
+    @abstractmethod
     def places(self) -> list[Place]:
         """Return the keys with pending messages.
 
@@ -86,11 +91,14 @@ class Source(Protocol):
         """
 
     def content(self, entry: Entry) -> list[Sequence[Any]]:
-        """Return the commands that read what is not in the element itself."""
+        """Return the commands that read what is not in the element itself, if anything is not."""
+        return []
 
     def keys(self, entry: Entry) -> list[bytes]:
-        """Return the keys of the message that are deleted once it is taken over."""
+        """Return the keys of the message, if it has any: deleted once it is taken over."""
+        return []
 
+    @abstractmethod
     def item(self, entry: Entry, content: Sequence[Any]) -> Item:
         """Return the message for the store.
 
@@ -100,7 +108,8 @@ class Source(Protocol):
         """
 
     def held(self) -> Iterator[Held]:
-        """Yield what workers of the source have, which is not taken over."""
+        """Yield what workers of the source have, as far as it is noted; it is not taken over."""
+        return iter(())
 
 
 def call_item(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from bide.lane.steps import arun_steps
 from bide.model.commands import Queues
 from bide.model.errors import Closed, StoreError
 from bide.model.replies import Counts, Names
@@ -263,14 +264,7 @@ class _Stream:
         ]  # fmt: skip
         present = service.claimers.listed()
         steps = take_sample(queues, registers, now / 1000, now, self._own, present)
-        reply: Any = None
-        while True:
-            try:
-                command = steps.send(reply)
-            except StopIteration as done:
-                found: Sample = done.value
-                return found
-            reply = await service.lane.acall(command, service)
+        return await arun_steps(steps, lambda command: service.lane.acall(command, service))
 
     def _named(self, sample: Sample) -> AtWork:
         """Return who is at work, with the names that queues have for the caller."""

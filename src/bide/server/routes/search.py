@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from bide.lane.steps import arun_steps
 from bide.model.message import Name, State
 from bide.queue.search import query_of, search_steps
 from bide.server import wire
@@ -68,12 +69,7 @@ async def search(call: Call) -> Answer:
         ids_ordered=service.lane.capabilities.ids_ordered,
     )  # fmt: skip
     with call.counted(service.slow_calls):
-        try:
-            command = next(steps)
-            while True:
-                command = steps.send(await service.execute(command))
-        except StopIteration as done:
-            page = done.value
+        page = await arun_steps(steps, service.execute)
     bodies = caller.may("bodies")
     own = {full: name for name, full in names}
     found = [wire.shown(one, own[one.queue], bodies=bodies) for one in page.messages]

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
+from bide.lane.steps import Steps
 from bide.model.commands import Count, Scan
 from bide.model.message import Message
 from bide.model.replies import Counts, Page
 from bide.model.times import format_duration
-from bide.observing.sample import Looking
 from bide.worker.periodic.recurrence import Every, Recurrence, parse
 from bide.worker.periodic.schedule import TickBody
 from bide.worker.periodic.schedule_ticks import read
@@ -20,7 +20,7 @@ LOOK = 500
 """How many ticks of a schedule are read: the next one, and those that are retried."""
 
 
-def schedule_progress(queue: str, count: int) -> Looking[dict[str, Any] | None]:
+def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
     """Read the facts about a schedule; `None` if the queue belongs to none.
 
     Args:
@@ -78,7 +78,7 @@ def upcoming(rule: Recurrence, first: int, count: int) -> list[int]:
     return moments
 
 
-def source_progress(home: str) -> Looking[dict[str, Any] | None]:
+def source_progress(home: str) -> Steps[dict[str, Any] | None]:
     """Read the facts about a source: its next window, or the one that is being read.
 
     Returns `None` if the queue belongs to no source, or no worker with it has run.
