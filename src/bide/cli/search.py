@@ -52,7 +52,7 @@ def search(
     Example:
       bide search --id order-42
       bide search shop- --state dead --error Timeout
-      bide search --body '"customer": 42' --header trace=af12
+      bide search --body '"customer":42' --header trace=af12
     """  # fmt: skip
     if not any(value is not None for value in given.values()):
         raise usage_error(

@@ -1,7 +1,7 @@
 """Search the messages of several queues: through the orders that a store has, else step by step."""
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -278,7 +278,8 @@ class _Filling:
         reply = yield Find(queue, [self._query.id])
         assert isinstance(reply, Found)
         self.searched += reply.messages[0] is not None
-        self._add([message for message in reply.messages if message is not None])
+        found = [message for message in reply.messages if message is not None]
+        self._add(self._matching(found, by_id=False))
         return None
 
     def scan(self, queue: str, order: _Order, cursor: str | None, by_id: bool) -> Steps[str | None]:
@@ -323,11 +324,11 @@ class _Filling:
             if found and not (by_id and message.id == self._query.id):
                 yield message
 
-    def _add(self, messages: Sequence[Message]) -> None:
+    def _add(self, messages: Iterable[Message]) -> None:
         """Add messages; one that moved meanwhile may come a second time."""
         for message in messages:
             key = message.queue, message.id
-            if key not in self._known and self._query.matches(message, self._seen):
+            if key not in self._known:
                 self._known.add(key)
                 self.messages.append(message)
 
