@@ -191,7 +191,7 @@ def test_explain_tells_why(run: Bide, orders: bide.Queue) -> None:
     result = run("explain", "orders", "a", "b")
     assert result.exit_code == 1
     first, second = result.output.splitlines()
-    assert first.startswith("a\tready\tpaused,no-worker\ta is ready since ")
+    assert first.startswith("a\tready\tpaused,no-worker\ta has been ready since ")
     assert second == "b\tgone\tmissing\tb is not in orders: it never was, or it is gone"
     found = json.loads(run("explain", "orders", "a", "--json", "--language", "zh").output)
     assert found["reasons"] == ["paused", "no-worker"]

@@ -331,7 +331,7 @@ def test_a_message_says_why_it_is_where_it_is(stage: Stage, ann: Visitor) -> Non
     orders.put(1, id="order-42")
     orders.pause()
     page = "/message?queue=orders&id=order-42"
-    assert "the queue is paused since" in text_of(ann.get(page).text)
+    assert "the queue has been paused" in text_of(ann.get(page).text)
     assert "被 bob 暂停" in ann.get(page, accept_language="zh").text
 
 

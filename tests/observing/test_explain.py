@@ -80,7 +80,7 @@ def test_a_ready_message_tells_who_paused_its_queue(store: Store) -> None:
     store.report("web1:7", None)
     told = orders.explain("a")
     assert told.reasons == ("paused",)
-    assert "(1m30s) by ann" in told.sentence
+    assert "has been paused by ann since" in told.sentence
     assert "被 ann 暂停" in told.in_language("zh")
     orders.resume()
     assert orders.explain("a").reasons == ("next",)
@@ -153,7 +153,7 @@ def test_a_subscription_that_sends_nothing_is_named(store: Store) -> None:
     assert told.facts.subscriptions == [
         Subscribed("hook", False, "503", now, now + 30_000), Subscribed("idle", True, "by ann")
     ]  # fmt: skip
-    assert "hook fails since" in told.sentence
+    assert "hook has failed since" in told.sentence
     assert "idle is paused (by ann)" in told.sentence
 
 
@@ -164,7 +164,7 @@ def test_a_lease_tells_since_when_and_until_when(store: Store) -> None:
     store.clock.advance(20)
     told = orders.explain("a")
     assert told.reasons == ("leased",)
-    assert told.sentence.startswith("web1:7 holds a since ")
+    assert told.sentence.startswith("web1:7 has held a since ")
     assert told.sentence.endswith("(40s left)")
     delivery.extend("1m")
     assert orders.explain("a").sentence.endswith("lease extensions so far: 1")

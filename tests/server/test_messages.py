@@ -327,7 +327,7 @@ def test_a_message_is_explained(client: Client) -> None:
     told = client.get(f"{ONE}/explanation").json
     assert (told["id"], told["queue"]) == ("order-42", "orders")
     assert told["reasons"] == ["paused", "no-worker"]
-    assert "the queue is paused since" in told["sentence"]
+    assert "the queue has been paused" in told["sentence"]
     assert told["facts"]["state"] == "ready"
     assert "暂停" in client.get(f"{ONE}/explanation?language=zh").json["sentence"]
     assert client.get(f"{Q}/messages/x/explanation").status == 404
