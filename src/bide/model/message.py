@@ -41,8 +41,8 @@ REASON_LENGTH = 8_192
 LAPSED = "the lease lapsed: the holder died, hung, or needed longer than its lease"
 """The reason of a failure that no worker reported."""
 
-IN_TRANSIT = "in transit by bide move "
-"""How the reason of the last failure begins of a dead letter that a move has under way."""
+IN_TRANSIT = "in transit by bide "
+"""How the reason of the last failure begins of a dead letter that a move or import moves now."""
 
 EXPIRED_KEEP = 86_400_000
 """How many milliseconds an expired message can be read; longer if the queue keeps messages."""

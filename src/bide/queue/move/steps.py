@@ -17,13 +17,16 @@ from bide.queue.sync import Queue
 
 __all__ = ["Steps", "is_marked"]
 
+MOVING = f"{IN_TRANSIT}move "
+"""What the mark of every move begins with."""
+
 
 def is_marked(message: Message | None, token: str = "") -> bool:
     """Tell whether the move with this token, or any move, has the message in transit."""
     if message is None or message.state != "dead":
         return False
     error = message.error or ""
-    return error == IN_TRANSIT + token if token else error.startswith(IN_TRANSIT)
+    return error == MOVING + token if token else error.startswith(MOVING)
 
 
 class Steps:
@@ -50,7 +53,7 @@ class Steps:
         if not ids:
             return 0, known
         self._hold()
-        self._source._do(Outcomes, Bury(self._source.name, [], IN_TRANSIT + self._token, ids))
+        self._source._do(Outcomes, Bury(self._source.name, [], MOVING + self._token, ids))
         # A lost reply may have been asked for again: the marks tell what was set aside.
         parked = [one for one in found_all(self._source, ids) if is_marked(one, self._token)]
         return self._copy([_as_item(one, before[one.id]) for one in parked if one]), known
@@ -101,7 +104,7 @@ class Steps:
             return 0
         self._hold()
         now = self._source._clock.now()
-        mark = IN_TRANSIT + self._token
+        mark = MOVING + self._token
         copies = [
             msgspec.structs.replace(
                 item, died=now,

@@ -8,7 +8,7 @@ import msgspec
 from bide.model.commands import Put
 from bide.model.errors import AlreadyMoving, StoreError
 from bide.model.identity import new_id
-from bide.model.message import Failure, Item, Message, remember
+from bide.model.message import IN_TRANSIT, Failure, Item, Message, remember
 from bide.model.replies import Outcome, Outcomes
 from bide.queue.base import found_all
 from bide.queue.sync import Queue
@@ -73,7 +73,7 @@ return 1
 """
 )
 
-_MARK = "in transit by bide import "
+_MARK = f"{IN_TRANSIT}import "
 
 
 class Ready(NamedTuple):

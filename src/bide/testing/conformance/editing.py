@@ -75,10 +75,11 @@ class EditCases:
         assert desk.revive("a")[0]
         assert desk.take() == ["a"]
 
-    def test_an_edit_leaves_what_a_move_has_under_way(self, desk: Desk) -> None:
-        desk.retry(desk.lease("a"), reason=f"{IN_TRANSIT}w")
+    @pytest.mark.parametrize("by", ["move", "import"])
+    def test_an_edit_leaves_what_is_in_transit(self, desk: Desk, by: str) -> None:
+        desk.retry(desk.lease("a"), reason=f"{IN_TRANSIT}{by} w")
         assert desk.edit("a", data=b"2")[0]
-        desk.set_aside("a", reason=f"{IN_TRANSIT}x")
+        desk.set_aside("a", reason=f"{IN_TRANSIT}{by} x")
         assert desk.edit("a", data=b"3") == [desk.refusal("a")]
         desk.revive("a")
         assert desk.edit("a", data=b"4")[0]

@@ -1,0 +1,1 @@
+-- `_edit` refuses what an import has under way, too: functions, and no table.
