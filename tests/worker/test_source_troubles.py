@@ -148,6 +148,7 @@ def test_a_window_that_was_done_is_not_asked_for_again(scene: Scene, shop: Shop)
         async with scene.at_work():
             await until(lambda: shop.asks == 1)
             following = await waiting(scene)
+            await scene.acked(1, HOME)
         await scene.lane.acall(Purge(HOME, "acked"))
         await scene.put({}, queue=HOME, id="first")  # as it would be found
         async with scene.at_work():

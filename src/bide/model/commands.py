@@ -120,9 +120,8 @@ class Edit(_ById, frozen=True, tag="edit"):
     """Change what is named of messages that no worker holds, dead letters included.
 
     All else stays: the attempts made, the failures, and the due time unless `at` or `delay` (from
-    now) gives another one, which a dead letter cannot have. A dead letter that a move or an
-    import has under way (`IN_TRANSIT`) stays as it is. Answers `Outcomes`. `if_version` as for
-    `Cancel`.
+    now) gives another one, which a dead letter cannot have. A dead letter in transit to another
+    store (`IN_TRANSIT`) stays as it is. Answers `Outcomes`. `if_version` as for `Cancel`.
     """
 
     data: bytes | UnsetType = UNSET
