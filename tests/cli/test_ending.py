@@ -27,6 +27,7 @@ def test_history_shows_how_messages_ended(run: Bide, orders: bide.Queue) -> None
     found = [json.loads(line) for line in run("history", "orders", "a", "--json").output.split()]
     assert [one["how"] for one in found] == ["dead", "cancelled"]
     assert [attempt["error"] for attempt in found[0]["attempts"]] == ["no", "bad"]
+    assert all(attempt["start"] <= attempt["end"] for attempt in found[0]["attempts"])
     nothing = run("history", "orders", "b")
     assert (nothing.stdout, nothing.exit_code) == ("", 1)
     assert "nothing is remembered of b in orders" in nothing.stderr

@@ -348,6 +348,7 @@ def test_a_message_that_is_gone_tells_how_it_ended(stage: Stage, ann: Visitor) -
     assert "a was acked by w1" in text
     assert "How it ended" in text
     assert "no luck" in text
+    assert "of work" in text
     assert "&#34;total&#34;: 3" in page.text
     assert "4711" not in page.text
     assert "4711" not in stage.visitor(Access(bodies=False)).get("/message?queue=orders&id=a").text

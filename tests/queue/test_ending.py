@@ -29,7 +29,9 @@ def test_history_tells_how_a_message_ended(make: Make, clock: FakeClock) -> None
     orders.cancel("a")
     orders.put(2, id="a", attempts=2)
     clock.advance(1)
-    orders.retry(orders.claim(), reason="no luck")
+    held = orders.claim()
+    clock.advance(1)
+    orders.retry(held, reason="no luck")
     clock.advance(1)
     [delivery] = orders.claim()
     clock.advance(1)
@@ -39,7 +41,8 @@ def test_history_tells_how_a_message_ended(make: Make, clock: FakeClock) -> None
     assert (acked.how, acked.by, acked.attempt) == ("acked", "w1", 2)
     now = clock.now()
     assert [(a.number, a.start, a.end, a.outcome, a.error) for a in acked.attempts] == [
-        (1, None, now - 2_000, "failed", "no luck"), (2, now - 1_000, now, "acked", None),
+        (1, now - 3_000, now - 2_000, "failed", "no luck"),
+        (2, now - 1_000, now, "acked", None),
     ]  # fmt: skip
 
 

@@ -241,7 +241,9 @@ def test_dead_letters_are_listed_revived_and_purged(client: Client) -> None:
     ]
     client.post(f"{Q}/bury", {"leases": leases, "reason": "no such customer"})
     dead = client.get(f"{Q}/dead?limit=2").json
-    assert dead["messages"][0]["failures"][0]["reason"] == "no such customer"
+    failure = dead["messages"][0]["failures"][0]
+    assert failure["reason"] == "no such customer"
+    assert failure["started"] <= failure["moment"]
     assert len(client.get(f"{Q}/dead?cursor={dead['cursor']}").json["messages"]) == 1
     assert client.post(f"{Q}/revive", {"ids": ["m0"]}).json["outcomes"][0]["state"] == "ready"
     assert client.post(f"{Q}/purge", {"state": "dead"}).json["count"] == 2

@@ -8,7 +8,7 @@ import msgspec
 from bide.cli import option
 from bide.cli.output import Output, Part, escape, warn
 from bide.cli.store import Store, on_store
-from bide.cli.times import iso, local, now_ms
+from bide.cli.times import iso, local, now_ms, span
 from bide.model.ended import End
 from bide.model.errors import NotAcked, NotEnded, NotRemembered
 
@@ -57,7 +57,8 @@ def history(store: Store, out: Output, queue: str, id: str) -> bool:
         elif out.terminal:
             out.text(*end_line(end, now))
             for attempt in end.attempts:
-                told = f"  attempt {attempt.number}, {local(attempt.end, now)}, {attempt.holder}: "
+                lasted = span(attempt.start, attempt.end, now)
+                told = f"  attempt {attempt.number}, {lasted}, {attempt.holder}: "
                 out.text((told, "dim"), (attempt.error or attempt.outcome).splitlines()[0])
         else:
             out.row(end.how, iso(end.moment), end.by or "", end.attempt)

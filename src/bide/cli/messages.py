@@ -7,7 +7,7 @@ import msgspec
 
 from bide.cli.output import DONE, NOT_DONE, STYLES, Output, Part, escape
 from bide.cli.tables import ID, TEXT, Cell, Column, grid
-from bide.cli.times import iso, local, now_ms, relative, rounded
+from bide.cli.times import iso, local, now_ms, relative, rounded, span
 from bide.model.message import ATTEMPTS, Message
 from bide.model.options import options_of
 from bide.model.replies import Outcome
@@ -120,7 +120,8 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
         rows.append((f"{message.state} since", moment(message.ended)))
     rows += [("header", f"{name}: {text}") for name, text in (message.headers or {}).items()]
     for failure in message.failures:
-        told = f"attempt {failure.attempt}, {local(failure.moment, now)}, {failure.holder}: "
+        lasted = span(failure.started, failure.moment, now)
+        told = f"attempt {failure.attempt}, {lasted}, {failure.holder}: "
         reason = "\n".join(failure.reason.splitlines())
         rows.append(("failed", [(told, "dim"), (reason, "red")]))
     rows.append(("body", body_line(message)))

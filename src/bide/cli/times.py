@@ -110,6 +110,18 @@ def relative(ms: int, now: int) -> str:
     return f"in {rounded(away)}" if away > 0 else f"{rounded(-away)} ago"
 
 
+def span(start: int | None, end: int, now: int) -> str:
+    """Return from when until when something lasted, and how long; only its end if that is known.
+
+    Example:
+        >>> span(None, 0, 0) == local(0, 0), span(0, 2_000, 0).endswith("(2.0s)")
+        (True, True)
+    """
+    if start is None:
+        return local(end, now)
+    return f"{local(start, now)} to {local(end, now)} ({rounded(max(0, end - start))})"
+
+
 def rounded(ms: float) -> str:
     """Return a duration, rounded to what people need.
 

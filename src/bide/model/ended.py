@@ -66,7 +66,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """The attempts, oldest first: the last 20 that failed, and the one that was acked."""
         found = [
             Attempt(
-                failure.attempt, None, failure.moment, failure.holder,
+                failure.attempt, failure.started, failure.moment, failure.holder,
                 "lapsed" if failure.reason == LAPSED else "failed", failure.reason,
             )
             for failure in self.failures

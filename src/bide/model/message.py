@@ -123,6 +123,9 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The worker that held the message: its host and process."""
     reason: str
     """The reason that the worker gave."""
+    started: int | None = None
+    """When the worker got the message, in Unix milliseconds; `None`: it is not known, or no worker
+    had it."""
 
     @property
     def lapsed(self) -> bool:

@@ -100,6 +100,7 @@ def check_item(item: Item, max_body: int) -> None:
     for failure in item.failures:
         _within(failure.attempt, "failures", 0, 1 << 31)
         _moment(failure.moment, "failures")
+        _moment(failure.started, "failures")
         _text(failure.holder, "failures")
         _text(failure.reason, "failures")
         _within(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)

@@ -213,8 +213,11 @@ class FailureOut(msgspec.Struct):
 
     attempt: int
     moment: int
+    """When it ended."""
     holder: str
     reason: str
+    started: int | UnsetType = UNSET
+    """When the holder got the message, if that is known."""
 
 
 class MessageOut(msgspec.Struct, kw_only=True):
@@ -387,4 +390,5 @@ _COMMON = [
 
 
 def _failure(failure: Failure) -> FailureOut:
-    return FailureOut(failure.attempt, failure.moment, failure.holder, failure.reason)
+    started = UNSET if failure.started is None else failure.started
+    return FailureOut(failure.attempt, failure.moment, failure.holder, failure.reason, started)

@@ -180,7 +180,8 @@ class QueueState:
         """Count a failed attempt; return whether one is left. If not, the record is dead."""
         record.attempt += 1
         holder = record.holder or ""
-        failure = Failure(record.attempt, moment, holder, reason[:REASON_LENGTH])
+        kept = reason[:REASON_LENGTH]
+        failure = Failure(record.attempt, moment, holder, kept, record.since)
         record.failures = remember(record.failures, failure)
         if final or record.attempt >= record.attempts:
             record.since = None  # the last failure tells of the last attempt

@@ -74,6 +74,8 @@ class Place(NamedTuple):
     token: int | None
     until: int | None
     holder: str | None
+    since: int | None
+    """When the holder got it."""
     aside: int | None
     ended: int | None
 

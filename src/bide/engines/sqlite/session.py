@@ -276,7 +276,8 @@ class Session:
         """Count a failed attempt; return whether another one is left, else the message is dead."""
         attempt = place.attempt + 1
         (text,) = self.run(SQL.failures, (place.seq,)).fetchone()
-        failure = Failure(attempt, moment, place.holder or "", reason[:REASON_LENGTH])
+        kept = reason[:REASON_LENGTH]
+        failure = Failure(attempt, moment, place.holder or "", kept, place.since)
         failures = remember(as_failures(text) if text else (), failure)
         self.run(SQL.record_failure, (attempt, json_text(failures), place.seq))
         if final or attempt >= place.attempts:

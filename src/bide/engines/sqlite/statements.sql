@@ -138,12 +138,12 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 
 -- name: locate
 -- Where messages stand: everything but their content.
-SELECT {place}, l.token, l.until, l.holder, a.state, a.ended
+SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id IN (SELECT value FROM json_each(?));
 
 -- name: locate_one
-SELECT {place}, l.token, l.until, l.holder, a.state, a.ended
+SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id = ?;
 
@@ -155,8 +155,8 @@ FROM json_each(:ids) j CROSS JOIN bide_message m ON m.queue = :queue AND m.id = 
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq;
 
 -- name: explain_one
-SELECT {place}, l.token, l.until, l.holder, a.state, a.ended,
-       m.planned, m.failures, l.since, coalesce(l.extended, 0)
+SELECT {place}, l.token, l.until, l.holder, l.since, a.state, a.ended,
+       m.planned, m.failures, coalesce(l.extended, 0)
 FROM bide_message m LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
 WHERE m.queue = ? AND m.id = ?;
 
@@ -174,7 +174,7 @@ ORDER BY rank, seq LIMIT ?;
 -- Claiming.
 
 -- name: lapsed
-SELECT {place}, l.token, l.until, l.holder, NULL, NULL
+SELECT {place}, l.token, l.until, l.holder, l.since, NULL, NULL
 FROM bide_lease l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.until <= ? ORDER BY l.until, l.seq LIMIT ?;
 

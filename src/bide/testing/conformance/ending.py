@@ -70,14 +70,14 @@ class EndCases:
     def test_history_tells_how_messages_died(self, desk: Desk) -> None:
         desk.configure(history=HOUR)
         desk.bury(desk.lease("buried"), reason="bad")
-        failures = (Failure(1, START, "w1", "bad"),)
+        failures = (Failure(1, START, "w1", "bad", START),)
         assert desk.ends("buried") == [end("dead", "w1", 0, 1, failures=failures)]
         desk.retry(desk.lease("tried", attempts=1), reason="no")
-        failures = (Failure(1, START, "w1", "no"),)
+        failures = (Failure(1, START, "w1", "no", START),)
         assert desk.ends("tried") == [end("dead", "w1", 0, 1, failures=failures)]
         desk.lease("released", attempts=1)
         desk.release("released", reason="hangs")
-        failures = (Failure(1, START, "w1", "hangs"),)
+        failures = (Failure(1, START, "w1", "hangs", START),)
         assert desk.ends("released") == [end("dead", "w1", 0, 1, failures=failures)]
         desk.put("moved")
         desk.ask(cmd.Bury("q", reason="away", ids=["moved"], actor="ann"), Outcomes)
@@ -86,7 +86,7 @@ class EndCases:
         desk.lease("lapsed", attempts=1)
         desk.wait(1_500)
         assert desk.take() == []
-        failures = (Failure(1, START + 1_000, "w1", LAPSED),)
+        failures = (Failure(1, START + 1_000, "w1", LAPSED, START),)
         assert desk.ends("lapsed") == [end("dead", "w1", 1_500, 1, failures=failures)]
 
     def test_a_revived_message_ends_once_more(self, desk: Desk) -> None:
@@ -95,7 +95,7 @@ class EndCases:
         desk.wait(3)
         desk.revive("a")
         desk.ack(*leases(desk.claim()))
-        failures = (Failure(1, START, "w1", "bad"),)
+        failures = (Failure(1, START, "w1", "bad", START),)
         assert desk.ends("a") == [
             end("acked", "w1", 3, 1, failures=failures, due=START + 3),
             end("dead", "w1", 0, 1, failures=failures),

@@ -46,12 +46,14 @@ class ExplainCases:
         desk.retry(first, reason="no")
         told = desk.explain("a")
         assert (told.state, told.since, told.extended, told.holder) == ("ready", None, 0, None)
-        assert told.failure == Failure(1, desk.now, "host one:7", "no")
+        assert told.failure == Failure(1, desk.now, "host one:7", "no", START + 3)
         desk.wait(1_000)  # the other lease ends
         assert desk.take() == ["b", "a"]
         told = desk.explain("a")
         assert (told.since, told.extended) == (desk.now, 0)
-        assert desk.explain("b").failure == Failure(1, START + 1_003, "host one:7", LAPSED)
+        assert desk.explain("b").failure == Failure(
+            1, START + 1_003, "host one:7", LAPSED, START + 3
+        )
 
     def test_a_retry_keeps_the_time_that_was_planned(self, desk: Desk) -> None:
         desk.retry(desk.lease("a"), delay=5, reason="later")

@@ -175,7 +175,10 @@ class PutCases:
     # Importing.
 
     def test_an_import_keeps_attempts_and_failures(self, desk: Desk) -> None:
-        failures = (Failure(1, START - 9, "w9", "no"), Failure(2, START - 5, "w8", "no!"))
+        failures = (
+            Failure(1, START - 9, "w9", "no"),
+            Failure(2, START - 5, "w8", "no!", START - 7),
+        )
         desk.put("a", attempt=2, failures=failures, attempts=3)
         message = desk.claim().messages[0]
         assert (message.attempt, message.failures) == (3, failures)

@@ -80,7 +80,7 @@ class SettleCases:
             Outcome("a", True, "delayed", START + 305)
         ]
         message = desk.get("a")
-        assert message.failures == (Failure(1, START + 5, "w1", "no luck"),)
+        assert message.failures == (Failure(1, START + 5, "w1", "no luck", START),)
         assert (message.attempt, message.holder, message.until) == (1, None, None)
         desk.wait(299)
         assert desk.take() == []
@@ -158,7 +158,7 @@ class SettleCases:
         desk.wait(3)
         assert desk.bury(lease, reason="bad") == [Outcome("a", True, "dead", START, START + 3)]
         message = desk.get("a")
-        assert message.failures == (Failure(1, START + 3, "w1", "bad"),)
+        assert message.failures == (Failure(1, START + 3, "w1", "bad", START),)
         assert (message.attempt, message.ended, message.holder) == (1, START + 3, None)
         counts = desk.counts()
         assert (counts.flow.died, counts.sizes.dead) == (1, 1)
@@ -177,7 +177,7 @@ class SettleCases:
         desk.wait(3)
         assert desk.release("a", reason="hangs") == [Outcome("a", True, "ready", START)]
         message = desk.get("a")
-        assert message.failures == (Failure(1, START + 3, "w1", "hangs"),)
+        assert message.failures == (Failure(1, START + 3, "w1", "hangs", START),)
         assert (message.attempt, message.due, message.holder) == (1, START, None)
         assert desk.ack(lease) == [Outcome("a", False, "ready", START)]
         assert desk.take() == ["a"]

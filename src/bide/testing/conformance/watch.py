@@ -9,7 +9,7 @@ from bide.engines.port import Engine
 from bide.model.commands import Command, Count, Put, Release, Retry, Scan
 from bide.model.lifecycle import TRANSITIONS, Transition
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Message, State, remember
-from bide.model.replies import Counts, Page, Reply
+from bide.model.replies import Claimed, Counts, Page, Reply
 
 __all__ = ["Watch", "audit", "dump"]
 
@@ -51,6 +51,7 @@ class Watch:
         self.seen: set[Transition] = set()
         """Every transition that has happened."""
         self._last: dict[str, dict[str, Message]] = {}
+        self._claimed: dict[tuple[str, str], int] = {}
 
     def execute(self, command: Command, now: int) -> Reply:
         """Execute a command.
@@ -72,11 +73,14 @@ class Watch:
         moved: Counter[str] = Counter()
         if _distinct(command):
             for id in sorted(before.keys() | after.keys()):
-                for step in _steps(command, before.get(id), after.get(id), counts.keep, now):
+                since = self._claimed.get((queue, id))
+                for step in _steps(command, before.get(id), after.get(id), counts.keep, now, since):
                     moved.update(self._see(*step).counts)
             was, told = msgspec.structs.asdict(flow), msgspec.structs.asdict(counts.flow)
             counted = +Counter({name: told[name] - was[name] for name in told})
             assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
+        if isinstance(reply, Claimed):
+            self._claimed.update(((queue, message.id), now) for message in reply.messages)
         self._last[queue] = after
         return reply
 
@@ -91,9 +95,14 @@ _Step = tuple[str, State | None, State | None]
 
 
 def _steps(
-    command: Command, old: Message | None, new: Message | None, keep: int, now: int
+    command: Command,
+    old: Message | None,
+    new: Message | None,
+    keep: int,
+    now: int,
+    since: int | None,
 ) -> Iterator[_Step]:
-    """Return the steps by which a command changed a message."""
+    """Return the steps by which a command changed a message, claimed `since` if at all."""
     if old == new:
         if isinstance(command, Put) and old is not None and old.state == "dead":
             # Only the counters show whether a dead letter was replaced by an equal one.
@@ -103,7 +112,7 @@ def _steps(
                 yield "replace", "dead", "dead"
         return
     if old is not None and old.until is not None and old.until <= now and old.holder is not None:
-        lapsed = _taken_back(old, old.until, old.holder, now)
+        lapsed = _taken_back(old, old.until, old.holder, now, since)
         yield "lapse", old.state, lapsed.state
         old = lapsed
     elif old is not None and old.ended is not None and old.state in ("acked", "expired"):
@@ -116,13 +125,14 @@ def _steps(
         yield _cause(command, state), state, new.state if new is not None else None
 
 
-def _taken_back(message: Message, moment: int, holder: str, now: int) -> Message:
+def _taken_back(message: Message, moment: int, holder: str, now: int, since: int | None) -> Message:
     """Return a message as it is once its lease has lapsed."""
     dead = message.attempt >= message.attempts
+    failure = Failure(message.attempt, moment, holder, LAPSED, since)
     return msgspec.structs.replace(
         message,
         state="dead" if dead else "ready",
-        failures=remember(message.failures, Failure(message.attempt, moment, holder, LAPSED)),
+        failures=remember(message.failures, failure),
         holder=None,
         until=None,
         ended=now if dead else None,

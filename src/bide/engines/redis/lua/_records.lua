@@ -100,7 +100,7 @@ end
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   local failures = r.failures ~= '' and cjson.decode(r.failures) or {}
-  failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason}
+  failures[#failures + 1] = {r.attempt, moment, r.holder or '', reason, counted and tonumber(r.since) or nil}
   while #failures > FAILURES do table.remove(failures, 1) end
   r.failures = cjson.encode(failures)
   if not final and r.attempt < r.attempts then return true end

@@ -15,7 +15,7 @@ end
 local function edit(r, moment)
   local still, body, expires, group, headers = ARGV[8], ARGV[11], ARGV[14], ARGV[15], ARGV[16]
   if not r or r.token or r.state and (r.state ~= 'dead' or moment) then return false end
-  if r.state and find(r.failures, '"in transit by bide [^"]*"%]%]$') then
+  if r.state and find(r.failures, '"in transit by bide [^"]*"[^"]*%]%]$') then
     return false  -- a move or import has it under way: the change would be lost
   end
   if still ~= '' and not is_still(r, still) then return false end

@@ -21,7 +21,7 @@ def explain(session: Session, command: Explain) -> Explained:
     row = session.run(SQL.explain_one, (queue.id, command.id)).fetchone()
     if row is None:
         return Explained(session.now, pauses)
-    *columns, planned, failures, since, extended = row
+    *columns, planned, failures, extended = row
     place = Place(*columns)
     state = place.state(session.now)
     return Explained(
@@ -29,7 +29,7 @@ def explain(session: Session, command: Explain) -> Explained:
         place.attempt + (state == "leased"), place.attempts,
         as_failures(failures)[-1] if failures and failures != "[]" else None,
         _ahead(session, queue, place) if state == "ready" else None,
-        place.holder, since, extended, place.until, place.ended,
+        place.holder, place.since, extended, place.until, place.ended,
     )  # fmt: skip
 
 

@@ -25,13 +25,14 @@ RETURNS integer LANGUAGE sql IMMUTABLE AS $$
   SELECT char_length(p_id) + octet_length(p_data) + coalesce(octet_length(p_headers), 0)
 $$;
 
--- The failures with one more; of more than twenty the oldest are dropped. The reason is JSON.
+-- The failures with one more; of more than twenty the oldest are dropped. The reason is JSON. `p_since`:
+-- when the attempt began, if that is known.
 CREATE FUNCTION bide._failed(p_failures text, p_attempt integer, p_moment bigint, p_holder text,
-                             p_reason text)
+                             p_reason text, p_since bigint)
 RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   failure text := '[' || p_attempt || ',' || p_moment || ',' || to_json(coalesce(p_holder, ''))
-                  || ',' || p_reason || ']';
+                  || ',' || p_reason || coalesce(',' || p_since, '') || ']';
 BEGIN
   IF p_failures IS NULL OR p_failures = '[]' THEN
     RETURN '[' || failure || ']';
@@ -183,7 +184,7 @@ BEGIN
     state = CASE WHEN dead THEN 3 ELSE 1 END,
     rank = CASE WHEN dead THEN p_now ELSE _rank(1, due, priority) END,
     attempt = attempt + 1, token = NULL, holder = NULL, since = NULL, extended = NULL,
-    failures = _failed(failures, attempt + 1, p_moment, holder, p_reason)
+    failures = _failed(failures, attempt + 1, p_moment, holder, p_reason, since)
   WHERE queue = p_message.queue AND id = p_message.id RETURNING * INTO p_message;
   IF dead THEN
     SELECT * INTO q FROM queue WHERE id = p_message.queue;

@@ -80,7 +80,7 @@ BEGIN
       WHEN 'bury_unheld' THEN
         new.state := 3;
         new.rank := moment;
-        new.failures := _failed(was.failures, was.attempt, moment, '', p_reason);
+        new.failures := _failed(was.failures, was.attempt, moment, '', p_reason, NULL);
       WHEN 'extend' THEN
         new.rank := moment + p_delay;
         new.extended := coalesce(was.extended, 0) + 1;

@@ -36,7 +36,7 @@ BEGIN
     number := wanted.n;
     done := (was.state < 2 OR was.state = 3 AND new_due IS NULL
              -- One that a move or import has under way is refused: the change would be lost.
-             AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"\]\]$')
+             AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$')
       AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     new := was;
     IF done THEN

@@ -48,7 +48,7 @@ CREATE TABLE bide.message (
   id       text COLLATE "C" NOT NULL,
   "group"  text COLLATE "C",
   holder   text,
-  failures text,               -- JSON array of [attempt, moment, holder, reason]
+  failures text,               -- JSON array of [attempt, moment, holder, reason, started]
   UNIQUE (queue, id)
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE UNIQUE INDEX message_rank ON bide.message (queue, state, rank, seq);

@@ -1,0 +1,1 @@
+-- `_failed` notes when an attempt began: functions, and no table.
