@@ -68,21 +68,8 @@ class Carrier:
         deadline: float | None = None
         pause = 0.005
         while True:
-            groups: dict[Address, list[Sent]] = {}
-            for each in sent:
-                if not each.done and (address := self._place(each)) is not None:
-                    groups.setdefault(address, []).append(each)
-            posted = []
-            for address, group in groups.items():
-                connection = self._ready(address, group)
-                if connection is not None and (count := self._post(connection, group)):
-                    posted.append((connection, group, count))
-            reached = [self._receive(*posting) for posting in posted]
-            for (connection, group, _), replicas in zip(posted, reached, strict=True):
-                if replicas is not None:  # all has been read: connections can be used
-                    self._confirm(connection.address, group, replicas)
-            _keep_order(sent)
-            left = [each for each in sent if not each.done]
+            self._attempt(sent)
+            left = _left(sent)
             if not left:
                 break
             now = time.monotonic()
@@ -95,14 +82,28 @@ class Carrier:
                     each.done = True
                 elif self._is_hopeless(each) and (each.tries > 2 or (each.away and not moved)):
                     each.done = True
-            if all(each.done for each in left):
-                break
-            if not moved and not all(each.asking for each in left if not each.done):
+            if not moved and any(not each.done and each.asking is None for each in left):
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
         for each in sent:
-            if not _is_answer(each.answer):
+            if isinstance(each.answer, (Refusal, StoreError)):
                 self._give_up(each)
+
+    def _attempt(self, sent: Sequence[Sent]) -> None:
+        """Send what is not done to the servers that have it, and read what they answer."""
+        groups: dict[Address, list[Sent]] = {}
+        for each in sent:
+            if not each.done and (address := self._place(each)) is not None:
+                groups.setdefault(address, []).append(each)
+        posted = []
+        for address, group in groups.items():
+            connection = self._ready(address, group)
+            if connection is not None and (due := self._post(connection, group)):
+                posted.append((connection, due))
+        reached = [self._receive(*posting) for posting in posted]
+        for (connection, due), replicas in zip(posted, reached, strict=True):
+            if replicas is not None:  # all has been read: connections can be used
+                self._confirm(connection.address, due[:-1], replicas)
 
     def _place(self, each: Sent) -> Address | None:
         """Return which server to ask, or note why there is none."""
@@ -151,100 +152,79 @@ class Carrier:
         """Return a connection, or note why there is none."""
         try:
             connection = self._nodes.connection(address)
-            if address in self._short and any(each.writes for each in group):
-                missing = self._missing(connection, group)
-                if missing is not None:
-                    for each in group:
-                        if each.writes and not each.again:
-                            each.answer, each.done = missing, True
-                if not connection.open:
-                    self._nodes.lose(address)
-                    raise StoreUnavailable(
-                        f"{self._settings.shown} ({shown_address(address)}): the connection was "
-                        "lost while replicas were asked for"
-                    ) from raised.ConnectionError("the connection was lost")
         except StoreError as error:
             for each in group:
-                if not each.done:
-                    each.answer, each.asking, each.away = error, None, True
-                    each.done = not is_away(error)
+                each.answer, each.asking, each.away = error, None, True
+                each.done = not is_away(error)
             return None
+        if address in self._short and (missing := self._missing(connection, group)) is not None:
+            for each in group:
+                if each.writes and not each.again:
+                    each.answer, each.done = missing, True
         return connection
 
-    def _post(self, connection: Connection, group: list[Sent]) -> int:
-        """Send what a server is asked; return how many commands that are."""
-        group[:] = [each for each in group if not each.done]
+    def _post(self, connection: Connection, group: Sequence[Sent]) -> list[Sent | None]:
+        """Send what a server is asked; return whose answers are due, `None` for ours.
+
+        The last one is that to WAIT, if anything has to reach replicas.
+        """
+        due: list[Sent | None] = []
         packed = []
         for each in group:
+            if each.done:
+                continue
             if each.asking is not None:
                 packed.append(pack("ASKING"))
+                due.append(None)
             packed.append(each.packed(each.again))
-        if self._waits(group):
+            due.append(each)
+        wanted = self._settings.wait_replicas
+        if wanted > 0 and any(each is not None and each.writes for each in due):
             timeout = self._settings.timeout * 1000
             longest = timeout - max(150, timeout / 10)  # else the server would seem to be silent
-            packed.append(pack("WAIT", self._settings.wait_replicas, max(1, int(longest))))
+            packed.append(pack("WAIT", wanted, max(1, int(longest))))
+            due.append(None)
         try:
-            if packed:
-                connection.post(b"".join(packed))
+            connection.post(b"".join(packed))
         except Lost as lost:
-            self._lose(connection, group, lost)
-            return 0
-        return len(packed)
+            self._lose(connection, due, lost)
+            return []
+        return due
 
-    def _waits(self, group: Sequence[Sent]) -> bool:
-        return self._settings.wait_replicas > 0 and any(each.writes for each in group)
-
-    def _receive(self, connection: Connection, group: list[Sent], count: int) -> Any:
+    def _receive(self, connection: Connection, due: Sequence[Sent | None]) -> Any:
         """Read what a server answers; return how many replicas have it, if that was asked."""
-        waits = self._waits(group)
+        waits = due[-1] is None
         lost: Lost | None = None
         try:
-            told = connection.receive(count)
+            told = connection.receive(len(due))
         except Lost as error:
             # What a server has said that has died since, and no replica has, is not so.
             lost, told = error, [] if waits else error.answers
-        reached = told.pop() if waits and lost is None else None
-        answers = iter(told)
-        heard = []
-        for each in group:
-            if each.asking is not None:
-                next(answers, None)
-            answer = next(answers, answers)
-            if answer is answers:
-                break
-            heard.append(answer)
-        self.hear(connection, group, heard, lost)
-        return reached
-
-    def hear(
-        self,
-        connection: Connection,
-        group: Sequence[Sent],
-        heard: Sequence[Any],
-        lost: Lost | None,
-    ) -> None:
-        """Take in the answers to the first of a group; the others were lost with the connection."""
-        forgotten = False
-        for each, answer in zip(group, heard, strict=False):
-            each.asking = None
-            self._judge(each, connection, answer)
-            forgotten = forgotten or (isinstance(answer, Refusal) and answer.word == "NOFUNCTION")
+        for each, answer in zip(due, told, strict=False):
+            if each is not None:
+                each.asking = None
+                self._judge(each, connection, answer)
         if lost is not None:
-            self._lose(connection, group[len(heard) :], lost)
-        elif forgotten and connection.open:
-            try:
-                refusal = connection.load()
-            except Lost:
-                self._nodes.lose(connection.address)
-                return
-            for each in group:
-                if refusal is not None and not each.done:
-                    self._judge(each, connection, refusal)
+            self._lose(connection, due[len(told) :], lost)
+            return None
+        if forgotten := [each for each in due if each and not each.done and _is_forgotten(each)]:
+            self._load(connection, forgotten)
+        return told[-1] if waits else None
+
+    def _load(self, connection: Connection, group: Sequence[Sent]) -> None:
+        """Have a server load the library that it has forgotten."""
+        try:
+            refusal = connection.load()
+        except Lost:
+            self._nodes.lose(connection.address)
+        else:
+            for each in group if refusal is not None else ():
+                self._judge(each, connection, refusal)
 
     def _judge(self, each: Sent, connection: Connection, answer: Any) -> None:
         """See whether an answer is one, or says where or when to ask again."""
         each.answer = answer
-        if _is_answer(answer):
+        if not isinstance(answer, Refusal):
             each.done = True
             self.wrote = self.wrote or each.writes
             self._given_up.discard(each.slot)
@@ -275,7 +255,7 @@ class Carrier:
         settings = self._settings
         return self.wrote or settings.sentinels is not None or settings.cluster is not None
 
-    def _lose(self, connection: Connection, group: Sequence[Sent], lost: Lost) -> None:
+    def _lose(self, connection: Connection, due: Sequence[Sent | None], lost: Lost) -> None:
         address = connection.address
         self._nodes.lose(address)
         error = StoreUnavailable(
@@ -283,8 +263,9 @@ class Carrier:
             f"({lost.cause}); is the server running, and has it a replica to take its place?"
         )
         error.__cause__ = lost.cause
-        for each in group:
-            each.answer, each.again, each.asking, each.away = error, True, None, False
+        for each in due:
+            if each is not None:
+                each.answer, each.again, each.asking, each.away = error, True, None, False
         if self.on_loss is not None:
             self.on_loss()
 
@@ -301,14 +282,14 @@ class Carrier:
 
     # Replicas.
 
-    def _confirm(self, address: Address, group: Sequence[Sent], reached: Any) -> None:
+    def _confirm(self, address: Address, due: Sequence[Sent | None], reached: Any) -> None:
         """See that enough replicas have what was changed."""
         wanted = self._settings.wait_replicas
         if isinstance(reached, int) and reached >= wanted:
             return
         changed = [
-            each for each in group
-            if each.writes and each.done and not isinstance(each.answer, Exception)
+            each for each in due
+            if each and each.writes and each.done and not isinstance(each.answer, Exception)
         ]  # fmt: skip
         if not changed:
             return
@@ -327,7 +308,9 @@ class Carrier:
     def _missing(self, connection: Connection, group: Sequence[Sent]) -> StoreError | None:
         """Return what to say if replicas that were missing are not back; nothing is done then."""
         wanted, address = self._settings.wait_replicas, connection.address
-        probe = next(each.probe for each in group if each.writes)
+        probe = next((each.probe for each in group if each.writes), None)
+        if probe is None:
+            return None
         longest = int(min(PROBE_MS, self._settings.timeout * 500))  # else the server seems silent
         try:
             connection.post(pack("SET", probe, "", "PX", 1000) + pack("WAIT", wanted, longest))
@@ -346,15 +329,19 @@ class Carrier:
         )
 
 
-def _is_answer(answer: Any) -> bool:
-    return not isinstance(answer, (Refusal, StoreError))
+def _is_forgotten(each: Sent) -> bool:
+    return isinstance(each.answer, Refusal) and each.answer.word == "NOFUNCTION"
 
 
-def _keep_order(sent: Sequence[Sent]) -> None:
-    """Give up what was refused for a while if what came behind it in its shard has been done."""
+def _left(sent: Sequence[Sent]) -> list[Sent]:
+    """Return what is not done; give up what was refused for a while and overtaken in its shard."""
+    left: list[Sent] = []
     done_behind: set[int] = set()
     for each in reversed(sent):
+        if not each.done and each.slot in done_behind and passes(each.answer):
+            each.done = True
         if each.done:
             done_behind.add(each.slot)
-        elif each.slot in done_behind and passes(each.answer):
-            each.done = True
+        else:
+            left.append(each)
+    return left

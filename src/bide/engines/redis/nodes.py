@@ -40,15 +40,12 @@ class Nodes:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._asked = 0.0
-        self.direct: Connection | None = None
-        """The connection for every slot, where there is one server and all is well."""
-        self.topology = topology_of(settings, self._leave)
+        self.topology = topology_of(settings)
 
     def close(self) -> None:
         """Close all connections."""
         self._closed.set()
         self.topology.close()
-        self.direct = None
         for address in (*self._away, *self._found):
             self._forget(address)
         for connection in self._open.values():
@@ -68,8 +65,6 @@ class Nodes:
             self._away.pop(address, None)
             self._lost.pop(address, None)
             self._open[address] = found
-        if not self._many:
-            self.direct = found
         return found
 
     def _connect(self, address: Address) -> Connection:
@@ -124,7 +119,6 @@ class Nodes:
     def lose(self, address: Address) -> None:
         """Note that a connection broke; whether the server is away shows at the next one."""
         found = self._open.pop(address, None)
-        self.direct = None
         if found is not None:
             found.close()
             self._lost[address] = found
@@ -148,7 +142,6 @@ class Nodes:
         open_ = {address for address, found in self._open.items() if found.open}
         changed = self.topology.refresh(self._ask, lambda a: (a in self._away, a not in open_))
         if changed:
-            self.direct = None
             masters = self.topology.masters
             for address in set(self._open) - masters:
                 self.lose(address)
@@ -169,7 +162,3 @@ class Nodes:
         if isinstance(answer, Refusal):
             raise translate(answer, shown)
         return answer
-
-    def _leave(self) -> None:
-        """Have the next call look for the master; called by the thread that asks the sentinels."""
-        self.direct = None

@@ -14,8 +14,7 @@ from redis import exceptions as raised
 
 from bide.engines.redis.calls import Call
 from bide.engines.redis.carrier import Carrier, Sent
-from bide.engines.redis.connection import Lost, check_layout, is_away, pack
-from bide.engines.redis.faults import Refusal
+from bide.engines.redis.connection import check_layout, is_away, pack
 from bide.engines.redis.keys import (
     LAYOUT,
     VERSION,
@@ -62,7 +61,7 @@ class Sender:
         self._library = load_library()
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
-        self._known_keys: dict[tuple[str, int, int], tuple[int, list[bytes]]] = {}
+        self._known_keys: dict[tuple[str, int, int], tuple[int, list[bytes], bytes]] = {}
         self._next = 0
         self.claims: list[tuple[Call, int, int, int | None]] = []
         """Claims since the engine cleared this: call, number, place in its pipeline, and `now`."""
@@ -115,26 +114,7 @@ class Sender:
         for place, call in enumerate(calls):
             if call.script == "claim":
                 self.claims.append((call, first + place, place, now))
-        direct = self.nodes.direct
-        heard: list[Any] = []
-        lost: Lost | None = None
-        if direct is not None and direct.open and not self._settings.wait_replicas:
-            # One server where all is well, with less ado: each single put goes this way.
-            packed = [
-                self._pack(call, first + place, place, now, False)
-                for place, call in enumerate(calls)
-            ]
-            try:
-                direct.post(b"".join(packed))
-                heard = direct.receive(len(calls))
-            except Lost as error:
-                lost, heard = error, error.answers
-            if lost is None and Refusal not in set(map(type, heard)):
-                self._carrier.wrote = True
-                return self._see(calls, heard)
         sent = [self._prepare(call, first + place, place, now) for place, call in enumerate(calls)]
-        if direct is not None and (heard or lost is not None):
-            self._carrier.hear(direct, sent, heard, lost)
         self._carrier.carry(sent)
         return self._see(calls, [each.answer for each in sent])
 
@@ -168,34 +148,29 @@ class Sender:
                 self.on_lost(shard[0], shards, known + made - change)
         return answers
 
-    def _pack(self, call: Call, number: int, place: int, now: int | None, again: bool) -> bytes:
+    def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
+        known = self._known_keys.get((call.queue, call.shard, place))
+        if known is None:
+            *keys, last = script_keys(call.queue, self._lane, call.shard)
+            keys.append(last + b"%d" % place)
+            known = slot_of(last), keys, probe_key(call.queue, call.shard)
+            self._known_keys[call.queue, call.shard, place] = known
+        slot, keys, probe = known
+        writes = call.script in self._library.writing and not call.reads
+        packed = partial(self._pack, call, keys, number if writes else None, now)
+        hurried = call.shards != 1 and call.script in _HURRIED
+        return Sent(slot, packed, writes, hurried, probe)
+
+    def _pack(
+        self, call: Call, keys: list[bytes], number: int | None, now: int | None, again: bool
+    ) -> bytes:
         """Return a call as it is sent, for the first time or again."""
-        _, keys = self._keys(call, place)
-        mark: Arg = f"?{number}" if again else number
+        mark: Arg = "" if number is None else f"?{number}" if again else number
         return pack(
             "FCALL", self._library.functions[call.script], len(keys), *keys,
-            "" if now is None else now, mark if self._writes(call) else "", self._lifetime,
+            "" if now is None else now, mark, self._lifetime,
             self._lane if self._carrier.on_loss else "",
             call.queue, call.shards, call.shard, *call.args,
-        )  # fmt: skip
-
-    def _writes(self, call: Call) -> bool:
-        return call.script in self._library.writing and not call.reads
-
-    def _keys(self, call: Call, place: int) -> tuple[int, list[bytes]]:
-        """Return the slot and the keys of a call."""
-        found = self._known_keys.get((call.queue, call.shard, place))
-        if found is None:
-            *keys, last = script_keys(call.queue, self._lane, call.shard)
-            found = slot_of(last), [*keys, last + b"%d" % place]
-            self._known_keys[call.queue, call.shard, place] = found
-        return found
-
-    def _prepare(self, call: Call, number: int, place: int, now: int | None) -> Sent:
-        hurried = call.script in _HURRIED and call.shards != 1
-        return Sent(
-            self._keys(call, place)[0], partial(self._pack, call, number, place, now),
-            self._writes(call), hurried, probe_key(call.queue, call.shard),
         )  # fmt: skip
 
     # Opening.

@@ -17,17 +17,12 @@ First = Callable[[Address], Any]
 """Sorts addresses, the best to ask first."""
 
 
-def topology_of(settings: Settings, moved: Callable[[], None]) -> "Topology":
-    """Return the topology of a store.
-
-    Args:
-        settings: what the URL says.
-        moved: called, in a thread of its own, when another server has become the master.
-    """
+def topology_of(settings: Settings) -> "Topology":
+    """Return the topology of a store."""
     if settings.cluster is not None:
         return Cluster(settings.cluster)
     if settings.sentinels is not None:
-        return SentinelGroup(settings.sentinels, moved)
+        return SentinelGroup(settings.sentinels)
     return Topology(settings.address)
 
 
@@ -75,23 +70,19 @@ class SentinelGroup(Topology):
     Its thread asks them once a second: a master that was cut off goes on answering.
     """
 
-    def __init__(self, sentinels: Sentinels, moved: Callable[[], None]) -> None:
+    def __init__(self, sentinels: Sentinels) -> None:
         super().__init__()
         self._sentinels = sentinels
-        self._moved = moved
         sentinels.watch.add(self._see)
 
     def owner(self, slot: int) -> Address | None:
         """Return the master."""
-        if self._address is None:
-            self._learn()
-        return self._address
+        return self._address or self._learn()
 
     def refresh(self, ask: Ask, first: First) -> bool:
         """Ask the sentinels for the master."""
         before = self._address
-        self._learn()
-        return self._address != before
+        return self._learn() != before
 
     def doubt(self) -> None:
         """Ask for the master again the next time, and another sentinel first."""
@@ -102,14 +93,14 @@ class SentinelGroup(Topology):
         """Stop watching."""
         self._sentinels.watch.remove(self._see)
 
-    def _learn(self) -> None:
+    def _learn(self) -> Address:
         self._address = master = self._sentinels.master()
         self.masters = frozenset((master,))
+        return master
 
     def _see(self, masters: frozenset[Address]) -> None:
         if self._address is not None and self._address not in masters:
-            self._address = None
-            self._moved()
+            self._address = None  # the next command looks for the master
 
 
 class Cluster(Topology):
