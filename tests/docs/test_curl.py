@@ -19,7 +19,7 @@ from tests.server.conftest import running
 from tests.targets.http.receiver import receiver
 
 PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md")]
-ELSEWHERE = {"healthz", "readyz", "metrics", "openapi", "docs"}
+ELSEWHERE = {"docsScript", "healthz", "readyz", "metrics", "openapi", "docs"}
 """Operations that the page tells of without a call."""
 
 

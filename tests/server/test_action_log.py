@@ -128,7 +128,7 @@ def test_no_log_ever_holds_bodies_or_secrets(
             )
             if operation.name == "rotateSecret" and reply.status == 200:
                 secrets.append(reply.json["secret"])
-    until(lambda: caplog.text.count("GET /docs") == 3)
+    until(lambda: caplog.text.count("GET /docs ") == 3)
     acts = {line["act"] for line in lines(log, 90)}
     assert {one.name for one in OPERATIONS if one.right is not None} - acts == {"events"}
     assert {"put", "retry"} <= acts

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from bide.model.errors import BideError
 from bide.observing.heartbeat import can_report
@@ -213,6 +213,8 @@ class App:
         # Undecoded: an id may contain an encoded slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         path = raw.partition(b"?")[0].decode("latin-1")
+        if root := scope.get("root_path"):  # where the application is mounted
+            path = path.removeprefix(quote(root))
         if (found := self._paths.get(_shape(path))) is not None:
             await found.answer(scope, path, receive, send)
             return
@@ -233,7 +235,8 @@ class App:
             status = message.get("status", status)
             await send(message)
 
-        await pages({**scope, "root_path": DASHBOARD}, receive, note)
+        root = scope.get("root_path", "") + DASHBOARD
+        await pages({**scope, "root_path": root}, receive, note)
         took, address = time.perf_counter() - began, self.service.addresses.of(scope)
         log_request(scope["method"], path, status, took, "dashboard", address, None, None)
 

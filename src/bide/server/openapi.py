@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bide.server.examples import BODIES, NAMES
 from bide.server.operation import JSON, Operation
 from bide.server.problem import KINDS, ProblemDocument
 from bide.server.webhooks import WEBHOOKS
@@ -51,7 +52,7 @@ def description() -> dict[str, Any]:
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": "."}],
         "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in operations)],
         "paths": paths,
         "webhooks": WEBHOOKS,
@@ -95,7 +96,8 @@ def _operation(
     if text:
         told["description"] = text
     if operation.takes is not None:
-        content: dict[str, Any] = {JSON: {"schema": known[id(operation.takes)]}}
+        example = BODIES.get(operation.name, {})
+        content: dict[str, Any] = {JSON: {"schema": known[id(operation.takes)], "example": example}}
         if operation.takes_bytes:
             content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
         required = bool(components[operation.takes.__name__].get("required"))
@@ -112,10 +114,13 @@ def _path(operation: Operation) -> list[dict[str, Any]]:
         "holder": {"type": "string", "minLength": 1, "maxLength": 512},
     }
     return [
-        {"name": name, "in": "path", "required": True, "schema": schema}
+        {
+            "name": name, "in": "path", "required": True, "schema": schema,
+            "example": NAMES[name],
+        }
         for name, schema in schemas.items()
         if f"{{{name}}}" in operation.path
-    ]
+    ]  # fmt: skip
 
 
 def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, Any]]:
@@ -130,6 +135,8 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
             kinds = [kind for kind in told["anyOf"] if kind != {"type": "null"}]
             told = kinds[0] if len(kinds) == 1 else {**told, "anyOf": kinds}
         parameter = {"name": name, "in": "query", "schema": told}
+        if name in schema.get("required", ()):
+            parameter["required"] = True
         if "description" in of_one:
             parameter["description"] = of_one["description"]
         found.append(parameter)

@@ -132,7 +132,8 @@ async def _put(
 def _stored(call: Call, on_conflict: str, outcome: Outcome, item: Item) -> Answer:
     if on_conflict == "raise":
         must_be_new(outcome)
-    messages = f"/v1/queues/{call.named['queue']}/messages/"
+    root = quote(call.scope.get("root_path", ""))
+    messages = f"{root}/v1/queues/{call.named['queue']}/messages/"
     headers = {"location": messages + quote(outcome.id, safe="")}
     if outcome.done and outcome.due is not None:
         headers["etag"] = tag_of(version_of(item, outcome.due))

@@ -58,6 +58,14 @@ async def docs(call: Call) -> Answer:
     return Answer(200, _page(), {"content-security-policy": POLICY}, "text/html; charset=utf-8")
 
 
+async def docs_script(call: Call) -> Answer:
+    """Return the script of the description."""
+    from bide.server.page import script
+
+    kind = "text/javascript; charset=utf-8"
+    return Answer(200, script(), {"x-content-type-options": "nosniff"}, kind)
+
+
 @cache
 def _page() -> bytes:
     from bide.server.openapi import description
@@ -89,7 +97,11 @@ MONITORING = (
         tag="service",
     ),
     Operation(
-        "docs", "GET", "/docs", "This description, to be read", None, docs, {200: bytes},
-        tag="service", kind="text/html; charset=utf-8",
+        "docs", "GET", "/docs", "This description, to be read and tried", None, docs,
+        {200: bytes}, tag="service", kind="text/html; charset=utf-8",
+    ),
+    Operation(
+        "docsScript", "GET", "/docs/try.js", "The script of that page", None, docs_script,
+        {200: bytes}, tag="service", kind="text/javascript; charset=utf-8",
     ),
 )  # fmt: skip
