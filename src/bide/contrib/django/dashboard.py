@@ -24,6 +24,7 @@ def access_of(user: Any) -> Access | None:
         name=str(user.get_username()),
         actions=[name for name in ACTIONS if user.has_perm(f"bide.{name}")],
         bodies=user.has_perm("bide.bodies"),
+        log=user.has_perm("bide.log"),
     )
 
 

@@ -18,6 +18,7 @@ PERMISSIONS = {
     "delete": "Can delete empty queues",
     "subscriptions": "Can pause and resume subscriptions",
     "audit": "Can count all messages of a queue",
+    "log": "Can see the action log",
 }
 """What a user may see and do in the dashboard beside seeing queues, which needs `view_store`."""
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.test import TransactionTestCase, override_settings
 from django.urls import reverse
@@ -54,7 +56,7 @@ class AdminCase(TransactionTestCase):
 
 class Dashboard(AdminCase):
     def test_every_action_has_a_permission(self) -> None:
-        self.assertEqual({*ACTIONS, "bodies"}, {*PERMISSIONS})
+        self.assertEqual({*ACTIONS, "bodies", "log"}, {*PERMISSIONS})
 
     def test_a_stranger_is_sent_to_the_login(self) -> None:
         response = self.client.get(BASE)
@@ -104,6 +106,26 @@ class Dashboard(AdminCase):
             self.assertEqual(self.post().status_code, 303)
         self.assertIn("cancel by ann", logs.output[0])
         self.assertIsNone(orders.get("a"))
+
+    def test_the_action_log_needs_a_permission(self) -> None:
+        with TemporaryDirectory() as folder:
+            told = {**settings.BIDE, "ACTION_LOG": f"{folder}/actions.log"}
+            with override_settings(BIDE=told):
+                self.log_in("view_store", "cancel")
+                self.assertEqual(self.post().status_code, 303)
+                self.assertNotIn("actions.log", self.text(f"{BASE}log", 403))
+                self.assertNotIn(f'href="{BASE}log"', self.text(BASE))
+                User.objects.all().delete()
+                self.log_in("view_store", "log")
+                self.assertIn(f'href="{BASE}log"', self.text(BASE))
+                cells = re.findall("<t[dh][^>]*>(.*?)</t[dh]>", self.text(f"{BASE}log"))
+                self.assertEqual(cells[-7:-3], ["ann", "cancel", "orders", "a"], cells)
+                self.assertEqual(cells[-1], "127.0.0.1")
+        close_connections()  # of the dashboard of these settings
+
+    def test_a_log_is_not_kept_unless_asked_for(self) -> None:
+        self.log_in("view_store", "log")
+        self.assertIn("BIDE = {&#34;ACTION_LOG&#34;", self.text(f"{BASE}log").replace('"', "&#34;"))
 
     def test_a_form_of_another_site_is_refused(self) -> None:
         self.log_in("view_store", "cancel")
