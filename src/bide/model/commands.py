@@ -163,6 +163,9 @@ class Claim(_Command, frozen=True, tag="claim"):
     holder: str
     max_bytes: int = MAX_BYTES
     """The maximum size of the messages together, in bytes (see `size_of`); one may be larger."""
+    slots: int | None = None
+    """How many messages the caller can start at once. A limited queue gives no more than that, so
+    that others get their share; other queues give up to `count`."""
 
     repeatable: ClassVar[bool] = False
 
@@ -332,9 +335,10 @@ class History(_Command, frozen=True, tag="history"):
 
 
 class Configure(_Command, frozen=True, tag="configure"):
-    """Change the settings that are given, in milliseconds; 0: off. Answers `Settings`.
+    """Change the settings that are given; 0: off. Answers `Settings`. Times are milliseconds.
 
-    `keep`: how long an acked message and its id are remembered.
+    `keep`: how long an acked message and its id are remembered. A queue with one of the last four
+    is a limited queue, in which groups take turns (docs/howto/limits.md).
     """
 
     paused: bool | None = None
@@ -343,6 +347,14 @@ class Configure(_Command, frozen=True, tag="configure"):
     """How long the queue remembers how messages ended. Their ids are free."""
     result_ttl: int | None = None
     """How long the queue remembers the results of messages, and how they ended."""
+    limit: int | None = None
+    """How many messages of the queue may be leased at a time."""
+    rate: int | None = None
+    """The shortest time from one delivery to the next, in microseconds (see `bide.model.pace`)."""
+    group_limit: int | None = None
+    """`limit` for each group. Messages without a group are not bound by it."""
+    group_rate: int | None = None
+    """`rate` for each group. Messages without a group are not bound by it."""
 
 
 class Purge(_Command, frozen=True, tag="purge"):
@@ -376,25 +388,6 @@ class Queues(_Command, frozen=True, tag="queues"):
 
 
 Command = (
-    Put
-    | Cancel
-    | Reschedule
-    | Edit
-    | Claim
-    | Extend
-    | Ack
-    | Retry
-    | Bury
-    | Release
-    | Revive
-    | Find
-    | Scan
-    | Count
-    | Forecast
-    | Explain
-    | History
-    | Configure
-    | Purge
-    | Delete
-    | Queues
-)
+    Put | Cancel | Reschedule | Edit | Claim | Extend | Ack | Retry | Bury | Release | Revive
+    | Find | Scan | Count | Forecast | Explain | History | Configure | Purge | Delete | Queues
+)  # fmt: skip

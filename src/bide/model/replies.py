@@ -11,8 +11,8 @@ from bide.model.times import to_datetime
 
 __all__ = [
     "AHEAD", "PAUSES", "Affected", "Claimed", "Counts", "Deleted", "Died", "Ends", "Explained",
-    "Flow", "Forecasted", "Found", "Names", "Outcome", "Outcomes", "Page", "Pause", "Reply",
-    "Serving", "Settings", "Sizes", "Subscribed",
+    "Flow", "Forecasted", "Found", "Limited", "Names", "Outcome", "Outcomes", "Page", "Pause",
+    "Reply", "Serving", "Settings", "Sizes", "Subscribed",
 ]  # fmt: skip
 
 
@@ -97,6 +97,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False, tag="claimed", omit_default
     """The messages that this claim made dead letters while it collected expired leases."""
     results: bool = False
     """Whether the queue remembers the results of messages."""
+    freed: list[int] = []
+    """In a limited queue, for each message the time at which the last limit let it go, in Unix
+    milliseconds: before that time it waited for a limit. 0: none is known to have held it."""
+    behind: bool = False
+    """Whether a limited queue has due messages that no claim has lined up yet, so that their groups
+    get no turn: claim again, with a `count` of 0 if there is no room."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, tag="found"):
@@ -169,6 +175,12 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     """How long the queue remembers how messages ended, in milliseconds."""
     result_ttl: int = 0
     """How long it remembers the results of messages, in milliseconds."""
+    limit: int = 0
+    """How many of its messages may be leased at a time; 0: no limit."""
+    rate: int = 0
+    """The shortest time from one delivery to the next, in microseconds; 0: no limit."""
+    group_limit: int = 0
+    group_rate: int = 0
     oldest: int | None = None
     """The due time of the message that has waited longest, if one is due."""
     recount: Sizes | None = None
@@ -246,6 +258,19 @@ class Subscribed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """When the receiver is tried again."""
 
 
+class Limited(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What limit holds a ready message back."""
+
+    by: Literal["limit", "rate", "group_limit", "group_rate"]
+    """The name of the setting."""
+    value: int
+    """Its value; of a rate the interval in microseconds."""
+    running: int
+    """How many messages are leased: of the queue, or of the group."""
+    until: int | None = None
+    """Of a rate: when the next message may be delivered, in Unix milliseconds."""
+
+
 class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_defaults=True):
     """What a store knows about the place of a message. Times are Unix milliseconds."""
 
@@ -266,8 +291,8 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     failure: Failure | None = None
     """The last failed attempt."""
     ahead: int | None = None
-    """If it is ready: how many messages are delivered before it. `AHEAD` + 1 means more than
-    `AHEAD`."""
+    """If it is ready: how many messages are delivered before it; in a limited queue how many of its
+    group. `AHEAD` + 1 means more than `AHEAD`."""
     holder: str | None = None
     """The worker that holds it, if it is leased."""
     since: int | None = None
@@ -284,6 +309,8 @@ class Explained(msgspec.Struct, frozen=True, gc=False, tag="explained", omit_def
     """Who serves the queue, if a server or the caller has looked."""
     subscriptions: list[Subscribed] | None = None
     """Which subscriptions of the queue send nothing, if a server or the caller has looked."""
+    limited: Limited | None = None
+    """The limit that holds a ready message back, if one does."""
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defaults=True):
@@ -294,6 +321,12 @@ class Settings(msgspec.Struct, frozen=True, gc=False, tag="settings", omit_defau
     wake: int | None = None
     history: int = 0
     result_ttl: int = 0
+    limit: int = 0
+    """How many of its messages may be leased at a time; 0: no limit."""
+    rate: int = 0
+    """The shortest time from one delivery to the next, in microseconds; 0: no limit."""
+    group_limit: int = 0
+    group_rate: int = 0
 
 
 class Ends(msgspec.Struct, frozen=True, gc=False, tag="ends", omit_defaults=True):

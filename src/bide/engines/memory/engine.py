@@ -7,18 +7,19 @@ of records and a few ordered sets; every command moves records between them.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import Any, get_args
 
 from bide.engines.cursor import Budget, position
+from bide.engines.memory.claim import claim
 from bide.engines.memory.explain import explain
 from bide.engines.memory.queue_state import QueueState
 from bide.engines.memory.record import Record
+from bide.engines.memory.totals import counts, forecast
 from bide.engines.port import Capabilities, Engine, Notifier
 from bide.model import commands as cmd
 from bide.model.ended import within_budget
 from bide.model.message import FORGET, Message, size_of
-from bide.model.rank import PROMOTE, forecast_start
+from bide.model.pace import LIMITS
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -76,7 +77,7 @@ class MemoryEngine:
     # A command that changes a queue first forgets messages that were remembered long enough.
 
     def _queue(self, name: str, now: int) -> QueueState:
-        queue = self._states.get(name) or QueueState(name, now)
+        queue = self._read(name)
         queue.forget(now, FORGET)
         return queue
 
@@ -167,7 +168,7 @@ class MemoryEngine:
                 queue.ready(record)
             return record.outcome(True, now)
 
-        return self._each(queue, command.ids, now, release)
+        return self._each(queue, command.ids, now, release, ends_leases=True)
 
     def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
@@ -188,9 +189,12 @@ class MemoryEngine:
         ids: Iterable[str],
         now: int,
         change: Callable[[Record], Outcome | None],
+        *,
+        ends_leases: bool = False,
     ) -> Outcomes:
         """Change each message with `change`, which returns `None` if it may not be changed."""
         outcomes, wakes = [], []
+        freed = False
         for id in ids:
             record = queue.records.get(id)
             if record is None:
@@ -200,23 +204,13 @@ class MemoryEngine:
             outcome = change(record)
             if outcome is not None and outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
+            freed = freed or (ends_leases and outcome is not None)
             outcomes.append(outcome or record.outcome(False, now))
+        wakes += queue.opens(now) if freed else ()
         return Outcomes(outcomes, min(wakes, default=None))
 
     def _claim(self, command: cmd.Claim, now: int) -> Claimed:
-        queue = self._queue(command.queue, now)
-        if queue.paused:
-            return Claimed([], 0, now)
-        reach = max(PROMOTE, command.count)
-        died = queue.collect_lapsed(now, reach)
-        taken = queue.take(command.count, now, reach, Budget(command.max_bytes))
-        if not taken:
-            return Claimed([], 0, now, queue.next_claim(self._exactly), died)
-        queue.token += 1
-        for record in taken:
-            queue.lease(record, queue.token, command.holder, now, now + command.lease)
-        messages = [record.message(queue.name, now) for record in taken]
-        return Claimed(messages, queue.token, now, died=died, results=queue.ends.result_ttl > 0)
+        return claim(self._queue(command.queue, now), command, now, self._exactly)
 
     def _held(
         self,
@@ -230,6 +224,7 @@ class MemoryEngine:
         """
         queue = self._queue(command.queue, now)
         outcomes, wakes = [], []
+        freed = False
         for number, lease in enumerate(command.leases):
             record = queue.records.get(lease.id)
             if record is None:
@@ -242,7 +237,9 @@ class MemoryEngine:
             outcome = change(queue, record, number)
             if outcome.state in ("delayed", "ready"):
                 wakes.append(record.due)
+            freed = freed or outcome.state != "leased"
             outcomes.append(outcome)
+        wakes += queue.opens(now) if freed else ()
         return Outcomes(outcomes, min(wakes, default=None))
 
     def _extend(self, command: cmd.Extend, now: int) -> Outcomes:
@@ -295,7 +292,7 @@ class MemoryEngine:
         held = self._held(command, now, bury)
         queue = self._queue(command.queue, now)
         unheld = self._each(queue, command.ids, now, take)
-        return Outcomes(held.outcomes + unheld.outcomes)
+        return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
     def _find(self, command: cmd.Find, now: int) -> Found:
         records = self._read(command.queue).records
@@ -314,21 +311,10 @@ class MemoryEngine:
         return Page([record.message(queue.name, now) for record in records], cursor)
 
     def _count(self, command: cmd.Count, now: int) -> Counts:
-        return self._read(command.queue).counts(now, command.recount, command.stored)
+        return counts(self._read(command.queue), command, now)
 
     def _forecast(self, command: cmd.Forecast, now: int) -> Forecasted:
-        queue = self._read(command.queue)
-        start = forecast_start(now, command.bucket)
-        edges = [start + command.bucket * number for number in range(command.buckets + 1)]
-        edges[0] = now
-        below = [queue.due_by(edge) for edge in edges]
-        counts = [after - before for before, after in pairwise(below)]
-        return Forecasted(
-            start,
-            len(queue.sets["ready"]) + below[0],
-            counts,
-            len(queue.sets["delayed"]) - below[-1],
-        )
+        return forecast(self._read(command.queue), command, now)
 
     def _explain(self, command: cmd.Explain, now: int) -> Explained:
         return explain(self._read(command.queue), command.id, now)
@@ -345,15 +331,16 @@ class MemoryEngine:
         for name in ("history", "result_ttl"):
             if (value := getattr(command, name)) is not None:
                 setattr(ends, name, value)
-        wake = now if resumed else None
-        return Settings(queue.paused, queue.keep, wake, ends.history, ends.result_ttl)
+        wake = now if queue.limit(command) or resumed else None
+        limits = (getattr(queue.lines, name) for name in LIMITS)
+        return Settings(queue.paused, queue.keep, wake, ends.history, ends.result_ttl, *limits)
 
     def _delete(self, command: cmd.Delete, now: int) -> Deleted:
         if command.queue not in self._states:
             return Deleted(False)
-        counts = self._queue(command.queue, now).counts(now, recount=False)
-        if counts.sizes != Sizes() or counts.kept:
-            return Deleted(False, counts.sizes, counts.kept)
+        found = counts(self._queue(command.queue, now), cmd.Count(command.queue), now)
+        if found.sizes != Sizes() or found.kept:
+            return Deleted(False, found.sizes, found.kept)
         del self._states[command.queue]
         return Deleted(True)
 
@@ -390,4 +377,6 @@ class MemoryEngine:
         return Names(sorted(name for name in self._states if name.startswith(command.queue)))
 
     def _read(self, name: str) -> QueueState:
-        return self._states.get(name) or QueueState(name, 0)
+        queue = self._states.get(name) or QueueState(name, int(self._exactly))
+        queue.lines.now = int(self._exactly * 1000)
+        return queue

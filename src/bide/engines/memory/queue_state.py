@@ -1,7 +1,7 @@
 """One queue of the memory engine: a table of records and its ordered sets."""
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -10,8 +10,9 @@ from sortedcontainers import SortedList
 
 from bide.engines.cursor import PHASES, Budget, Phase, cursor_after, position
 from bide.engines.memory.ends import RememberedEnds
+from bide.engines.memory.lines import Lines
 from bide.engines.memory.record import Record, matches
-from bide.model.commands import Edit, Scan, Where
+from bide.model.commands import Configure, Edit, Scan, Where
 from bide.model.message import (
     EXPIRED_KEEP,
     LAPSED,
@@ -21,15 +22,17 @@ from bide.model.message import (
     State,
     remember,
     size_of,
-    stored_size,
 )
+from bide.model.pace import LIMITS
 from bide.model.rank import delayed_rank, delayed_reach, ready_rank
-from bide.model.replies import PAUSES, Counts, Died, Flow, Pause, Sizes
+from bide.model.replies import PAUSES, Died, Flow, Pause
 
 __all__ = ["QueueState"]
 
 CHUNK = 1024
 """The number of sequence numbers in a chunk, by which records are found in put order."""
+
+_LINED: tuple[State, State] = ("ready", "leased")
 
 Entry = tuple[int, int, Record]  # rank, sequence number, record: unique, so records never compare
 
@@ -43,6 +46,7 @@ class QueueState:
         self.pauses: list[Pause] = []
         self.keep = 0
         self.ends = RememberedEnds()
+        self.lines = Lines()
         self.weighted = False
         self.token = now
         self.tally = dict.fromkeys(Flow.__struct_fields__, 0)
@@ -109,6 +113,11 @@ class QueueState:
         options = edit.options
         if options.get("expires") is not None and record.planned is not None:
             options["expires"] -= record.due - record.planned
+        state = record.state
+        moves = any(getattr(record, name) != options.get(name, getattr(record, name))
+                    for name in ("priority", "group"))  # fmt: skip
+        if moves and state in ("delayed", "ready"):
+            self._leave(record)
         if record.group is not None:
             _discard(self.groups, record.group, record.seq)
         for name, value in options.items():
@@ -116,9 +125,9 @@ class QueueState:
         if record.group is not None:
             self.groups.setdefault(record.group, {})[record.seq] = record
         self.weighted = self.weighted or record.priority != 0
-        if record.state == "delayed":
+        if moves and state == "delayed":
             self._move(record, "delayed", delayed_rank(record.due, record.priority))
-        elif record.state == "ready":
+        elif moves and state == "ready":
             self.ready(record)
 
     def ready(self, record: Record) -> None:
@@ -133,10 +142,11 @@ class QueueState:
 
     def extend(self, record: Record, until: int) -> None:
         """Extend the lease of the record."""
-        lease = record.token, record.holder, record.since, record.extended + 1
-        self._move(record, "leased", until)
-        record.token, record.holder, record.since, record.extended = lease
-        record.until = until
+        leased = self.sets["leased"]
+        leased.remove((record.rank, record.seq, record))
+        record.rank = record.until = until
+        record.extended += 1
+        leased.add((until, record.seq, record))
 
     def end(self, record: Record, state: State, now: int) -> None:
         """Make the record dead, acked or expired."""
@@ -155,10 +165,18 @@ class QueueState:
         self._leave(record)
         record.state, record.rank = state, rank
         self.sets[state].add((rank, record.seq, record))
+        if self.lines and state == "ready":
+            self.lines.enter(record)
+        elif self.lines and state == "leased":
+            self.lines.start(record)
 
     def _leave(self, record: Record) -> None:
         if record.state is not None:
             self.sets[record.state].remove((record.rank, record.seq, record))
+        if self.lines and record.state == "ready":
+            self.lines.leave(record)
+        elif self.lines and record.state == "leased":
+            self.lines.stop(record)
         if record.state == "leased":
             record.token = record.holder = record.until = record.since = None
             record.extended = 0
@@ -173,6 +191,12 @@ class QueueState:
         elif self.paused and not paused:
             self.pauses[-1] = msgspec.structs.replace(self.pauses[-1], until=now)
         self.paused = paused
+
+    def limit(self, command: Configure) -> bool:
+        """Change the limits that are given; return whether one has changed."""
+        given = {name: value for name in LIMITS if (value := getattr(command, name)) is not None}
+        ready, leased = ([entry[2] for entry in self.sets[state]] for state in _LINED)
+        return bool(given) and self.lines.configure(given, ready, leased)
 
     def failed(
         self, record: Record, reason: str, moment: int, now: int, *, final: bool = False
@@ -216,60 +240,26 @@ class QueueState:
                 died.append(Died(record.id, record.attempt, holder))
         return died
 
-    def take(self, count: int, now: int, reach: int, budget: Budget) -> list[Record]:
-        """Return up to `count` due records in the order of delivery; expire late ones.
+    def expired(self, record: Record, now: int) -> bool:
+        """Expire a record that is too late; return whether it was."""
+        if record.expires is None or now <= record.due + record.expires:
+            return False
+        self.ends.add(record, "expired", None, now)
+        self.end(record, "expired", now)
+        self.tally["expired"] += 1
+        return True
 
-        What is not within the budget stays ready.
-        """
-        taken: list[Record] = []
-        examined = 0
-        full = False
-        while len(taken) < count and examined < reach and not full:
-            picked = self._pick(count - len(taken), now, reach)
-            if not picked:
-                break
-            examined += len(picked)
-            if self.weighted:
-                picked.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
-            for record in picked:
-                if record.expires is not None and now > record.due + record.expires:
-                    self.ends.add(record, "expired", None, now)
-                    self.end(record, "expired", now)
-                    self.tally["expired"] += 1
-                elif not full and budget.takes(size_of(record)):
-                    taken.append(record)
-                else:
-                    full = True
-                    self.ready(record)
-        if self.weighted:
-            taken.sort(key=lambda r: (ready_rank(r.due, r.priority), r.seq))
-        return taken
-
-    def _pick(self, count: int, now: int, reach: int) -> list[Record]:
-        """Remove the next records from delayed, or from ready if priorities or a backlog matter."""
-        if not self.sets["ready"] and not (self.weighted and self.due_by(now) > count):
-            first = list(islice(self.upto("delayed", delayed_reach(now)), count))
-            self._leave_first("delayed", len(first))
-            return first
-        for record in list(islice(self.upto("delayed", delayed_reach(now)), reach)):
+    def promote(self, now: int, limit: int) -> None:
+        """Make up to `limit` delayed records that are due ready."""
+        for record in list(islice(self.upto("delayed", delayed_reach(now)), limit)):
             self.ready(record)
-        first = [record for _, _, record in islice(self.sets["ready"], count)]
-        self._leave_first("ready", len(first))
-        return first
 
-    def _leave_first(self, state: State, count: int) -> None:
-        """Remove the first records of a set; several times faster than one by one."""
-        pop = self.sets[state].pop
-        for _ in range(count):
-            pop(0)[2].state = None
-
-    def next_claim(self, now: float) -> float | None:
-        """Return in how many milliseconds a message is due or a lease expires."""
-        if self.sets["ready"]:
-            return 0
-        moments = [records[0][2].due for records in (self.sets["delayed"],) if records]
-        moments += [until for until, _, _ in islice(self.sets["leased"], 1)]
-        return max(0, min(moments) - now) if moments else None
+    def opens(self, now: int) -> list[int]:
+        """Return when a limited queue may be claimed from again after the end of a lease."""
+        opens = self.lines.opens() if self.lines and not self.paused else None
+        if opens is None:
+            return []
+        return [-(-opens // 1000) if opens > self.lines.now else now]
 
     def forget(self, now: int, limit: int) -> None:
         """Delete records that were remembered for long enough."""
@@ -304,6 +294,11 @@ class QueueState:
         else:
             candidates = (entry[2] for state in ("ready", "delayed") for entry in self.sets[state])
         return [r for r in candidates if r.state in ("ready", "delayed") and matches(r, where)]
+
+    def strays(self) -> int:
+        """Return how many records the lines of a limited queue have wrong."""
+        ready, leased = ([entry[2] for entry in self.sets[state]] for state in _LINED)
+        return self.lines.strays(ready, leased)
 
     def purgeable(self, state: State, before: int | None, now: int, limit: int) -> list[Record]:
         """Return up to `limit` records of a state that entered it before a time."""
@@ -354,30 +349,6 @@ class QueueState:
                 # A replaced record comes after its neighbours, hence the sorting.
                 records = sorted(self._chunks[number].items())
                 yield from ((0, seq, record) for seq, record in records if seq > after)
-
-    def counts(self, now: int, recount: bool, stored: bool = False) -> Counts:
-        """Return the number of records in each state."""
-        ready, due = self.sets["ready"], self.due_by(now)
-        delayed = len(self.sets["delayed"])
-        sizes = Sizes(
-            delayed - due, len(ready) + due, len(self.sets["leased"]), len(self.sets["dead"])
-        )
-        waiting = chain(ready, islice(self.sets["delayed"], min(due, 1)))
-        return Counts(
-            sizes,
-            Flow(**self.tally),
-            kept=len(self.sets["acked"]) + len(self.sets["expired"]),
-            paused=self.paused,
-            keep=self.keep,
-            history=self.ends.history,
-            result_ttl=self.ends.result_ttl,
-            oldest=min((record.due for _, _, record in waiting), default=None),
-            recount=sizes if recount else None,
-            strays=0 if recount else None,
-            stored=self.ends.size + sum(map(stored_size, self.records.values()))
-            if stored
-            else None,
-        )
 
 
 def _discard(chunks: dict[Any, dict[int, Record]], key: int | str, seq: int) -> None:

@@ -1,0 +1,263 @@
+"""A limited queue of the memory engine: the lines of its groups, and whose turn it is.
+
+Each ready message stands in the line of its group, by rank. Groups take turns: a claim serves the
+first message of the group with the smallest number, and gives the group the largest one. A group
+whose line was empty enters right before the group that was served last, so it waits for at most
+one message of each other group. Messages without a group are a group of their own, which has no
+limit of its own.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+from sortedcontainers import SortedList
+
+from bide.engines.memory.record import Record
+from bide.model.pace import CREDIT, LIMITS, served
+from bide.model.rank import PROMOTE
+from bide.model.replies import Limited
+
+__all__ = ["Lines"]
+
+_Place = tuple[int, int, Record]
+
+
+class Group(msgspec.Struct, gc=False):
+    """A group of a limited queue that has messages in line or leased, or whose rate holds it."""
+
+    key: str
+    """Its name behind "="; empty for messages without a group, which no limit of a group binds."""
+    line: "SortedList[_Place]"
+    running: int = 0
+    turn: int = 0
+    last: int = 0
+    """When its last message counts as served (see `bide.model.pace`), in microseconds."""
+    freed: int = 0
+    """When a lease of it ended last while it was full, in milliseconds."""
+
+
+class Lines:
+    """The limits of a queue, and if it has any the lines of its groups.
+
+    The caller sets `now`, in microseconds, before each command.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.limit = self.rate = self.group_limit = self.group_rate = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.running = 0
+        self._last = 0
+        self._freed = 0
+        self._turn = 0
+        self._groups: dict[str, Group] = {}
+        # A group with a line that may be served is in the first set, one that waits for its rate in
+        # the second, a full one in none. One without a line and without a lease is in the third.
+        self._turns: SortedList[tuple[int, str]] = SortedList()
+        self._resting: SortedList[tuple[int, str]] = SortedList()
+        self._idle: SortedList[tuple[int, str]] = SortedList()
+
+    def __bool__(self) -> bool:
+        """Whether the queue is limited."""
+        return bool(self.limit or self.rate or self.group_limit or self.group_rate)
+
+    def configure(
+        self, limits: dict[str, int], ready: Iterable[Record], leased: Iterable[Record]
+    ) -> bool:
+        """Change limits; return whether one has changed.
+
+        Args:
+            limits: those to change.
+            ready: all ready records of the queue, for a queue that was not limited before.
+            leased: all leased ones.
+        """
+        before = [getattr(self, name) for name in LIMITS]
+        was_limited, was_full = bool(self), self._full
+        for name, value in limits.items():
+            setattr(self, name, value)
+        if [getattr(self, name) for name in LIMITS] == before:
+            return False
+        if not self:
+            self._clear()
+        elif not was_limited:
+            for record in leased:
+                self._group(record).running += 1
+                self.running += 1
+            for record in ready:
+                self.enter(record)
+        else:
+            if was_full and not self._full:
+                self._freed = self.now // 1000
+            for group in self._groups.values():
+                self._withdraw(group)
+                self._stand(group)
+        return True
+
+    def forget(self) -> None:
+        """Forget idle groups whose rate does not hold them any more. A claim does so first."""
+        for last, key in list(islice(self._idle, PROMOTE)):
+            if self._opens_for(self._groups[key]) + CREDIT > self.now:
+                break
+            self._idle.remove((last, key))
+            del self._groups[key]
+
+    # What happens to records.
+
+    def enter(self, record: Record) -> None:
+        """Put a record that is ready now into the line of its group."""
+        group = self._group(record)
+        self._withdraw(group)
+        if not group.line:
+            group.turn = 2 * self._turn - 1
+        group.line.add((record.rank, record.seq, record))
+        self._stand(group)
+
+    def leave(self, record: Record) -> None:
+        """Remove a record that is not ready any more."""
+        group = self._group(record)
+        self._withdraw(group)
+        group.line.remove((record.rank, record.seq, record))
+        self._stand(group)
+
+    def start(self, record: Record) -> None:
+        """Count a record that is leased now, and give its group the last turn."""
+        group = self._group(record)
+        self._withdraw(group)
+        self._turn += 1
+        group.turn = 2 * self._turn
+        group.running += 1
+        self.running += 1
+        self._last = served(self._last, self.rate, self.now)
+        group.last = served(group.last, self.group_rate, self.now)
+        self._stand(group)
+
+    def stop(self, record: Record) -> None:
+        """Count a record that is not leased any more."""
+        group = self._group(record)
+        self._withdraw(group)
+        if self._full:
+            self._freed = self.now // 1000
+        if self._is_full(group):
+            group.freed = self.now // 1000
+        group.running -= 1
+        self.running -= 1
+        self._stand(group)
+
+    # Whose turn it is.
+
+    def next(self) -> Record | None:
+        """Return the record to serve now, if one may be served."""
+        self._wake()
+        if self._full or self._opens > self.now or not self._turns:
+            return None
+        head: Record = self._groups[self._turns[0][1]].line[0][2]
+        return head
+
+    def freed(self, record: Record) -> int:
+        """Return when the last limit let a record go that is to be served, in milliseconds; 0:
+        none has held it since it was due."""
+        group = self._group(record)
+        opens = -(-max(self._opens, self._opens_for(group)) // 1000)
+        freed = max(self._freed, group.freed, opens)
+        return freed if freed > record.due else 0
+
+    def opens(self) -> int | None:
+        """Return when a record may be served, in microseconds; `None`: when a lease has ended."""
+        self._wake()
+        if self._full:
+            return None
+        if self._turns:
+            return max(self.now, self._opens)
+        if self._resting:
+            first = self._groups[self._resting[0][1]]
+            return max(self._opens_for(first), self._opens)
+        return None
+
+    def limited(self, record: Record) -> Limited | None:
+        """Return which limit holds a record back."""
+        group = self._groups.get(_key(record)) or Group(_key(record), SortedList())
+        if self._full:
+            return Limited("limit", self.limit, self.running)
+        if self._is_full(group):
+            return Limited("group_limit", self.group_limit, group.running)
+        opens = self._opens_for(group)
+        if self._opens > max(self.now, opens):
+            return Limited("rate", self.rate, self.running, -(-self._opens // 1000))
+        if opens > self.now:
+            return Limited("group_rate", self.group_rate, group.running, -(-opens // 1000))
+        return None
+
+    def ahead(self, record: Record, rank: int) -> int:
+        """Return how many records of its group are in line before a rank."""
+        group = self._groups.get(_key(record))
+        return group.line.bisect_left((rank, record.seq)) if group is not None else 0
+
+    def strays(self, ready: Iterable[Record], leased: Iterable[Record]) -> int:
+        """Return how many records are not where they are to be, by an independent count."""
+        if not self:
+            return 0
+        in_line = {id(place[2]) for group in self._groups.values() for place in group.line}
+        running = {key: group.running for key, group in self._groups.items() if group.running}
+        counted: dict[str, int] = {}
+        for record in leased:
+            counted[_key(record)] = counted.get(_key(record), 0) + 1
+        wrong = {key for key in running | counted if running.get(key) != counted.get(key)}
+        return len(in_line ^ {id(record) for record in ready}) + len(wrong)
+
+    @property
+    def _full(self) -> bool:
+        return 0 < self.limit <= self.running
+
+    @property
+    def _opens(self) -> int:
+        """From when the rate of the queue allows a message, in microseconds; 0: at any time."""
+        return self._last + self.rate if self.rate else 0
+
+    def _is_full(self, group: Group) -> bool:
+        return bool(group.key) and 0 < self.group_limit <= group.running
+
+    def _opens_for(self, group: Group) -> int:
+        return group.last + self.group_rate if group.key and self.group_rate else 0
+
+    # Groups.
+
+    def _group(self, record: Record) -> Group:
+        key = _key(record)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(key, SortedList())
+        return group
+
+    def _withdraw(self, group: Group) -> None:
+        """Take a group that is going to change out of the sets."""
+        self._turns.discard((group.turn, group.key))
+        self._resting.discard((group.last, group.key))
+        self._idle.discard((group.last, group.key))
+
+    def _stand(self, group: Group) -> None:
+        """Put a group into the set where it is to be."""
+        if group.line:
+            if self._is_full(group):
+                return
+            if self._opens_for(group) > self.now:
+                self._resting.add((group.last, group.key))
+            else:
+                self._turns.add((group.turn, group.key))
+        elif not group.running:
+            self._idle.add((group.last, group.key))
+
+    def _wake(self) -> None:
+        """Let groups take turns whose rate allows it again."""
+        for _, key in list(islice(self._resting, PROMOTE)):
+            group = self._groups[key]
+            if self._opens_for(group) > self.now:
+                break
+            self._withdraw(group)
+            self._stand(group)
+
+
+def _key(record: Record) -> str:
+    return "" if record.group is None else f"={record.group}"
