@@ -10,9 +10,19 @@ woke late, may catch up on `CREDIT` of it and no more. So in any span of `w` sec
 import math
 import re
 
-from bide.model.errors import InvalidArgument
+from bide.model.commands import Configure
+from bide.model.errors import InvalidArgument, Unsupported
 
-__all__ = ["CREDIT", "LIMITS", "Rate", "interval", "rate_text", "served"]
+__all__ = [
+    "CREDIT",
+    "LIMITS",
+    "SLOWEST",
+    "Rate",
+    "interval",
+    "rate_text",
+    "refuse_limits",
+    "served",
+]
 
 LIMITS = ("limit", "rate", "group_limit", "group_rate")
 """The settings that make a queue a limited one, by name."""
@@ -23,11 +33,26 @@ CREDIT = 10_000
 MAX_RATE = 100_000
 """The highest rate per second: above it, rounding to microseconds would be felt."""
 
+SLOWEST = 86_400_000_000
+"""The longest interval in microseconds: one message a day."""
+
 Rate = float | str
 """Messages per second, or a string: "5/s", "100/m", "1000/h", "20/d"."""
 
-_UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": SLOWEST}
 _FORM = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*/\s*([smhd])\s*")
+
+
+def refuse_limits(command: Configure) -> None:
+    """Refuse limits on a store that does not know them.
+
+    Raises:
+        Unsupported: the command sets one.
+    """
+    if any(getattr(command, name) for name in LIMITS):
+        raise Unsupported(
+            "this kind of store has no limits of queues and groups yet; memory:// has them"
+        )
 
 
 def interval(rate: Rate, what: str = "rate") -> int:
@@ -61,7 +86,7 @@ def interval(rate: Rate, what: str = "rate") -> int:
     if count == 0:
         return 0
     # NaN is not within any bounds.
-    if not unit / _UNITS["d"] <= count <= MAX_RATE * unit / _UNITS["s"]:
+    if not unit / SLOWEST <= count <= MAX_RATE * unit / _UNITS["s"]:
         raise InvalidArgument(
             f"{what}={rate!r} is not from '1/d' to '{MAX_RATE}/s'; 0 means no limit"
         )

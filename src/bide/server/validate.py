@@ -27,6 +27,7 @@ from bide.model.limits import (
 )
 from bide.model.message import REASON_LENGTH, Item
 from bide.model.options import check_options
+from bide.model.pace import SLOWEST
 from bide.model.times import LATEST
 from bide.server.rights import Caller, rights_of
 
@@ -57,6 +58,7 @@ def check(command: cmd.Command, caller: Caller) -> None:
             if command.if_version is not None and command.on_conflict != "replace":
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
         case cmd.Scan():
+            _within(command.limit, "limit", least=1, most=MAX_COUNT)
             _cursor(command)
             if command.prefix is not None and (command.state or command.where):
                 raise InvalidArgument("prefix is of all messages: leave out state and where")
@@ -215,12 +217,16 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "keep": _span,
     "lease": partial(_within, least=0, most=MAX_LEASE),
     "leases": _leases,
-    "limit": partial(_within, least=1, most=MAX_COUNT),
+    "group_limit": partial(_within, least=0, most=MAX_COUNT),
+    "group_rate": partial(_within, least=0, most=SLOWEST),
+    "limit": partial(_within, least=0, most=MAX_COUNT),
     "max_bytes": partial(_within, least=0, most=MAX_BYTES),
     "prefix": _text,
+    "rate": partial(_within, least=0, most=SLOWEST),
     "reason": _text,
     "result_ttl": _span,
     "results": _results,
+    "slots": partial(_within, least=0, most=MAX_COUNT),
     "where": _where,
 }
 """The rule of each field of a command, by name: a name means the same in every command."""

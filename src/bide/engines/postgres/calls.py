@@ -24,6 +24,7 @@ from bide.engines.postgres.reading import (
 )
 from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES
+from bide.model.pace import refuse_limits
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
 
 __all__ = ["change_outcomes", "is_one_call", "replies"]
@@ -213,6 +214,7 @@ def _bury(run: Run, command: cmd.Bury, now: int | None) -> Reply:
 
 
 def _configure(run: Run, command: cmd.Configure, now: int | None) -> Reply:
+    refuse_limits(command)
     (row,) = run(
         "_configure", command.queue, now, command.paused, command.keep, command.actor, PAUSES,
         command.history, command.result_ttl,

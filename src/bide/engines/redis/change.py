@@ -12,6 +12,7 @@ from bide.engines.redis.shards import ShardedQueue
 from bide.model import commands as cmd
 from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH
+from bide.model.pace import refuse_limits
 from bide.model.replies import PAUSES, Deleted, Outcome, Settings, Sizes
 
 __all__ = ["change", "configure", "delete", "script_of"]
@@ -112,6 +113,7 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
 
 def configure(command: cmd.Configure, shards: int) -> Step:
     """Set what is given."""
+    refuse_limits(command)
     paused = "" if command.paused is None else int(command.paused)
     keep = "" if command.keep is None else command.keep
     times = ["" if ms is None else ms for ms in (command.history, command.result_ttl)]

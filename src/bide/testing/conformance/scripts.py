@@ -15,10 +15,19 @@ from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, STATES, Message
 from bide.model.replies import Affected, Claimed, Counts, Page, Reply, Sizes
 from bide.testing.conformance.desk import START
-from bide.testing.conformance.vocabulary import GROUPS, IDS, QUEUES, Held, Op, Script, scripts
+from bide.testing.conformance.vocabulary import (
+    GROUPS,
+    IDS,
+    QUEUES,
+    Held,
+    Op,
+    Script,
+    limited_scripts,
+    scripts,
+)
 from bide.testing.conformance.watch import Watch, audit, dump
 
-__all__ = ["Player", "ScriptCases", "clear", "searching"]
+__all__ = ["LimitedScriptCases", "Player", "ScriptCases", "clear", "searching"]
 
 EXAMPLES = int(os.environ.get("BIDE_EXAMPLES", "200"))
 
@@ -166,7 +175,7 @@ def clear(engine: Engine, queue: str, now: int) -> None:
     """Remove everything from a queue; nothing may be left."""
     moment = now + 2 * EXPIRED_KEEP  # no lease of a script is that long
     commands: list[cmd.Command] = [
-        cmd.Configure(queue, paused=False, keep=0, history=0, result_ttl=0),
+        cmd.Configure(queue, False, 0, 0, 0, limit=0, rate=0, group_limit=0, group_rate=0),
         cmd.Claim(queue, 0, 1, "w"),
         cmd.Cancel(queue, where=cmd.Where(after=0)),
         cmd.Purge(queue, "dead"),
@@ -179,6 +188,25 @@ def clear(engine: Engine, queue: str, now: int) -> None:
     assert dump(engine, queue, moment) == {}
 
 
+def compare(engine: Engine, script: Script) -> None:
+    """Play a script on a new engine and on the memory engine; the replies must be the same."""
+    oracle = MemoryEngine()
+    subject, example = Player(engine), Player(oracle)
+    now = START
+    for number, (step, ops) in enumerate(script):
+        now += step
+        # A batch is its commands one after the other, so every other step goes singly.
+        play = subject.singly if number % 2 else subject.batch
+        assert play(ops, now) == example.watched(ops, now)
+        for queue in QUEUES:
+            assert audit(engine, queue, now) == audit(oracle, queue, now)
+    for queue in QUEUES:
+        assert dumped(engine, queue, now) == dumped(oracle, queue, now)
+    for queue in QUEUES:
+        clear(engine, queue, now)
+    engine.close()
+
+
 class ScriptCases:
     """What holds for any script."""
 
@@ -187,18 +215,15 @@ class ScriptCases:
     def test_any_script_is_answered_as_the_memory_engine_answers(
         self, make_engine: Callable[[], Engine], script: Script
     ) -> None:
-        engine, oracle = make_engine(), MemoryEngine()
-        subject, example = Player(engine), Player(oracle)
-        now = START
-        for number, (step, ops) in enumerate(script):
-            now += step
-            # A batch is its commands one after the other, so every other step goes singly.
-            play = subject.singly if number % 2 else subject.batch
-            assert play(ops, now) == example.watched(ops, now)
-            for queue in QUEUES:
-                assert audit(engine, queue, now) == audit(oracle, queue, now)
-        for queue in QUEUES:
-            assert dumped(engine, queue, now) == dumped(oracle, queue, now)
-        for queue in QUEUES:
-            clear(engine, queue, now)
-        engine.close()
+        compare(make_engine(), script)
+
+
+class LimitedScriptCases:
+    """The same for limited queues."""
+
+    @searching
+    @given(script=limited_scripts())
+    def test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers(
+        self, make_engine: Callable[[], Engine], script: Script
+    ) -> None:
+        compare(make_engine(), script)

@@ -10,7 +10,7 @@ from bide.model import commands as cmd
 from bide.model.message import EXPIRED_KEEP, LAPSED, Failure, Item, version_of
 from bide.testing.conformance.desk import START
 
-__all__ = ["GROUPS", "IDS", "QUEUES", "Held", "Op", "Ref", "Script", "scripts"]
+__all__ = ["GROUPS", "IDS", "QUEUES", "Held", "Op", "Ref", "Script", "limited_scripts", "scripts"]
 
 IDS = ["a", "b", "10", "9", "1e1"]
 QUEUES = ["q", "q2"]
@@ -159,8 +159,9 @@ def ops() -> SearchStrategy[Op]:
         some(["keep", "keep", "keep", "replace", "replace", "revive"]),
     )
     claims = st.builds(
-        cmd.Claim, queues, some([0, 1, 1, 2, 3, 10]), some([0, 1, 3, 5, 100]), some(["w1", "w2"])
-    )
+        cmd.Claim, queues, some([0, 1, 1, 2, 3, 10]), some([0, 1, 3, 5, 100]), some(["w1", "w2"]),
+        slots=some([None, None, 0, 1, 2]),
+    )  # fmt: skip
     settles: list[SearchStrategy[Any]] = [
         _held(cmd.Ack),
         _held(_ack_with_results),
@@ -176,3 +177,17 @@ def scripts() -> SearchStrategy[Script]:
     """Return scripts: how far time moves, then a batch, and so on."""
     steps = st.tuples(some(STEPS), st.lists(ops(), min_size=1, max_size=5))
     return st.lists(steps, min_size=3, max_size=16)
+
+
+def limited_scripts() -> SearchStrategy[Script]:
+    """Return scripts that begin with limits of a queue, and change them now and then."""
+    limits, rates = some([None, 0, 1, 2]), some([None, None, 0, 1_500, 15_000])
+    limiting = st.builds(
+        cmd.Configure, queues, limit=limits, rate=rates, group_limit=limits, group_rate=rates
+    )
+    often = st.one_of(ops(), ops(), ops(), ops(), ops(), ops(), limiting)
+    steps = st.tuples(some(STEPS), st.lists(often, min_size=1, max_size=6))
+    first = st.tuples(st.just(0), st.lists(limiting, min_size=2, max_size=3))
+    return st.builds(
+        lambda one, rest: [one, *rest], first, st.lists(steps, min_size=3, max_size=16)
+    )

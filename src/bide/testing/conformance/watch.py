@@ -66,7 +66,7 @@ class Watch:
             old = self._last.get(queue, {}).get(id)
             if old is not None and old.state != message.state:
                 self._see("time", old.state, message.state)
-        flow = audit(self.engine, queue, now).flow
+        first = audit(self.engine, queue, now)  # its `keep` decides what is forgotten
         (reply,) = self.engine.execute([command], now)
         after = dump(self.engine, queue, now)
         counts = audit(self.engine, queue, now)
@@ -74,9 +74,9 @@ class Watch:
         if _distinct(command):
             for id in sorted(before.keys() | after.keys()):
                 since = self._claimed.get((queue, id))
-                for step in _steps(command, before.get(id), after.get(id), counts.keep, now, since):
+                for step in _steps(command, before.get(id), after.get(id), first.keep, now, since):
                     moved.update(self._see(*step).counts)
-            was, told = msgspec.structs.asdict(flow), msgspec.structs.asdict(counts.flow)
+            was, told = msgspec.structs.asdict(first.flow), msgspec.structs.asdict(counts.flow)
             counted = +Counter({name: told[name] - was[name] for name in told})
             assert counted == moved, f"{command} counted {counted}, its changes are {moved}"
         if isinstance(reply, Claimed):

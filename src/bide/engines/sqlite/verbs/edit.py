@@ -20,6 +20,7 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.message import IN_TRANSIT, STATES
+from bide.model.pace import refuse_limits
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 
 __all__ = [
@@ -307,6 +308,7 @@ def _unheld_delayed(session: Session, queue: QueueRow, after: int, before: int) 
 
 def configure(session: Session, command: Configure) -> Settings:
     """Set what is given."""
+    refuse_limits(command)
     queue = session.make(command.queue)
     resumed = bool(queue.paused) and command.paused is False
     if command.paused is not None:
