@@ -12,11 +12,12 @@ from django.utils import timezone
 from django.utils.json import normalize_json
 from django.utils.module_loading import import_string
 
+from bide.model.ended import End
 from bide.model.message import Failure, Message
 from bide.model.times import to_datetime
 
 __all__ = [
-    "Outcome", "Record", "WorkerLost", "errors_of", "record_of", "result_of", "result_of_message",
+    "Record", "WorkerLost", "began", "errors_of", "record_of", "result_of", "result_of_message",
     "time_of",
 ]  # fmt: skip
 
@@ -25,19 +26,8 @@ class WorkerLost(Exception):
     """The process that ran a task died, or lost its lease."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """How a task has succeeded."""
-
-    value: Any
-    started: datetime
-    attempted: datetime
-    finished: datetime
-    workers: list[str]
-    errors: list[tuple[str, str]]
-
-
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of a task's message, and of the message that is its result."""
+    """The body of a task's message."""
 
     task: str
     """The path of the task."""
@@ -48,7 +38,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int
     enqueued: datetime
     after: datetime | None = None
-    outcome: Outcome | None = None
 
     @classmethod
     def of(
@@ -103,39 +92,44 @@ def result_of(
     return result
 
 
-def result_of_message(message: Message, since: int | None = None) -> TaskResult:
-    """Return the `TaskResult` of a task whose message is in the store, or of its result.
+def result_of_message(
+    message: Message, since: int | None = None, end: End | None = None
+) -> TaskResult:
+    """Return the `TaskResult` of a task by its message.
 
     Args:
-        message: of the task, or its result.
+        message: of the task; once acked, the one that its queue keeps.
         since: if a worker holds it, since when, in Unix milliseconds.
+        end: if it was acked, what its queue remembers of that.
     """
     record = record_of(message)
-    task, ended = record.imported(), record.outcome
-    if ended is not None:
-        return result_of(
-            message.id, record, TaskResultStatus.SUCCESSFUL, task, started=ended.started,
-            attempted=ended.attempted, finished=ended.finished, workers=ended.workers,
-            errors=[TaskError(exception_class_path=p, traceback=t) for p, t in ended.errors],
-            value=ended.value,
-        )  # fmt: skip
     failures = message.failures
     workers = [failure.holder for failure in failures]
-    since = since or (failures[-1].moment if failures else None)
-    status, finished = TaskResultStatus.READY, None
-    if message.state == "leased":
+    status, finished, value = TaskResultStatus.READY, None, None
+    if end is not None:
+        status, finished, since = TaskResultStatus.SUCCESSFUL, end.moment, end.since
+        workers.append(end.by or "")
+        value = None if end.result is None else msgspec.json.decode(end.result)
+    elif message.state == "leased":
         status = TaskResultStatus.RUNNING
         workers.append(message.holder or "")
     elif message.state in ("dead", "expired"):
         status, finished = TaskResultStatus.FAILED, message.ended
+    if since is None and failures:
+        since = began(failures[-1])
     # The clock of the store may be behind the one of who enqueued it.
-    started = _after(record.enqueued, failures[0].moment if failures else since)
+    started = _after(record.enqueued, began(failures[0]) if failures else since)
     attempted = _after(started, since)
     return result_of(
-        message.id, record, status, task, started=started, attempted=attempted,
+        message.id, record, status, record.imported(), started=started, attempted=attempted,
         finished=_after(attempted or record.enqueued, finished), errors=errors_of(failures),
-        workers=workers,
+        workers=workers, value=value,
     )  # fmt: skip
+
+
+def began(failure: Failure) -> int:
+    """Return when an attempt began, or, where that is not known, when it ended."""
+    return failure.moment if failure.started is None else failure.started
 
 
 def _after(earliest: datetime | None, moment: int | None) -> datetime | None:

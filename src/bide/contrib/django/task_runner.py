@@ -1,4 +1,4 @@
-"""Runs a task for a worker, and keeps its result."""
+"""Runs a task for a worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
 from django.tasks import TaskContext, TaskResult, TaskResultStatus
 from django.tasks.base import TaskError
 from django.tasks.signals import task_finished, task_started
@@ -16,13 +15,14 @@ from django.utils.json import normalize_json
 import bide
 from bide.consuming.outcomes import text_of
 from bide.contrib.django.task_records import (
-    Outcome,
     Record,
+    began,
     errors_of,
     record_of,
     result_of,
     time_of,
 )
+from bide.model.ended import encode_result
 
 if TYPE_CHECKING:
     from bide.contrib.django.tasks import BideBackend
@@ -43,38 +43,31 @@ class TaskRunner:
     def __init__(self, backend: BideBackend) -> None:
         self._backend = backend
 
-    def run(self, delivery: bide.Delivery) -> None:
-        """Run a task. What it returns is kept before the message is acked.
-
-        A worker that dies in between leaves both; then the next attempt finds the result, and the
-        task does not run again.
+    def run(self, delivery: bide.Delivery) -> Any:
+        """Run a task, and return its result, which the worker gives with the ack.
 
         Raises:
             Bury: the task has failed for good.
             Retry: it will be tried again.
         """
-        record = record_of(delivery.message)
-        if delivery.attempt > 1 and self._backend.result_queue.get(delivery.id) is not None:
-            return
-        result = self._started(delivery, record)
+        result = self._started(delivery, record_of(delivery.message))
         task_started.send(type(self._backend), task_result=result)
         task = result.task
         context = (TaskContext(task_result=result),) if task.takes_context else ()
         try:
             value = normalize_json(task.call(*context, *result.args, **result.kwargs))
+            if self._backend.result_ttl:
+                encode_result(value)  # raises if it is too large to be kept
         except BaseException as error:  # noqa: BLE001  (it is judged, and told to Django)
-            self._failed(delivery, result, error)
-        try:
-            self._keep(result, record, value)
-        except bide.InvalidArgument as error:  # too large
             self._failed(delivery, result, error)
         _end(result, TaskResultStatus.SUCCESSFUL)
         object.__setattr__(result, "_return_value", value)
         task_finished.send(type(self._backend), task_result=result)
+        return value
 
     def _started(self, delivery: bide.Delivery, record: Record) -> TaskResult:
         now, failures = timezone.now(), delivery.message.failures
-        first = time_of(failures[0].moment) if failures else now
+        first = time_of(began(failures[0])) if failures else now
         workers = [failure.holder for failure in failures] + [delivery.message.holder or ""]
         return result_of(
             delivery.id, record, TaskResultStatus.RUNNING, record.imported(), started=first,
@@ -104,19 +97,6 @@ class TaskRunner:
         _end(result, TaskResultStatus.FAILED)
         task_finished.send(type(self._backend), task_result=result)
         raise bide.Bury(reason) from error
-
-    def _keep(self, result: TaskResult, record: Record, value: Any) -> None:
-        if not (ttl := self._backend.result_ttl):
-            return
-        outcome = Outcome(
-            value, result.started_at, result.last_attempted_at, timezone.now(), result.worker_ids,
-            [(one.exception_class_path, one.traceback) for one in result.errors],
-        )  # fmt: skip
-        kept = msgspec.structs.replace(record, outcome=outcome)
-        # Whatever the transaction of the task's own: it has succeeded.
-        self._backend.result_queue.put(
-            kept, id=result.id, delay=ttl / 1000, on_conflict="replace", within=False
-        )
 
 
 def _end(result: TaskResult, status: Any) -> None:

@@ -41,9 +41,6 @@ __all__ = ["BideBackend", "BideTask"]
 PREFIX = "tasks."
 """Before the name of a queue of Django, in the store."""
 
-RESULTS = "task-results"
-"""The queue of the results: each is a message, due when it may be forgotten."""
-
 MIDDLE = 128
 """The priority, in the store, of a task with the default priority 0."""
 
@@ -132,18 +129,16 @@ class BideBackend(BaseTaskBackend):
         Raises:
             TaskResultDoesNotExist: there is none with this id, it was cancelled, or its time is up.
         """
-        message = self._message(result_id)
-        if message is None or message.state == "acked":
-            if (kept := self.result_queue.get(result_id)) is None:
-                raise TaskResultDoesNotExist(result_id)
-            message = kept
-        since = None
+        if (message := self._message(result_id)) is None:
+            raise TaskResultDoesNotExist(result_id)
+        queue, since, end = self._queue(_queue_of(result_id)), None, None
         if message.state == "leased":
-            found = self._queue(_queue_of(result_id))._do(
-                Explained, Explain(message.queue, result_id)
-            )
-            since = found.since
-        return result_of_message(message, since)
+            since = queue._do(Explained, Explain(message.queue, result_id)).since
+        elif message.state == "acked":
+            if not (ends := queue.history(result_id)):
+                raise TaskResultDoesNotExist(result_id)
+            end = ends[0]
+        return result_of_message(message, since, end)
 
     # What bide offers beyond.
 
@@ -193,11 +188,6 @@ class BideBackend(BaseTaskBackend):
         """The names of the queues that a worker serves."""
         return sorted(self.queues) or [DEFAULT_TASK_QUEUE_NAME]
 
-    @property
-    def result_queue(self) -> Queue:
-        """The queue of the results."""
-        return _open(RESULTS)
-
     def register(self, app: bide.App) -> None:
         """Register the handlers of the queues of this backend."""
         runner, options = TaskRunner(self), self._options
@@ -207,8 +197,6 @@ class BideBackend(BaseTaskBackend):
                     PREFIX + name, lease=options.lease, concurrency=options.concurrency,
                     timeout=options.timeout, retry=bide.Backoff(attempts=MAX_ATTEMPTS),
                 )(runner.run)  # fmt: skip
-        if RESULTS not in app.queue_handlers:
-            app.handler(RESULTS)(forget)
 
     def check(self, **more: Any) -> list[CheckMessage]:
         """Return what is wrong with the settings."""
@@ -224,7 +212,7 @@ class BideBackend(BaseTaskBackend):
         return [Warning(text, hint="name the queues", id="bide.W004")]
 
     def _queue(self, name: str) -> Queue:
-        return _open(PREFIX + name)
+        return _open(PREFIX + name, self.result_ttl)
 
     def _message(self, id: str) -> Message | None:
         try:
@@ -233,13 +221,11 @@ class BideBackend(BaseTaskBackend):
             return None
 
 
-def forget(delivery: bide.Delivery) -> None:
-    """Let a result go whose time has come: the ack removes it."""
-
-
 @cache
-def _open(name: str) -> Queue:
-    return Queue(name)
+def _open(name: str, result_ttl: int) -> Queue:
+    """Return a queue that keeps tasks, and their results, for so many milliseconds."""
+    ttl = result_ttl / 1000
+    return Queue(name, keep=ttl, result_ttl=ttl)
 
 
 def _queue_of(id: str) -> str:

@@ -17,6 +17,7 @@ from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
+import bide
 from bide.contrib.django import Queue
 from bide.contrib.django.task_records import WorkerLost
 from bide.contrib.django.testing import BideTestMixin, DjangoWorker, close_connections
@@ -140,19 +141,34 @@ class Cases(BideTestMixin, TestCase):
         self.assertIs(result.errors[0].exception_class, WorkerLost)
         self.assertIsNotNone(delivery)
 
-    def test_what_has_succeeded_does_not_run_again(self) -> None:
-        """The worker died after it had kept the result, before the ack."""
+    def test_a_result_comes_with_the_ack(self) -> None:
+        """So a worker that has lost its lease leaves none, and the next attempt's counts."""
         result = tasks.note.enqueue("a")
-        self.worker.run_due()
-        message = Queue("task-results").get(result.id)
-        assert message is not None
-        queue = Queue("tasks.default")
-        queue.put(message.body, id=result.id, delay=1)
         self.bide_store.clock.advance(2)
-        queue.claim(lease=1)
+        (delivery,) = Queue("tasks.default").claim(lease=1)
         self.worker.advance("1m")
-        self.assertEqual(tasks.calls, ["a"])
-        self.assertIsNone(queue.get(result.id))
+        with self.assertRaises(bide.LeaseLost):
+            delivery.ack(result="late")
+        result.refresh()
+        self.assertIsNone(result.return_value)
+        self.assertEqual((result.status, result.attempts), (TaskResultStatus.SUCCESSFUL, 2))
+        assert result.enqueued_at and result.started_at and result.finished_at
+        self.assertLessEqual(result.enqueued_at, result.started_at)
+        self.assertLess(result.started_at, result.last_attempted_at)
+        self.assertLessEqual(result.last_attempted_at, result.finished_at)
+
+    def test_no_results_are_kept_where_none_are_wanted(self) -> None:
+        told = {"default": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TTL": 0}}}
+        with override_settings(TASKS=told):
+            app = bide.App()
+            task_backends["default"].register(app)
+            results = [tasks.note.enqueue("a"), tasks.too_much.enqueue()]
+            DjangoWorker(app, self.bide_store).run_due()
+            for result in results:
+                with self.assertRaises(TaskResultDoesNotExist):
+                    result.refresh()
+        self.assertEqual(tasks.calls, ["a", "too much"])
+        self.assertEqual(self.bide_store.dead("tasks.default"), [])
 
     def test_results_go_after_their_time(self) -> None:
         result = tasks.note.enqueue("a")
@@ -162,7 +178,7 @@ class Cases(BideTestMixin, TestCase):
         self.worker.advance("2h")
         with self.assertRaises(TaskResultDoesNotExist):
             result.refresh()
-        self.assertEqual(self.bide_store.messages("task-results"), [])
+        self.assertEqual(self.bide_store.messages("tasks.default"), [])
 
     def test_signals_are_sent(self) -> None:
         seen: list[tuple[str, str]] = []
