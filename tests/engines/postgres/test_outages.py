@@ -190,8 +190,10 @@ def test_many_first_users_make_one_schema(postgres: PostgresServer) -> None:
 
 def test_errors_name_the_cause_and_no_password(postgres: PostgresServer, tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="createdb") as caught:
-        open_engine(postgres.url.replace("/postgres?", "/nothing?").replace("bide@", "bide:pw@"))
-    assert "pw" not in str(caught.value)
+        open_engine(
+            postgres.url.replace("/postgres?", "/nothing?").replace("bide@", "bide:secret@")
+        )
+    assert "secret" not in str(caught.value)
     with pytest.raises(StoreUnavailable, match="createuser"):
         open_engine(postgres.url.replace("bide@", "nobody@"))
     with pytest.raises(StoreUnavailable, match="cannot be reached"):

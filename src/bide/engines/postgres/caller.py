@@ -7,26 +7,22 @@ needs. This sends a prepared call, and waits once.
 import itertools
 from collections import namedtuple
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
-from psycopg import errors, sql
-from psycopg.adapt import PyFormat, Transformer
+from psycopg import errors, generators, sql
+from psycopg.adapt import Buffer, PyFormat, Transformer
 from psycopg.pq import ExecStatus, Format
-from psycopg.pq.abc import PGresult
-from psycopg.waiting import Ready, Wait
+from psycopg.pq.abc import PGconn, PGresult
 
 from bide.engines.postgres.arrays import register
 
-__all__ = ["ENCODED", "Caller"]
+__all__ = ["Caller"]
 
-ENCODED = frozenset(("_put_one",))
-"""Functions whose arguments are given as the server takes them: in its binary form, or `None`."""
-
-Result = list[Any] | psycopg.Error
 Statement = tuple[bytes, tuple[int, ...] | None]
 """Its text, and the types of its arguments; `None`: those that the function declares."""
-T = TypeVar("T")
+Wait = Callable[[PGconn], Generator[Any, Any, Any]]
+_BINARY = [[Format.BINARY] * count for count in range(32)]
 
 
 class Caller:
@@ -44,7 +40,7 @@ class Caller:
         self._prepares = prepares
         self._prepared: dict[Statement, bytes] = {}
         self._numbers = itertools.count()
-        self._owed: str | None = None
+        self._owes = False
         self._texts: dict[str, bytes] = {}
         self._rows: dict[str, Callable[[Sequence[Any]], Any]] = {}
         register(connection)
@@ -55,10 +51,19 @@ class Caller:
         Raises:
             psycopg.Error: the server refused it, or the connection was lost.
         """
-        result = self._do(self._exchange(function, arguments))
-        if isinstance(result, psycopg.Error):
-            raise result
-        return result
+        results = self._call(function, arguments, generators.execute)
+        return self._load(function, _accepted(results))
+
+    def value(self, function: str, *arguments: bytes | None) -> bytes | None:
+        """Call a function that returns one value; all as the server has it, in its binary form.
+
+        Raises:
+            psycopg.Error: the server refused it, or the connection was lost.
+        """
+        text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT ")
+        formats = _BINARY[len(arguments)]
+        results = self._exchange(text, arguments, None, formats, generators.execute)
+        return _accepted(results).get_value(0, 0)
 
     def start(self, function: str, *arguments: Any) -> None:
         """Call a function without waiting for it.
@@ -68,10 +73,10 @@ class Caller:
         Raises:
             psycopg.Error: the connection was lost, or the server knows no such function.
         """
-        refused = self._do(self._send(function, arguments))
-        if refused is not None:
-            raise refused
-        self._owed = function
+        refused = self._call(function, arguments, generators.send)
+        if refused:
+            raise errors.error_from_result(refused[-1])
+        self._owes = True
 
     def settle(self) -> psycopg.Error | None:
         """Wait for the call of `start`, if there is one; return why it was refused.
@@ -79,74 +84,59 @@ class Caller:
         Raises:
             psycopg.Error: the connection was lost.
         """
-        if self._owed is None:
+        if not self._owes:
             return None
-        function, self._owed = self._owed, None
-        result = self._do(self._receive(function))
-        return result if isinstance(result, psycopg.Error) else None
-
-    def _do(self, exchange: Generator[Any, Any, T]) -> T:
+        self._owes = False
         try:
-            return self.connection.wait(exchange)
+            results = self.connection.wait(generators.fetch_many(self.connection.pgconn))
         except BaseException:
-            self.connection.close()  # nobody knows what is still on its way
+            self.connection.close()
             raise
+        refused = results[-1].status == ExecStatus.FATAL_ERROR
+        return errors.error_from_result(results[-1]) if refused else None
 
-    def _exchange(self, function: str, arguments: Sequence[Any]) -> Generator[Any, Any, Result]:
-        refused = yield from self._send(function, arguments)
-        return refused or (yield from self._receive(function))
+    def _call(self, function: str, arguments: Sequence[Any], then: Wait) -> Any:
+        text = self._texts.get(function) or self._text(function, len(arguments), b"SELECT * FROM ")
+        transformer = Transformer(self.connection)
+        values = transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
+        return self._exchange(text, values, transformer.types, transformer.formats or (), then)
 
-    def _send(
-        self, function: str, arguments: Sequence[Any]
-    ) -> Generator[Any, Any, psycopg.Error | None]:
-        """Send a call. The first of its kind is prepared before; return the error if it fails."""
+    def _exchange(
+        self,
+        text: bytes,
+        values: Sequence[Buffer | None],
+        types: tuple[int, ...] | None,
+        formats: Sequence[Format],
+        then: Wait,
+    ) -> Any:
+        """Send a statement, and return what `then` does. The first of its kind is prepared before.
+
+        If that is refused, the answer to it is returned.
+        """
         sender = self.connection.pgconn
-        text = self._texts.get(function) or self._text(function, len(arguments))
-        values, types = arguments, None
-        formats: Sequence[Format] = [Format.BINARY] * len(arguments)
-        if function not in ENCODED:
-            transformer = Transformer(self.connection)
-            values = transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
-            types, formats = transformer.types, transformer.formats or formats
-        if self._prepares:
+        try:
+            if not self._prepares:
+                sender.send_query_params(text, values, types, formats, Format.BINARY)
+                return self.connection.wait(then(sender))
             name = self._prepared.get((text, types))
             if name is None:
                 name = b"bide%d" % next(self._numbers)
                 sender.send_prepare(name, text, types)
-                refused = yield from self._receive(function)
-                if isinstance(refused, psycopg.Error):
-                    return refused
+                prepared = self.connection.wait(generators.execute(sender))
+                if prepared[-1].status == ExecStatus.FATAL_ERROR:
+                    return prepared
                 self._prepared[text, types] = name
             sender.send_query_prepared(name, values, formats, Format.BINARY)
-        else:
-            sender.send_query_params(text, values, types, formats, Format.BINARY)
-        while sender.flush():
-            ready = yield Wait.RW
-            if ready & Ready.R:
-                sender.consume_input()
-        return None
+            return self.connection.wait(then(sender))
+        except BaseException:
+            self.connection.close()  # nobody knows what is still on its way
+            raise
 
-    def _text(self, function: str, count: int) -> bytes:
+    def _text(self, function: str, count: int, head: bytes) -> bytes:
         name = sql.Identifier(self._schema, function).as_bytes(self.connection)
         marks = b", ".join(b"$%d" % number for number in range(1, count + 1))
-        self._texts[function] = text = b"SELECT * FROM " + name + b"(" + marks + b")"
+        self._texts[function] = text = head + name + b"(" + marks + b")"
         return text
-
-    def _receive(self, function: str) -> Generator[Any, Any, Result]:
-        """Return the rows or the error of one call; no rows of what was only prepared."""
-        sender = self.connection.pgconn
-        result: Result = []
-        while True:
-            while sender.is_busy():
-                yield Wait.R
-                sender.consume_input()
-            got = sender.get_result()
-            if got is None:
-                return result
-            if got.status == ExecStatus.TUPLES_OK:
-                result = self._load(function, got)
-            elif got.status == ExecStatus.FATAL_ERROR:
-                result = errors.error_from_result(got)
 
     def _load(self, function: str, got: PGresult) -> list[Any]:
         make = self._rows.get(function)
@@ -157,3 +147,11 @@ class Caller:
         transformer = Transformer(self.connection)
         transformer.set_pgresult(got, format=Format.BINARY)
         return transformer.load_rows(0, got.ntuples, make)
+
+
+def _accepted(results: list[PGresult]) -> PGresult:
+    """Return the last answer of the server, or raise the error that it is."""
+    result = results[-1]
+    if result.status == ExecStatus.FATAL_ERROR:
+        raise errors.error_from_result(result)
+    return result

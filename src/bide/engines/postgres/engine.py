@@ -15,11 +15,11 @@ import psycopg
 
 from bide.engines.port import Capabilities, Notifier
 from bide.engines.postgres.arrays import Array, integers
-from bide.engines.postgres.caller import ENCODED, Caller
+from bide.engines.postgres.caller import Caller
 from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
 from bide.engines.postgres.notifier import PostgresNotifier
-from bide.engines.postgres.putting import only_puts
+from bide.engines.postgres.putting import only_puts, put_one
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
@@ -54,7 +54,7 @@ LOOK_AGAIN = 2_000
 """Milliseconds within which each process that waits asks again by itself, which it does once a
 second: what is put for a later time wakes none."""
 
-PUTS = frozenset(("_put_one", "_put", "_replace"))
+PUTS = frozenset(("_put", "_replace"))
 
 CHANGES = {"_change": 1, "_edit": 0, "_delete_where": 1}
 """Functions that tell how far the log had come when they changed something, and which of their
@@ -119,6 +119,8 @@ class PostgresEngine:
         for number in range(1, TRIES + 1):
             caller = self._current()
             try:
+                if (reply := self._put_one(caller, commands, now)) is not None:
+                    return [reply]
                 told = _Told()
                 found = self._transact(caller, commands, now, told, hopeful=number == 1)
             except RETRIED as error:
@@ -161,6 +163,22 @@ class PostgresEngine:
             self._notifier = None
         self._leave()
 
+    def _put_one(
+        self, caller: Caller, commands: Sequence[Command], now: int | None
+    ) -> Reply | None:
+        """Put one message the short way, if a batch is no more than that."""
+        if (stored := put_one(caller.value, commands, now)) is None:
+            return None
+        reply, moment, place = stored
+        queue = commands[0].queue
+        self._witness.confirmed({queue: place})
+        if self._until_fold > 1 and reply.wake is not None and reply.wake >= moment + LOOK_AGAIN:
+            self._until_fold -= 1
+        else:
+            told = _Told(moments={queue: moment})
+            self._follow_up(caller, commands, [reply], now, told)
+        return reply
+
     def _transact(
         self,
         caller: Caller,
@@ -185,7 +203,7 @@ class PostgresEngine:
                 return rows
             rows = caller(function, *arguments)
             if function in PUTS and rows[-1].due is not None:
-                queue = arguments[0].decode() if function in ENCODED else arguments[0]
+                queue = arguments[0]
                 told.places[queue], told.moments[queue] = rows[-1].until, rows[-1].due
             elif function in CHANGES:
                 queue = arguments[CHANGES[function]]

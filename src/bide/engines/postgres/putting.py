@@ -13,11 +13,13 @@ from bide.model import commands as cmd
 from bide.model.message import ATTEMPTS, STATES, Item
 from bide.model.replies import Outcome, Outcomes, Reply
 
-__all__ = ["only_puts", "outcome", "put_outcomes", "puts"]
+__all__ = ["only_puts", "outcome", "put_one", "put_outcomes", "puts"]
 
 _encode = msgspec.json.encode
 _int4 = struct.Struct("!i").pack
 _int8 = struct.Struct("!q").pack
+_ROW = struct.Struct("!iIiqIiq")
+"""A row of two numbers: how many; of each its type, its length and itself. Nulls are shorter."""
 _PRIORITY, _ATTEMPTS = _int4(0), _int4(ATTEMPTS)
 _FALSE, _TRUE = b"\0", b"\1"
 
@@ -28,6 +30,50 @@ def only_puts(commands: Sequence[cmd.Command]) -> bool:
     return all(
         isinstance(c, cmd.Put) and c.on_conflict == "keep" and c.queue == queue for c in commands
     )
+
+
+def put_one(
+    call: Callable[..., bytes | None], commands: Sequence[cmd.Command], now: int | None
+) -> tuple[Outcomes, int, int] | None:
+    """Store one message the short way, if that is all there is to do.
+
+    Args:
+        call: calls a function of the schema, whose arguments and answer are in binary form.
+        commands: a batch.
+        now: Unix milliseconds to go by; `None`: the server's clock.
+
+    Returns:
+        The reply, when it was put by the server's clock, and how far the log had come; `None`:
+        nothing was stored.
+    """
+    command = commands[0]
+    if len(commands) > 1 or type(command) is not cmd.Put or command.on_conflict != "keep":
+        return None
+    if len(command.items) != 1:
+        return None
+    (item,) = command.items
+    if item.died is not None or item.attempt or item.failures:
+        return None
+    row = call(
+        "_put_one",
+        command.queue.encode(),
+        None if now is None else _int8(now),
+        item.id.encode(),
+        _TRUE if item.json else _FALSE,
+        item.data,
+        None if item.at is None else _int8(item.at),
+        _int8(item.delay),
+        _int4(item.priority) if item.priority else _PRIORITY,
+        _ATTEMPTS if item.attempts == ATTEMPTS else _int4(item.attempts),
+        None if item.expires is None else _int8(item.expires),
+        None if item.group is None else item.group.encode(),
+        None if item.headers is None else _encode(item.headers),
+    )
+    if row is None or len(row) != _ROW.size:
+        return None
+    _, _, _, moment, _, _, place = _ROW.unpack(row)
+    outcome = _stored(item, moment)
+    return Outcomes([outcome], outcome.due), moment, place
 
 
 def puts(
@@ -50,11 +96,6 @@ def _keep(
     run: Run, queue: str, commands: Sequence[cmd.Put], now: int | None, hopeful: bool
 ) -> list[Reply]:
     items = [item for command in commands for item in command.items]
-    if (
-        len(commands) == len(items) == 1
-        and (one := _put_one(run, queue, items[0], now)) is not None
-    ):
-        return [Outcomes([one], one.due)]
     ids = [item.id for item in items]
     alone = hopeful and ids == sorted(set(ids))
     outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), alone))
@@ -65,28 +106,6 @@ def _keep(
         first += len(mine)
         found.append(Outcomes(mine, _wake(mine)))
     return found
-
-
-def _put_one(run: Run, queue: str, item: Item, now: int | None) -> Outcome | None:
-    """Store a message if that is simple; `None`: nothing was stored."""
-    if item.died is not None or item.attempt or item.failures:
-        return None
-    ((moment, _),) = run(
-        "_put_one",
-        queue.encode(),
-        None if now is None else _int8(now),
-        item.id.encode(),
-        _TRUE if item.json else _FALSE,
-        item.data,
-        None if item.at is None else _int8(item.at),
-        _int8(item.delay),
-        _int4(item.priority) if item.priority else _PRIORITY,
-        _ATTEMPTS if item.attempts == ATTEMPTS else _int4(item.attempts),
-        None if item.expires is None else _int8(item.expires),
-        None if item.group is None else item.group.encode(),
-        None if item.headers is None else _encode(item.headers),
-    )
-    return None if moment is None else _stored(item, moment)
 
 
 def _replace(run: Run, command: cmd.Put, now: int | None) -> Reply:

@@ -19,30 +19,33 @@ DECLARE
   new_due CONSTANT bigint := coalesce(p_at, moment + p_delay);
   locked CONSTANT text := pg_advisory_xact_lock_shared(_lock(p_queue));
   new_seq CONSTANT bigint := (nextval('seq') << 20) + 1;
-  q queue;
+  forgot boolean := false;
 BEGIN
   IF session_user <> current_user THEN
     PERFORM _check_access(p_queue);
   END IF;
-  SELECT * INTO q FROM queue WHERE name = p_queue;
-  IF q.id IS NULL OR p_priority > 0 AND NOT q.weighted THEN
-    RETURN;
-  END IF;
-  IF q.remembers THEN
-    PERFORM _forget(q, moment);
-  END IF;
-  INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires, id,
-                       "group")
-  VALUES (new_seq, _rank(0, new_due, p_priority), new_due, q.id, p_attempts, 0,
-          _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group)
-  ON CONFLICT (queue, id) DO NOTHING;
-  IF NOT FOUND THEN
-    RETURN;
-  END IF;
-  INSERT INTO content VALUES (new_seq, p_is_json, p_data, p_headers);
-  INSERT INTO tally VALUES (q.id, 'new', _hour(new_due), 1);
+  LOOP
+    WITH stored AS (
+      INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,
+                           id, "group")
+      SELECT new_seq, _rank(0, new_due, p_priority), new_due, q.id, p_attempts, 0,
+             _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group
+      FROM queue AS q
+      WHERE name = p_queue AND (weighted OR p_priority = 0) AND (forgot OR NOT remembers)
+      ON CONFLICT (queue, id) DO NOTHING RETURNING queue
+    ), said AS (
+      INSERT INTO content SELECT new_seq, p_is_json, p_data, p_headers FROM stored
+    )
+    INSERT INTO tally SELECT queue, 'new', _hour(new_due), 1 FROM stored;
+    EXIT WHEN FOUND;
+    PERFORM _forget(q, moment) FROM queue AS q WHERE name = p_queue AND remembers AND NOT forgot;
+    IF NOT FOUND THEN
+      RETURN;
+    END IF;
+    forgot := true;
+  END LOOP;
   IF p_at < moment THEN
-    INSERT INTO lowered VALUES (q.id, p_at * 256);
+    INSERT INTO lowered SELECT id, p_at * 256 FROM queue WHERE name = p_queue;
   END IF;
   due := moment;
   until := pg_current_wal_insert_lsn() - '0/0';
