@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.engines.redis import RedisEngine, connection, notifier, sender
+from bide.engines.redis import RedisEngine, connection, sender
 from bide.engines.redis.scripts import Library, as_library, load_library
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put
 from bide.model.message import Item
@@ -27,7 +27,7 @@ def open_other(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
 
     def open_other(*url: str) -> RedisEngine:
         with monkeypatch.context() as patched:
-            for module in (notifier, connection, sender):
+            for module in (connection, sender):
                 patched.setattr(module, "load_library", other_library)
             return open_engine(*url)
 

@@ -100,7 +100,7 @@ class Connection:
         shown = settings.shown_at(address)
         try:
             self._client.connect()
-            self._socket: Any = self._client._sock
+            self.socket: Any = self._client._sock
             self._examine(shown)
             if lost is not None:
                 self._end(lost)
@@ -130,7 +130,7 @@ class Connection:
             Lost: the connection broke.
         """
         try:
-            self._socket.sendall(packed)
+            self.socket.sendall(packed)
         except _BROKEN as error:
             self.close()
             raise Lost(error, []) from error
@@ -149,10 +149,7 @@ class Connection:
             while len(answers) < count:
                 answer = self._reader.gets()
                 if answer is False:
-                    data = self._socket.recv(65536)
-                    if not data:
-                        raise raised.ConnectionError("Connection closed by server.")
-                    self._reader.feed(data)
+                    self._read()
                     continue
                 if type(answer) is Refusal and answer.word == "LOADING":
                     raise raised.BusyLoadingError(str(answer))
@@ -164,6 +161,19 @@ class Connection:
             self.close()
             raise
         return answers
+
+    def heard(self) -> list[Any]:
+        """Return what the server says unasked; wait until it says something.
+
+        Raises:
+            Lost: the connection broke.
+        """
+        try:
+            self._read()
+        except _BROKEN as error:
+            self.close()
+            raise Lost(error, []) from error
+        return list(iter(self._reader.gets, False))
 
     def load(self) -> Refusal | None:
         """Load the library, unless it is there; return the refusal of a server that takes none.
@@ -177,12 +187,18 @@ class Connection:
 
     def settle(self, seconds: float) -> None:
         """From now on wait so long for answers, however long the server had."""
-        self._socket.settimeout(seconds)
+        self.socket.settimeout(seconds)
 
     def close(self) -> None:
         """Close the connection."""
         self.open = False
         self._client.disconnect()
+
+    def _read(self) -> None:
+        data = self.socket.recv(65536)
+        if not data:
+            raise raised.ConnectionError("Connection closed by server.")
+        self._reader.feed(data)
 
     def _examine(self, shown: str) -> None:
         """Check that the server can be what bide needs, and prepare it."""

@@ -77,6 +77,7 @@ class RedisEngine:
         self._closed = False
         self._sender = Sender(settings, self._lane)
         self._sender.on_lost = self._lose
+        self._sender.open()
         self._names = QueueNames(self._sender, clustered=settings.cluster is not None)
 
     def execute(self, commands: Sequence[cmd.Command], now: int | None = None) -> list[Reply]:

@@ -8,22 +8,19 @@ several times: all but the first are dropped.
 
 import logging
 import os
-import select
+import selectors
 import threading
 import time
 from collections import deque
 from contextlib import suppress
 from typing import Any
 
-import hiredis
-from redis import exceptions as raised
-
-from bide.engines.redis.connection import Lost, pack
+from bide.engines.redis.calls import Call
+from bide.engines.redis.connection import Connection, Lost, pack
 from bide.engines.redis.faults import Refusal
-from bide.engines.redis.keys import CHANNEL, meta_key, script_keys, slot_of
-from bide.engines.redis.nodes import QUICK, Nodes
-from bide.engines.redis.records import Arg
-from bide.engines.redis.scripts import load_library
+from bide.engines.redis.keys import CHANNEL
+from bide.engines.redis.nodes import QUICK
+from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Address, Settings
 from bide.model.ended import end_of
 from bide.model.errors import StoreError, StoreUnavailable
@@ -49,17 +46,6 @@ _log = logging.getLogger("bide.redis")
 _deaf: set[str] = set()
 
 
-class _Listener:
-    """A connection that has subscribed."""
-
-    def __init__(self, connection: Any, alive: float) -> None:
-        self.connection = connection
-        self.socket: Any = connection._sock
-        self.reader = hiredis.Reader()
-        self.alive = alive
-        """When something was last heard of the server."""
-
-
 class RedisNotifier:
     """The listening end in one process.
 
@@ -75,23 +61,28 @@ class RedisNotifier:
         # While one server is waited for, nothing is heard of the others.
         self._settings = settings if settings.cluster is None else settings.hurried(QUICK)
         self._lane = lane
+        self._sender = Sender(settings.hurried(QUICK), lane)
+        self._sender.listen(self.doubt)
+        self._nodes = self._sender.nodes
         self._watched: set[str] = set()
         self._told: dict[str, set[Where]] = {}
         self._heard: dict[bytes, tuple[Address, float]] = {}
         self._hints: deque[tuple[str, int]] = deque()
-        self._at: dict[Address, _Listener] = {}
+        self._at: dict[Address, Connection] = {}
+        self._alive: dict[Address, float] = {}
         self._checked = 0.0
         self._doubtful = self._closed = self._hung_up = False
-        self._lock = threading.Lock()
         self._hearing = threading.Lock()
-        self._nodes = Nodes(settings.hurried(QUICK))
         self._wake_out, self._wake_in = os.pipe()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_out, selectors.EVENT_READ)
         try:
             if self._settings.cluster is not None:
                 self._nodes.refresh()
             self._check()
             if not self._at and self._settings.cluster is None:
-                self._subscribe(self._master())
+                for address in self._nodes.topology.masters:
+                    self._subscribe(address)
         except BaseException:
             self.close()
             raise
@@ -111,22 +102,12 @@ class RedisNotifier:
         """Pass on a hint, since no claim waits for this queue here any more."""
         if " " in queue:  # the end of a message, of which all who wait were told
             return
-        name = load_library().functions["decline"]
-        for shard, shards in self._told.pop(queue, {(0, 1)}):
-            keys = script_keys(queue, self._lane, shard)
-            command: tuple[Arg, ...] = (
-                "FCALL", name, len(keys), *keys, "", "", 0, self._lane, queue, shards,
-                shard,
-            )  # fmt: skip
-            with self._lock, suppress(StoreError, Lost):  # time makes up for it
-                address = self._nodes.topology.owner(slot_of(meta_key(queue, shard)))
-                if address is None:
-                    continue
-                connection = self._nodes.connection(address)
-                answer = connection.ask(*command)
-                if isinstance(answer, Refusal) and answer.word == "NOFUNCTION":
-                    connection.load()
-                    connection.ask(*command)
+        told = self._told.pop(queue, {(0, 1)})
+        with self._hearing, suppress(StoreError):  # time makes up for it
+            if not self._closed:
+                self._sender.send(
+                    [Call("decline", queue, (), *where, reads=True) for where in told], None
+                )
 
     def watch(self, queue: str) -> None:
         """Note that a claim may wait for this queue: hints for it count."""
@@ -152,11 +133,10 @@ class RedisNotifier:
         self._hung_up = True
         for address in list(self._at):
             self._leave(address)
-        with self._lock:
-            self._nodes.close()
-        with suppress(OSError):
-            os.close(self._wake_out)
-            os.close(self._wake_in)
+        self._sender.close()
+        self._selector.close()
+        os.close(self._wake_out)
+        os.close(self._wake_in)
 
     def _hear(self, seconds: float) -> list[tuple[str, int]]:
         """Return what is heard in so many seconds."""
@@ -164,32 +144,24 @@ class RedisNotifier:
             now = time.time_ns() // 1_000_000
             return [(queue, now) for queue in tuple(self._watched)] or [("", now)]
         if not self._hints:
-            sockets = {listener.socket: address for address, listener in self._at.items()}
-            readable: list[Any] = []
-            with suppress(OSError, ValueError):  # one was closed: it shows in the next round
-                readable, _, _ = select.select([*sockets, self._wake_out], [], [], seconds)
-            for each in readable:
-                if each in sockets:
-                    self._read(sockets[each])
+            for key, _ in self._selector.select(seconds):
+                if key.data is not None:
+                    self._read(key.data)
         return [self._hints.popleft()] if self._hints else []
 
-    def _read(self, address: Address) -> None:
+    def _read(self, connection: Connection) -> None:
         """Read what a server has published."""
-        listener = self._at[address]
+        address = connection.address
         try:
-            data = listener.socket.recv(65536)
-            if not data:
-                raise raised.ConnectionError("Connection closed by server.")
-            listener.reader.feed(data)
-            while (answer := listener.reader.gets()) is not False:
-                if hint := self._take(address, answer):
-                    self._hints.append(hint)
-        except (raised.RedisError, OSError):
+            answers = connection.heard()
+        except Lost:
             self._leave(address)
+            return
+        self._alive[address] = time.monotonic()
+        self._hints += filter(None, [self._take(address, answer) for answer in answers])
 
     def _take(self, address: Address, answer: Any) -> tuple[str, int] | None:
         now = time.monotonic()
-        self._at[address].alive = now
         if not isinstance(answer, list) or answer[0] != b"message":
             return None
         hint: bytes = answer[2]
@@ -210,37 +182,43 @@ class RedisNotifier:
     def _check(self) -> bool:
         """Listen at all masters and nowhere else; return whether one of them is new."""
         now = time.monotonic()
-        with self._lock:
-            masters = self._masters(now)
-        if masters is None:
+        clustered = self._settings.cluster is not None
+        try:
+            if clustered and (now > self._checked + CHECK or self._doubtful):
+                self._checked = now
+                self._nodes.refresh()
+            masters = self._nodes.topology.masters
+        except StoreError:
             return False
         for address in set(self._at) - masters:
             self._leave(address)
         new = False
         for address in masters - set(self._at):
             try:
-                if self._settings.cluster is not None and not self._answers(address):
+                if clustered and not self._answers(address):
                     continue
                 self._subscribe(address)
                 new = True
             except StoreError:
-                with self._lock, suppress(StoreError):
+                with suppress(StoreError):
                     self._nodes.refresh()
-        for address, listener in list(self._at.items()):
+        for address, connection in list(self._at.items()):
             if self._doubtful:
-                listener.alive = min(listener.alive, now - HEARTBEAT)
-            silent = now - listener.alive
+                self._alive[address] = min(self._alive[address], now - HEARTBEAT)
+            silent = now - self._alive[address]
             if silent > HEARTBEAT + self._settings.timeout:
                 self._leave(address)
             elif silent >= HEARTBEAT:
-                with suppress(OSError):
-                    listener.socket.sendall(pack("PING"))
+                try:
+                    connection.post(pack("PING"))
+                except Lost:
+                    self._leave(address)
         self._doubtful = False
         return new
 
     def _answers(self, address: Address) -> bool:
         """Tell whether a node answers; one that is silent is waited for in another thread."""
-        with self._lock, suppress(StoreError):
+        with suppress(StoreError):
             try:
                 self._nodes.connection(address).ask("PING")
                 return True
@@ -248,40 +226,27 @@ class RedisNotifier:
                 self._nodes.lose(address)
         return False
 
-    def _masters(self, now: float) -> frozenset[Address] | None:
-        """Return the servers to listen at; `None` while that is not known."""
-        with suppress(StoreError):
-            if self._settings.cluster is None:
-                return frozenset((self._master(),))
-            if now > self._checked + CHECK or self._doubtful:
-                self._checked = now
-                self._nodes.refresh()
-            return self._nodes.topology.masters
-        return None
-
-    def _master(self) -> Address:
-        address = self._nodes.topology.owner(0)
-        assert address is not None, "a store that is no cluster has one owner of all slots"
-        return address
-
     def _subscribe(self, address: Address) -> None:
         shown = self._settings.shown_at(address)
-        connection = self._settings.connection(address)
+        connection = Connection(self._settings, address)
         try:
-            connection.connect()
-            connection.send_packed_command([pack("SUBSCRIBE", CHANNEL + self._lane)])
-            connection.read_response(disable_decoding=True)
-        except (raised.RedisError, OSError) as error:
-            connection.disconnect()
-            if isinstance(error, raised.NoPermissionError) and shown not in _deaf:
+            answer = connection.ask("SUBSCRIBE", CHANNEL + self._lane)
+        except Lost as lost:
+            raise StoreUnavailable(f"{shown}: cannot subscribe ({lost.cause})") from lost.cause
+        if isinstance(answer, Refusal):
+            connection.close()
+            if answer.word == "NOPERM" and shown not in _deaf:
                 _deaf.add(shown)
                 _log.warning(
                     "%s: this user may not subscribe to %s*, so that claims which wait look once a "
                     "second instead of being told; its ACL needs +subscribe and &bide:* (%s)",
-                    shown, CHANNEL, error,
+                    shown, CHANNEL, answer,
                 )  # fmt: skip
-            raise StoreUnavailable(f"{shown}: cannot subscribe to {CHANNEL}* ({error})") from error
-        self._at[address] = _Listener(connection, time.monotonic())
+            raise StoreUnavailable(f"{shown}: cannot subscribe to {CHANNEL}* ({answer})")
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._at[address], self._alive[address] = connection, time.monotonic()
 
     def _leave(self, address: Address) -> None:
-        self._at.pop(address).connection.disconnect()
+        connection = self._at.pop(address)
+        self._selector.unregister(connection.socket)
+        connection.close()

@@ -37,9 +37,8 @@ FIRST = 2.0
 SPARE = 150
 """Seconds by which a reply outlives the time in which its call may be sent again."""
 
-_HURRIED = ("peek", "claim", "decline", "shards")
+_HURRIED = ("peek", "claim", "shards")
 """Scripts that wait for no node if there are other shards: a claim goes on without it."""
-
 
 _CHANGES = ("put", "configure")
 """Scripts that always make a change: they create the queue if it is not there."""
@@ -51,9 +50,6 @@ class Sender:
     Args:
         settings: what the URL says.
         lane: the name of the caller.
-
-    Raises:
-        StoreError: the store cannot be reached, or is not what bide needs.
     """
 
     def __init__(self, settings: Settings, lane: str) -> None:
@@ -72,8 +68,15 @@ class Sender:
         """Called with a queue, its shards and how many changes the store has lost, at least."""
         self.nodes = Nodes(settings)
         self._carrier = Carrier(settings, self.nodes)
+
+    def open(self) -> None:
+        """Seek the store, and check the version of its layout.
+
+        Raises:
+            StoreError: the store cannot be reached, or is not what bide needs.
+        """
         try:
-            self._open(time.monotonic() + min(settings.reconnect, FIRST))
+            self._open(time.monotonic() + min(self._settings.reconnect, FIRST))
         except BaseException:
             self.close()
             raise
@@ -158,7 +161,7 @@ class Sender:
         slot, keys, probe = known
         writes = call.script in self._library.writing and not call.reads
         packed = partial(self._pack, call, keys, number if writes else None, now)
-        hurried = call.shards != 1 and call.script in _HURRIED
+        hurried = call.script == "decline" or (call.shards != 1 and call.script in _HURRIED)
         return Sent(slot, packed, writes, hurried, probe)
 
     def _pack(
@@ -176,7 +179,6 @@ class Sender:
     # Opening.
 
     def _open(self, deadline: float) -> None:
-        """Seek the store, and check the version of its layout."""
         shown = self._settings.shown
         while True:
             try:

@@ -35,8 +35,16 @@ class Topology:
 
     def __init__(self, address: Address | None = None) -> None:
         self._address = address
-        self.masters = frozenset(() if address is None else (address,))
-        """The servers that have slots, as far as is known."""
+
+    @property
+    def masters(self) -> frozenset[Address]:
+        """The servers that have slots, as far as is known.
+
+        Raises:
+            StoreUnavailable: it is not known where the server is.
+        """
+        address = self.owner(0)
+        return frozenset(() if address is None else (address,))
 
     def owner(self, slot: int) -> Address | None:
         """Return which server has a slot; `None` if none has it.
@@ -95,7 +103,6 @@ class SentinelGroup(Topology):
 
     def _learn(self) -> Address:
         self._address = master = self._sentinels.master()
-        self.masters = frozenset((master,))
         return master
 
     def _see(self, masters: frozenset[Address]) -> None:
@@ -115,6 +122,12 @@ class Cluster(Topology):
         self._seeds = tuple(seeds)
         self._owners: list[Address | None] = [None] * SLOTS
         self._nodes: frozenset[Address] = frozenset()
+        self._masters: frozenset[Address] = frozenset()
+
+    @property
+    def masters(self) -> frozenset[Address]:
+        """The masters of all slots."""
+        return self._masters
 
     def owner(self, slot: int) -> Address | None:
         """Return the master of a slot."""
@@ -149,6 +162,6 @@ class Cluster(Topology):
             nodes.update(found)
         changed = owners != self._owners
         self._owners = owners
-        self.masters = frozenset(owner for owner in owners if owner is not None)
+        self._masters = frozenset(owner for owner in owners if owner is not None)
         self._nodes = frozenset(nodes)
         return changed
