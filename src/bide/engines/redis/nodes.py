@@ -1,6 +1,5 @@
 """Connections to the servers of a store, one to each, and those servers that are away."""
 
-import math
 import threading
 import time
 from contextlib import suppress
@@ -17,10 +16,19 @@ QUICK = 1.0
 """Seconds that a node of a cluster has to answer after its connection was lost."""
 
 REST = 1.0
-"""Seconds for which a node of a cluster that does not answer is left alone."""
+"""Seconds after which a node of a cluster that did not answer is tried again."""
 
 PAUSE = 0.1
 """Seconds within which the map is asked for once."""
+
+
+class _Away:
+    """A node of a cluster that does not answer, while a thread seeks it."""
+
+    def __init__(self, error: StoreError) -> None:
+        self.error = error
+        self.found: Connection | None = None
+        """The connection, once it answers again."""
 
 
 class Nodes:
@@ -35,8 +43,7 @@ class Nodes:
         self._many = settings.cluster is not None
         self._open: dict[Address, Connection] = {}
         self._lost: dict[Address, Connection] = {}
-        self._away: dict[Address, tuple[StoreError, float]] = {}
-        self._found: dict[Address, Connection] = {}
+        self._away: dict[Address, _Away] = {}
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._asked = 0.0
@@ -46,7 +53,7 @@ class Nodes:
         """Close all connections."""
         self._closed.set()
         self.topology.close()
-        for address in (*self._away, *self._found):
+        for address in list(self._away):
             self._forget(address)
         for connection in self._open.values():
             connection.close()
@@ -56,65 +63,55 @@ class Nodes:
         """Return a connection to a server.
 
         Raises:
-            StoreError: there is none. A node of a cluster that did not answer a moment ago is not
-                asked again, and one that was silent is waited for in a thread.
+            StoreError: there is none. A node of a cluster that did not answer is sought in a
+                thread, so that no caller waits for it.
         """
         found = self._open.get(address)
         if found is None or not found.open:
-            found = self._found.pop(address, None) or self._connect(address)
-            self._away.pop(address, None)
+            found = self._open[address] = self._connect(address)
             self._lost.pop(address, None)
-            self._open[address] = found
         return found
 
     def _connect(self, address: Address) -> Connection:
-        lost, settings = self._lost.get(address), self._settings
-        if not self._many:
-            try:
-                return Connection(settings, address, lost)
-            except StoreError:
-                self.topology.doubt()
-                raise
-        error, until = self._away.get(address, (None, 0.0))
-        if error is not None and time.monotonic() < until:
-            raise error
-        doubtful = error is not None or lost is not None
-        begin = time.monotonic()
+        away, lost, settings = self._away.get(address), self._lost.get(address), self._settings
+        if away is not None:
+            if away.found is None:
+                raise away.error
+            del self._away[address]
+            return away.found
         try:
-            found = Connection(settings.hurried(QUICK) if doubtful else settings, address, lost)
+            if not self._many or lost is None:
+                return Connection(settings, address, lost)
+            found = Connection(settings.hurried(QUICK), address, lost)
         except StoreError as error:
-            now = time.monotonic()
-            self._away[address] = error, now + REST
-            if is_away(error) and now - begin > REST / 10:  # each try would cost callers their time
-                away = self._away[address] = error, math.inf
-                args = address, away, lost
-                seek = threading.Thread(target=self._seek, args=args, daemon=True)
+            if not self._many:
+                self.topology.doubt()
+            elif is_away(error):
+                away = self._away[address] = _Away(error)
+                seek = threading.Thread(target=self._seek, args=(address, away, lost), daemon=True)
                 seek.name = "bide-seeker"
                 seek.start()
             raise
         found.settle(settings.arguments["socket_timeout"])  # it answers: now it may take its time
         return found
 
-    def _seek(
-        self, address: Address, away: tuple[StoreError, float], lost: Connection | None
-    ) -> None:
-        """Wait for a silent node, in a thread of its own, so that no caller has to."""
+    def _seek(self, address: Address, away: _Away, lost: Connection | None) -> None:
+        """Try again and again, until the node answers or nobody wants it."""
         while not self._closed.wait(REST) and self._away.get(address) is away:
             with suppress(StoreError):
                 found = Connection(self._settings, address, lost)
                 with self._lock:
                     if self._away.get(address) is away:
-                        self._found[address] = found
+                        away.found = found
                         return
-                found.close()  # nobody waits for it any more
+                found.close()
 
     def _forget(self, address: Address) -> None:
-        """Wait no longer for a node that was away."""
+        """Seek a node no longer."""
         with self._lock:
-            self._away.pop(address, None)
-            found = self._found.pop(address, None)
-        if found is not None:
-            found.close()
+            away = self._away.pop(address, None)
+        if away is not None and away.found is not None:
+            away.found.close()
 
     def lose(self, address: Address) -> None:
         """Note that a connection broke; whether the server is away shows at the next one."""
