@@ -12,6 +12,7 @@ import pytest
 import bide
 from bide.outbox.forwarder import Forwarder, table_of
 from bide.outbox.rows import Table
+from tests.descriptors import low_ones_taken
 
 BOUND = 60.0
 """Seconds that a test waits for what is sure to come."""
@@ -317,3 +318,9 @@ def test_the_database_goes_away_and_comes_back(
         forwarder.stop()
         running.join(BOUND)
         assert not running.is_alive()
+
+
+def test_a_wait_in_a_process_with_many_open_files_ends(url: str) -> None:
+    with low_ones_taken(), closing(table_of(url)) as table:
+        table.wake()
+        table.wait(BOUND)

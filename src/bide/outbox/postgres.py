@@ -1,12 +1,12 @@
 """The outbox of a PostgreSQL database, as the forwarder uses it."""
 
 import os
-import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import psycopg
 
+from bide.engines.waiting import readable
 from bide.outbox.rows import CHANNEL, POSTGRES_TABLES, Row
 
 __all__ = ["PostgresTable"]
@@ -77,7 +77,7 @@ class PostgresTable:
     def wait(self, seconds: float) -> None:
         """Wait for a notification."""
         if not self._notes:
-            select.select([self._connection.fileno(), self._woken], [], [], seconds)
+            readable(self._connection.fileno(), self._woken, seconds=seconds)
         self._notes.clear()  # what select has seen is read with the next rows
 
     def wake(self) -> None:

@@ -21,6 +21,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
+from tests.descriptors import low_ones_taken
 from tests.postgres_server import PostgresServer, new_folder
 
 
@@ -117,6 +118,22 @@ def test_a_put_wakes_only_whoever_would_sleep_too_long(
     other.close()
     sleeper.close()
     assert listener.listen() == []
+
+
+def test_a_process_with_many_open_files_hears(postgres_url: Callable[[], str]) -> None:
+    url = postgres_url()
+    with low_ones_taken():
+        sleeper, other = open_engine(url), open_engine(url)
+        listener = sleeper.notifier()
+        assert listener is not None
+        sleeper.execute([cmd.Claim("q", 1, 1_000, "w")])
+        other.execute([cmd.Put("q", [Item("now", b"1")])])
+        ((queue, _),) = listener.listen()
+        assert queue == "q"
+        assert total(other).sizes.total == 1
+        for engine in (other, sleeper):
+            engine.close()
+        assert listener.listen() == []
 
 
 def test_a_process_says_once_that_it_sleeps_until_it_is_woken(

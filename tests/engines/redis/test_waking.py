@@ -1,11 +1,8 @@
 """Waking: a lane that waits hears of what others put, one lane a signal, without polling."""
 
-import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from bide.model.commands import Claim, Command, Configure, Extend, Find, Lease, 
 from bide.model.errors import Closed
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found
+from tests.descriptors import low_ones_taken
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
@@ -268,21 +266,13 @@ def test_who_declines_passes_the_hint_on(
 
 
 def test_a_process_with_many_open_files_hears(open_engine: Open) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-    try:
-        with ExitStack() as opened:
-            while (number := os.dup(0)) < 1024:
-                opened.callback(os.close, number)
-            opened.callback(os.close, number)
-            waiter, putter = open_engine(), open_engine()
-            waiter.notifier()
-            claim(waiter, NOW)
-            commands(putter, put("a", delay=500), now=NOW + 2)
-            assert hear(waiter) == [("q", NOW + 502)]
-            waiter.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with low_ones_taken():
+        waiter, putter = open_engine(), open_engine()
+        waiter.notifier()
+        claim(waiter, NOW)
+        commands(putter, put("a", delay=500), now=NOW + 2)
+        assert hear(waiter) == [("q", NOW + 502)]
+        waiter.close()
 
 
 def test_a_shard_tells_who_leads_there_and_who_declines_passes_it_on(

@@ -1,6 +1,5 @@
 """A connection to a server that is kept, and what goes wrong with it."""
 
-import select
 import socket
 import ssl
 from http.client import (
@@ -12,6 +11,7 @@ from http.client import (
 )
 from typing import NamedTuple
 
+from bide.engines.waiting import readable
 from bide.model.errors import InvalidArgument, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.limits import MAX_ANSWER
 
@@ -161,7 +161,7 @@ class Connection:
         headers = {"accept": kind, "content-type": kind}
         if self._address.token:
             headers["authorization"] = f"Bearer {self._address.token}"
-        if self._http.sock is not None and _has_ended(self._http.sock.fileno()):
+        if self._http.sock is not None and readable(self._http.sock.fileno(), seconds=0):
             self.close()  # the server has closed it meanwhile: nothing is lost by another one
         kept = self._http.sock is not None
         try:
@@ -217,13 +217,6 @@ def _context(address: Address) -> ssl.SSLContext:
             "name files of certificates, and of a key without a passphrase, as PEM"
         ) from None
     return context
-
-
-def _has_ended(descriptor: int) -> bool:
-    """Tell whether a connection on which nothing is to be read has something: its end."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _words(error: Exception) -> str:

@@ -4,7 +4,6 @@ import logging
 import os
 import random
 import secrets
-import select
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from bide.engines.postgres.putting import only_puts, put_one
 from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
+from bide.engines.waiting import readable
 from bide.model.commands import Command, History
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, StoreError, StoreUnavailable
@@ -366,12 +366,10 @@ def _has_news(connection: psycopg.Connection[Any]) -> bool:
     """Whether an idle connection was closed by the server."""
     if connection.closed:
         return True
-    readable, _, _ = select.select([connection.fileno()], [], [], 0)
-    if not readable:
+    if not readable(connection.fileno(), seconds=0):
         return False
     try:
         connection.pgconn.consume_input()  # a notice, or the end
-        readable, _, _ = select.select([connection.fileno()], [], [], 0)
+        return readable(connection.fileno(), seconds=0)
     except psycopg.OperationalError:
         return True
-    return bool(readable)

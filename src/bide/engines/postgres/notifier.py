@@ -2,7 +2,6 @@
 
 import logging
 import os
-import select
 import threading
 from typing import Any
 
@@ -10,6 +9,7 @@ import psycopg
 from psycopg import sql
 
 from bide.engines.postgres.settings import Settings
+from bide.engines.waiting import readable
 from bide.model.errors import StoreError
 
 __all__ = ["PostgresNotifier"]
@@ -69,7 +69,7 @@ class PostgresNotifier:
     def _hear(self, connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
         notes = list(connection.notifies(timeout=0))
         if not notes:
-            select.select([connection.fileno(), self._woken], [], [])
+            readable(connection.fileno(), self._woken)
             notes = [] if self._closed.is_set() else list(connection.notifies(timeout=0))
         return [
             (queue, int(moment))
