@@ -20,6 +20,7 @@ def test_get_as_a_line_and_as_json(run: Bide, orders: bide.Queue) -> None:
     found = json.loads(run("get", "orders", "a", "--json").output)
     (message,) = orders.scan()
     assert found.pop("version") == message.version
+    assert found.pop("created") == message.created
     assert found == {
         "id": "a", "queue": "orders", "state": "delayed", "due": 4_000_000_000_000, "priority": 0,
         "attempt": 0, "attempts": 10, "group": "g", "body": {"n": 1},

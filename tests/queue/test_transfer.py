@@ -83,7 +83,7 @@ def test_lines_are_json_that_people_can_read(full: Any) -> None:
     lines = {line["id"]: line for line in map(json.loads, full.export())}
     assert lines["json"] == {
         "id": "json", "due": START + 60_000, "queue": "orders", "body": {"a": [1, "Grüße"]},
-        "priority": 7, "attempts": 10, "group": "g",
+        "priority": 7, "attempts": 10, "group": "g", "created": START,
     }  # fmt: skip
     assert lines["bytes"]["bytes"] == "AP8="
     assert "body" not in lines["bytes"]

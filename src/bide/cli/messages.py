@@ -103,6 +103,8 @@ def print_sheet(out: Output, message: Message, why: str | None = None) -> None:
     ]
     if why is not None:
         rows.insert(2, ("why", why))
+    if message.created is not None:
+        rows.insert(-1, ("created", moment(message.created)))
     if message.expires is not None:
         rows.append(("expires", moment(message.due + message.expires)))
     rows.append(("attempt", _attempts(message, " of ")))

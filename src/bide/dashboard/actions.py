@@ -206,7 +206,7 @@ async def _copy(view: View, ids: list[str]) -> Result:
         delay = "0s"
     moved = CommandBuilder(full).reschedule(["-"], delay, at, None)
     item = msgspec.structs.replace(
-        found.as_item((), None), id=check_name(new) if new else new_id(), at=moved.at,
+        found.as_item((), None), id=check_name(new) if new else new_id(), created=None, at=moved.at,
         delay=moved.delay, attempt=0,
     )  # fmt: skip
     await view.admit(full, item)

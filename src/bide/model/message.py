@@ -155,6 +155,8 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     failures: tuple[Failure, ...] = ()
     died: int | None = None
     """Set by an import: the message is a dead letter since this time."""
+    created: int | None = None
+    """Set by an import: when the message was first put, in Unix milliseconds; 0: unknown."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -187,6 +189,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """When it became dead, acked or expired."""
     planned: int | None = None
     """The due time of the put, if a retry or a release with a delay has changed `due`."""
+    created: int | None = None
+    """When it was first put; `None`: an older version of bide did not note it. Whatever changes the
+    message keeps this time. Once it has left the queue, a put of its id begins anew."""
     secret: str | None = None
     """In a claim from a server: the secret part of the token; see `Lease`."""
 
@@ -216,12 +221,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """Return the message for a put, with other failures; a dead letter if it `died`."""
         _ = self.seen_data
         common = {name: getattr(self, name) for name in _OF_BOTH}
+        common["created"] = self.created or 0
         return Item(**common, at=self.due, failures=failures, died=died)
 
     @property
     def due_at(self) -> datetime:
         """`due` as an aware `datetime`."""
         return to_datetime(self.due)
+
+    @property
+    def created_at(self) -> datetime | None:
+        """`created` as an aware `datetime`."""
+        return None if self.created is None else to_datetime(self.created)
 
     @property
     def version(self) -> str:

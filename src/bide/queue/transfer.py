@@ -44,6 +44,8 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     headers: dict[str, str] | None = None
     failures: tuple[Failure, ...] = ()
     died: Time | None = None
+    created: Time | None = None
+    """0: unknown, as of messages that an older version of bide has put; missing: this is a new one."""
 
 
 _decode = msgspec.json.Decoder(_Line).decode
@@ -72,6 +74,7 @@ def to_line(message: Message) -> str:
         attempt=message.attempt - (message.state == "leased"),
         headers=message.headers, failures=message.failures,
         died=message.ended if message.state == "dead" else None,
+        created=message.created or 0,
         **options_of(message),
     )  # fmt: skip
     if message.json:
@@ -152,6 +155,7 @@ def _checked(line: _Line, max_body: int) -> Item:
     return Item(
         line.id, data, is_json, line.due, **check_options(line), expires=line.expires,
         headers=line.headers, attempt=line.attempt, failures=line.failures, died=line.died,
+        created=line.created,
     )  # fmt: skip
 
 

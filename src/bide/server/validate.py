@@ -108,6 +108,7 @@ def check_item(item: Item, max_body: int) -> None:
         _within(len(failure.holder), "length of a holder in failures", 0, MAX_NAME)
         _within(len(failure.reason), "length of a reason in failures", 0, REASON_LENGTH)
     _moment(item.died, "died")
+    _moment(item.created, "created")
 
 
 def check_edit(edit: cmd.Edit, max_body: int) -> None:

@@ -247,6 +247,8 @@ class MessageOut(msgspec.Struct, kw_only=True):
     """When the lease lapses."""
     ended: int | UnsetType = UNSET
     """When it became dead, acked or expired."""
+    created: int | UnsetType = UNSET
+    """When it was first put; missing if an older version of bide has put it."""
     failures: list[FailureOut] | UnsetType = UNSET
     body: msgspec.Raw | UnsetType = UNSET
     """The body, if it is JSON."""

@@ -93,7 +93,7 @@ class MemoryEngine:
                 outcomes.append(Outcome(item.id, False))
                 continue
             if record is None:
-                record = stored = queue.store(item, due)
+                record = stored = queue.store(item, due, now)
             else:
                 queue.settle_lapsed(record, now)
                 if record.is_still(None, command.if_version) and (

@@ -61,10 +61,10 @@ class QueueState:
 
     # Moving a record.
 
-    def store(self, item: Item, due: int) -> Record:
+    def store(self, item: Item, due: int, now: int) -> Record:
         """Add a new record."""
         self._seq += 1
-        record = Record.of(item, due, self._seq)
+        record = Record.of(item, due, self._seq, now)
         self.tally["put"] += 1
         self._place(record, item)
         return record
@@ -76,7 +76,7 @@ class QueueState:
         if old.state == "dead":
             self.tally["revived"] += 1
         self.remove(old)
-        record = Record.of(item, due, old.seq)
+        record = Record.of(item, due, old.seq, old.created)
         self._place(record, item)
         return record
 

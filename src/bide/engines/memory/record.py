@@ -24,6 +24,7 @@ class Record(msgspec.Struct, gc=False):
     group: str | None
     headers: dict[str, str] | None
     failures: tuple[Failure, ...]
+    created: int | None
     state: State | None = None
     rank: int = 0
     token: int | None = None
@@ -35,11 +36,13 @@ class Record(msgspec.Struct, gc=False):
     extended: int = 0
 
     @classmethod
-    def of(cls, item: Item, due: int, seq: int) -> "Record":
+    def of(cls, item: Item, due: int, seq: int, created: int | None) -> "Record":
         """Return the record of an item; its queue adds it to a set."""
+        if item.created is not None:
+            created = item.created or None
         return cls(
             seq, item.id, item.data, item.json, due, item.priority, item.attempt, item.attempts,
-            item.expires, item.group, item.headers, item.failures,
+            item.expires, item.group, item.headers, item.failures, created,
         )  # fmt: skip
 
     def seen(self, now: int) -> State | None:
@@ -70,7 +73,7 @@ class Record(msgspec.Struct, gc=False):
         return Message(
             self.id, queue, self.data, self.json, self.due, self.priority,
             self.attempt + leased, self.attempts, state, self.expires, self.group, self.headers,
-            self.failures, self.holder, self.until, self.ended, self.planned,
+            self.failures, self.holder, self.until, self.ended, self.planned, self.created,
         )  # fmt: skip
 
 

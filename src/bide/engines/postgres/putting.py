@@ -52,7 +52,7 @@ def put_one(
     if len(command.items) != 1:
         return None
     (item,) = command.items
-    if item.died is not None or item.attempt or item.failures:
+    if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None
     row = call(
         "_put_one",
@@ -145,6 +145,7 @@ def _columns(items: Sequence[Item]) -> list[Array | None]:
         some([i.attempt for i in items], 0, integers),
         some([i.failures or None for i in items], None, _objects),
         some([i.died for i in items], None, integers),
+        some([i.created for i in items], None, integers),
     ]
 
 

@@ -58,6 +58,7 @@ def message(queue: str, row: Any, now: int) -> Message:
         row.attempts, state, row.expires, row.group, _headers(row.headers) if row.headers else None,
         _failures(row.failures) if row.failures else (), row.holder,
         row.rank if code == 2 else None, row.rank if code > 2 else None, row.planned,
+        row.created or None,
     )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
             row.attempts, "leased", row.expires, row.group,
             _headers(row.headers) if row.headers else None,
             _failures(row.failures) if row.failures else (), command.holder, until,
-            None, row.planned,
+            None, row.planned, row.created or None,
         )
         for row in rows
     ]  # fmt: skip

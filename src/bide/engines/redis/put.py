@@ -83,7 +83,7 @@ def put(run: Sequence[Put], sharded: ShardedQueue | None) -> Step:
 
 @lru_cache(256)
 def _plain_line(json: bool, priority: int, attempts: int) -> bytes:
-    return b"%b %d 0 %d - - - - 0 0 0\n" % (b"j" if json else b"b", priority, attempts)
+    return b"%b %d 0 %d - - - -\n" % (b"j" if json else b"b", priority, attempts)
 
 
 def _record_of(item: Item) -> bytes:
@@ -119,10 +119,11 @@ def _common(items: Sequence[Item]) -> tuple[list[Arg], list[Arg], str]:
         mark: Arg = item.priority
         if item.priority and "w" not in flags:
             flags += "w"
-        if item.group is not None or item.died is not None:
+        if item.group is not None or item.died is not None or item.created is not None:
             if item.group is not None and "g" not in flags:
                 flags += "g"
-            mark = f"{item.priority} {'-' if item.died is None else item.died} {item.group or ''}"
+            died, created = ("-" if ms is None else ms for ms in (item.died, item.created))
+            mark = f"{item.priority} {died} {created} {item.group or ''}"
         if item.expires is not None and "e" not in flags:
             flags += "e"
         marks.append(mark)

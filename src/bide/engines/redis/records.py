@@ -2,10 +2,12 @@
 
 A record is a line that `redis-cli` shows, and behind it group, headers, failures and body:
 
-    order due kind priority attempt attempts expires state ended planned
+    order due created kind priority attempt attempts expires state ended planned
         |group| |headers| |failures|
 
-A put sends the line from `kind` on; the script adds the order of putting and the due moment.
+A put sends the line from `kind` on; the script adds the order of putting, the due moment, and when
+the message was first put. Records of older versions do not have that. Where there are no group,
+headers and failures, their lengths are left out.
 """
 
 from functools import lru_cache
@@ -22,7 +24,10 @@ ORDER = 12
 """Digits of the order of putting, in front of each record and each member of a sorted set."""
 
 _DUE = slice(ORDER + 1, ORDER + 14)
-_KIND = ORDER + 15
+_CREATED = slice(ORDER + 15, ORDER + 28)
+_OLD_KIND, _KIND = ORDER + 15, ORDER + 29
+
+_LETTERS = ord("a")
 
 Arg = bytes | str | int
 
@@ -41,9 +46,9 @@ class _Fields(NamedTuple):
     state: State | None
     ended: int | None
     planned: int | None
-    group: int
-    headers: int
-    failures: int
+    group: int = 0
+    headers: int = 0
+    failures: int = 0
     """The last three are lengths in bytes."""
 
 
@@ -84,8 +89,13 @@ def as_message(
     if lease is not None:
         _order, _token, expiry, name = lease.split(b" ", 3)
         holder, until = name.partition(b"\t")[0].decode(), int(expiry)
-    end = record.index(b"\n", _KIND)
-    fields = _read_line(record[_KIND:end])
+    created: int | None = None
+    kind = _OLD_KIND
+    if record[kind] < _LETTERS:
+        created = int(record[_CREATED]) or None
+        kind = _KIND
+    end = record.index(b"\n", kind)
+    fields = _read_line(record[kind:end])
     due = int(record[_DUE])
     group: str | None = None
     headers: dict[str, str] | None = None
@@ -108,7 +118,7 @@ def as_message(
     return Message(
         id, queue, record[at:], fields.json, due, fields.priority,
         fields.attempt + (holder is not None), fields.attempts, state, fields.expires, group,
-        headers, failures, holder, until, fields.ended, fields.planned,
+        headers, failures, holder, until, fields.ended, fields.planned, created,
     )  # fmt: skip
 
 

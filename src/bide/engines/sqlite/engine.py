@@ -158,12 +158,15 @@ class SqliteEngine:
         if len(command.items) != 1 or command.on_conflict == "revive" or command.if_version:
             return None
         item = command.items[0]
-        if item.headers is not None or item.attempt or item.failures or item.died is not None:
+        if item.headers is not None or item.attempt or item.failures:
+            return None
+        if item.died is not None or item.created is not None:
             return None
         now = time.time_ns() // 1_000_000 if now is None else now
         due = now + item.delay if item.at is None else item.at
         data = item.data.decode() if item.json else item.data
-        insert, row = SQL.put_one, (command.queue, item.id, due, item.priority, item.attempts, data)
+        values = (command.queue, item.id, due, item.priority, item.attempts, data, now)
+        insert, row = SQL.put_one, values
         if item.expires is not None or item.group is not None:
             insert, row = SQL.put_one_grouped, (*row, item.expires, item.group)  # type: ignore[assignment]
         try:

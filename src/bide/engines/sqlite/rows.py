@@ -71,6 +71,7 @@ class Place(NamedTuple):
     attempt: int
     attempts: int
     expires: int | None
+    created: int | None
     token: int | None
     until: int | None
     holder: str | None
@@ -108,6 +109,7 @@ class MessageRow(NamedTuple):
     headers: str | None
     failures: str | None
     planned: int | None
+    created: int | None
     size: int
     """How many bytes the message takes in a reply."""
     code: int
@@ -125,7 +127,7 @@ class MessageRow(NamedTuple):
         # Unpacked, since each message of a claim comes by here.
         (
             id, data, due, priority, attempt, attempts, expires, group, headers, failures, planned,
-            _size, code, held_by, held_until, ended, _rank, _seq,
+            created, _size, code, held_by, held_until, ended, _rank, _seq,
         ) = self  # fmt: skip
         if code == DELAYED and due <= now:
             code = READY
@@ -135,7 +137,7 @@ class MessageRow(NamedTuple):
             attempt + (code == LEASED), attempts, STATES[code], expires, group,
             _as_headers(headers) if headers else None,
             as_failures(failures) if failures else (), holder or held_by, until or held_until,
-            ended, planned,
+            ended, planned, created or None,
         )  # fmt: skip
 
 
@@ -151,7 +153,7 @@ def columns() -> dict[str, str]:
         size += f" + coalesce(length(m.{name}), 0)"
     return {
         "message": ", ".join([*(f'm."{name}"' for name in message), size]),
-        "place": ", ".join(f"m.{name}" for name in Place._fields[:7]),
+        "place": ", ".join(f"m.{name}" for name in Place._fields[:8]),
         "queue": ", ".join(QueueRow.__struct_fields__),
         "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
     }

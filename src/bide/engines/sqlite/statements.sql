@@ -78,29 +78,32 @@ SELECT max(seq) FROM bide_message;
 
 -- name: insert_message
 INSERT INTO bide_message
-  (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  (seq, queue, id, due, priority, attempt, attempts, expires, "group", headers, failures, data,
+   created)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: insert_plain
 -- The same for messages with nothing but the common parts.
-INSERT INTO bide_message (seq, queue, id, due, priority, attempt, attempts, data)
-VALUES (?, ?, ?, ?, ?, 0, ?, ?)
+INSERT INTO bide_message (seq, queue, id, due, priority, attempt, attempts, data, created)
+VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)
 ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: put_one_view
 -- A name to insert into; see `put_one_trigger`.
-CREATE TEMP VIEW put_one (queue, id, due, priority, attempts, expires, "group", data) AS
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP VIEW put_one (queue, id, due, priority, attempts, expires, "group", data, created) AS
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 
 -- name: put_one_trigger
 -- Puts one message. It fails for a queue that is new or has to forget messages first, for the first
 -- message with a priority, and after 1,000 messages that no counter includes.
 CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
-  INSERT INTO bide_message (queue, id, due, priority, attempt, attempts, expires, "group", data)
+  INSERT INTO bide_message
+    (queue, id, due, priority, attempt, attempts, expires, "group", data, created)
   VALUES ((SELECT id FROM bide_queue
            WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)),
-          NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group", NEW.data);
+          NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, NEW.expires, NEW."group", NEW.data,
+          NEW.created);
   SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + 1000;
   INSERT INTO bide_pending (queue, state, rank, seq)
   VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), 0,
@@ -108,11 +111,12 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
 END;
 
 -- name: put_one
-INSERT INTO put_one (queue, id, due, priority, attempts, data) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO put_one (queue, id, due, priority, attempts, data, created)
+VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_one_grouped
-INSERT INTO put_one (queue, id, due, priority, attempts, data, expires, "group")
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO put_one (queue, id, due, priority, attempts, data, created, expires, "group")
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.

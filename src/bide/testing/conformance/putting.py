@@ -7,6 +7,7 @@ import pytest
 
 from bide.model.message import Failure, Item, State
 from bide.model.replies import Outcome, Outcomes
+from bide.model.times import to_datetime
 from bide.testing.conformance.desk import HOUR, START, Desk, leases
 
 __all__ = ["PutCases"]
@@ -172,7 +173,80 @@ class PutCases:
             assert desk.counts().flow.put == count
             desk.put(other)
 
+    # When a message was first put.
+
+    def test_a_message_tells_when_it_was_put(self, desk: Desk) -> None:
+        desk.put("a")
+        desk.put("b", "c", delay=5, group="g", headers={"x": "y"})
+        desk.wait(3)
+        desk.put("d")
+        assert [m.created for m in desk.find("a", "b", "c", "d") if m] == [START] * 3 + [START + 3]
+        assert [m.created for m in desk.page("ready").messages] == [START, START + 3]
+        assert [m.created for m in desk.claim().messages] == [START, START + 3]
+        assert desk.get("a").created_at == to_datetime(START)
+
+    @pytest.mark.parametrize("before", ["delayed", "ready", "dead"])
+    def test_a_replacement_keeps_when_its_id_was_first_put(self, desk: Desk, before: State) -> None:
+        desk.bring("a", before)
+        desk.wait(5)
+        desk.put("a", on_conflict="replace", data=b"2", delay=9, group="g")
+        assert desk.get("a").created == START
+        desk.wait(5)
+        desk.put("a", on_conflict="replace", data=b"3")
+        assert (desk.get("a").body, desk.get("a").created) == (3, START)
+
+    def test_no_change_of_a_message_changes_when_it_was_put(self, desk: Desk) -> None:
+        desk.put("a", attempts=2)
+        desk.wait(1)
+        desk.put("a", data=b"2")
+        desk.reschedule("a", delay=1)
+        desk.edit("a", data=b"3", priority=3)
+        desk.wait(1)
+        desk.retry(*leases(desk.claim(lease=5)))
+        desk.wait(1)
+        assert desk.claim(lease=5).messages[0].created == START
+        desk.wait(5)  # the lease expires, and its last attempt
+        assert desk.state("a") == "leased"
+        assert desk.claim().died
+        assert desk.get("a").created == START
+        desk.revive("a", delay=1)
+        assert desk.get("a").created == START
+        assert desk.counts().flow.put == 1
+
+    @pytest.mark.parametrize("how", ["ack", "cancel", "purge"])
+    def test_a_put_after_the_end_of_a_message_is_a_new_message(self, desk: Desk, how: str) -> None:
+        match how:
+            case "ack":
+                desk.ack(desk.bring("a", "leased"))
+            case "cancel":
+                desk.bring("a", "delayed")
+                desk.cancel("a")
+            case "purge":
+                desk.bring("a", "dead")
+                desk.purge("dead")
+        desk.wait(7)
+        desk.put("a", on_conflict="replace")
+        assert desk.get("a").created == START + 7
+
     # Importing.
+
+    @pytest.mark.parametrize("died", [None, START - 5])
+    def test_an_import_keeps_when_messages_were_first_put(
+        self, desk: Desk, died: int | None
+    ) -> None:
+        new: dict[str, Any] = {"died": died, "at": START, "group": "g"}
+        desk.put_items([Item("a", b"1", created=START - 9, **new), Item("b", b"1", **new)])
+        desk.put("c", created=START - 7)
+        desk.put("unknown", created=0)
+        assert [m and m.created for m in desk.find("a", "b", "c", "unknown")] == [
+            START - 9, START, START - 7, None
+        ]  # fmt: skip
+        desk.wait(5)
+        desk.put("a", "b", "unknown", on_conflict="replace")
+        desk.put("c", created=START - 8, on_conflict="replace")
+        assert [m and m.created for m in desk.find("a", "b", "c", "unknown")] == [
+            START - 9, START, START - 8, None
+        ]  # fmt: skip
 
     def test_an_import_keeps_attempts_and_failures(self, desk: Desk) -> None:
         failures = (

@@ -71,6 +71,7 @@ def items() -> SearchStrategy[Item]:
         attempt=some([0, 0, 0, 1]),
         failures=failures,
         died=some([None, None, None, None, None, START - 2, START + 3]),
+        created=some([None, None, None, None, None, 0, START - 9]),
     )
 
 

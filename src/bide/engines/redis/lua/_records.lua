@@ -1,8 +1,10 @@
 -- Records, and the way of a message from set to set.
 --
 -- A record is a line, and behind it group, headers, failures and body, end to end:
---   order due kind priority attempt attempts expires state ended planned |group| |headers| |failures|
--- `order` is 12 hexadecimal digits, `due` 13 decimal ones, `kind` j (JSON) or b (bytes). `state` is dead,
+--   order due created kind priority attempt attempts expires state ended planned |group| |headers| |failures|
+-- `order` is 12 hexadecimal digits, `due` and `created` 13 decimal ones, `kind` j (JSON) or b (bytes).
+-- `created` is when the message was first put: 0 if an import does not know, and missing in records of an
+-- older bide. The three lengths are left out where all are 0. `state` is dead,
 -- acked or expired, and `ended` since when; both are - for all other messages, as is `expires` where
 -- there is none. `planned` is the due moment that was asked for, if a retry has moved `due`, or -.
 --
@@ -21,24 +23,28 @@ local function ended_in(state)
 end
 
 local function parse(id, text)
-  local order, due, kind, priority, attempt, attempts, expires, state, ended, planned, g, h, f, at = match(
-    text, '^(%x+) (%d+) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+)\n()')
+  local order, due, created, kind, priority, attempt, attempts, expires, state, ended, planned, g, h, f, at = match(
+    text, '^(%x+) (%d+) ?(%d*) (%a) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) ?(%d*) ?(%d*) ?(%d*)\n()')
+  if g == '' then g, h, f = 0, 0, 0 end
   local headers, failures = at + g, at + g + h
   state = state ~= '-' and state or nil
   return {
     id = id, order = order, member = order .. id, due = tonumber(due), kind = kind,
     priority = tonumber(priority), attempt = tonumber(attempt), attempts = tonumber(attempts),
     expires = tonumber(expires), state = state, was = state, ended = tonumber(ended),
-    planned = tonumber(planned),
+    planned = tonumber(planned), created = created ~= '' and created .. ' ' or '',
     group = sub(text, at, headers - 1), headers = sub(text, headers, failures - 1),
     failures = sub(text, failures, failures + f - 1), body = sub(text, failures + f),
   }
 end
 
 local function save(r)
-  local line = concat({r.order, format('%013d', r.due), r.kind, r.priority, r.attempt,
+  local line = concat({r.order, format('%013d', r.due), r.created .. r.kind, r.priority, r.attempt,
     r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
-    r.planned and int(r.planned) or '-', #r.group, #r.headers, #r.failures}, ' ')
+    r.planned and int(r.planned) or '-'}, ' ')
+  if #r.group + #r.headers + #r.failures > 0 then
+    line = concat({line, #r.group, #r.headers, #r.failures}, ' ')
+  end
   call('HSET', RECORDS, r.id, concat({line, '\n', r.group, r.headers, r.failures, r.body}))
 end
 

@@ -4,27 +4,31 @@
 --     10 flags: w some have a priority, g a group, e an expiry
 --     11 numbers: in a queue of several shards, the place of each among those of all shards
 --     12 when: of all messages, a moment, or + and a delay; empty: each has its own
---     13 mark: of all messages, "priority", or "priority died group" with - for no death; or empty
+--     13 mark: of all messages, "priority", or "priority died created group" with - for no death, and for
+--        a message that is new; or empty
 --     from 14 on, for each: id; record from `kind` on; when 12 or 13 is empty also when and mark
 -- Reply: [now, change, next number, [index, outcome] of each message that is not stored,
 --   whether this made the shard]
 local ranks, texts, groups, told, left, earliest, stored
-local last_when, last_mark, due, due_text, priority, died_at, group, rank  -- of the message at hand
+local last_when, last_mark, due, due_text, priority, died_at, created, group, rank  -- of the message at hand
+local new_created
 
 local function read(when, mark)
   if when == last_when and mark == last_mark then return end
   last_when, last_mark = when, mark
   due = tonumber(when)
   if sub(when, 1, 1) == '+' then due = now + due end
-  priority, died_at, group = match(mark, '^(%d+) ?(%S*) ?(.*)$')
+  priority, died_at, created, group = match(mark, '^(%d+) ?(%S*) ?(%S*) ?(.*)$')
+  created = tonumber(created) and format('%013d ', created)
   due_text, died_at, rank = format(' %013d ', due), tonumber(died_at), int(due * 256 + 255 - priority)
 end
 
--- Stores a message in the order `order`. Returns the set where it now stands.
-local function store(order, id, text)
+-- Stores a message in the order `order`. Returns the set where it now stands. `since` is when it was
+-- first put, as the record has it.
+local function store(order, id, text, since)
   local member = order .. id
   stored = stored + 2
-  texts[stored - 1], texts[stored] = id, order .. due_text .. text
+  texts[stored - 1], texts[stored] = id, order .. due_text .. (created or since) .. text
   if group ~= '' then
     groups[#groups + 1], groups[#groups + 2] = 0, group .. '\1' .. member
   end
@@ -50,12 +54,12 @@ local function meet(index, id, known, text)  -- a message that is there
   end
   if r.state == 'dead' then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
-  left[#left + 1] = {r, store(r.order, id, text)}
+  left[#left + 1] = {r, store(r.order, id, text, r.created)}
 end
 
 define('put', {}, function()
   local all_when, all_mark = ARGV[12], ARGV[13]
-  last_when = nil
+  last_when, new_created = nil, format('%013d ', now)
   local width = (all_when == '' or all_mark == '') and 4 or 2
   local total = (#ARGV - 13) / width
   ranks, texts, groups, told, left, earliest, stored = {}, {}, {}, {}, {}, nil, 0
@@ -73,7 +77,7 @@ define('put', {}, function()
       told[#told + 1] = '[' .. (i - 1) .. ',false]'
     else
       if numbers[i] and numbers[i] > seq then seq = numbers[i] end
-      store(format('%012x', seq), ids[i], ARGV[at + 1])
+      store(format('%012x', seq), ids[i], ARGV[at + 1], new_created)
       seq, new = seq + 1, new + 1
     end
   end

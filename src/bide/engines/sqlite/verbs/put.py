@@ -44,13 +44,14 @@ def _keep(session: Session, run: list[Put]) -> list[Reply]:
             dues.append(now + item.delay if item.at is None else item.at)
             plain = plain and (
                 item.group is None and item.expires is None and item.headers is None
-                and item.died is None and not item.attempt and not item.failures
+                and item.died is None and item.created is None and not item.attempt
+                and not item.failures
             )  # fmt: skip
     # Most are plain, and SQLite's driver takes its time over each NULL.
     insert, row = (SQL.insert_plain, _plain_row) if plain else (SQL.insert_message, _row)
     rest = iter(dues)
     rows = [
-        row(seq := seq + 1, queue.id, item, next(rest))
+        row(seq := seq + 1, queue.id, item, next(rest), now)
         for queue, command in zip(queues, run, strict=True)
         for item in command.items
     ]
@@ -93,17 +94,18 @@ def _count(
         queue.weighted = 1
 
 
-def _plain_row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+def _plain_row(seq: int, queue: int, item: Item, due: int, created: int) -> tuple[Any, ...]:
     data = item.data.decode() if item.json else item.data
-    return seq, queue, item.id, due, item.priority, item.attempts, data
+    return seq, queue, item.id, due, item.priority, item.attempts, data, created
 
 
-def _row(seq: int, queue: int, item: Item, due: int) -> tuple[Any, ...]:
+def _row(seq: int, queue: int, item: Item, due: int, created: int | None) -> tuple[Any, ...]:
     return (
         seq, queue, item.id, due, item.priority, item.attempt, item.attempts, item.expires,
         item.group, json_text(item.headers) if item.headers is not None else None,
         json_text(item.failures) if item.failures else None,
         item.data.decode() if item.json else item.data,
+        created if item.created is None else item.created,
     )  # fmt: skip
 
 
@@ -190,12 +192,13 @@ def _clear(session: Session, queue: QueueRow, place: Place) -> bool:
 
 def _store(session: Session, queue: QueueRow, item: Item, old: Place | None) -> Outcome:
     due = session.now + item.delay if item.at is None else item.at
+    created: int | None
     if old is None:
-        seq = session.next_seq(1) + 1
+        seq, created = session.next_seq(1) + 1, session.now
         queue.put += 1
     else:
-        seq = old.seq
-    session.run(SQL.insert_message, _row(seq, queue.id, item, due))
+        seq, created = old.seq, old.created
+    session.run(SQL.insert_message, _row(seq, queue.id, item, due, created))
     if item.priority:
         queue.weighted = 1
     if item.died is not None:

@@ -223,6 +223,6 @@ $$;
 -- A message as callers see it.
 CREATE VIEW bide._message AS
 SELECT m.seq, m.queue, m.id, c.is_json, c.data, m.due, m.priority, m.attempt, m.attempts, m.expires,
-       m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned,
+       m."group", c.headers, m.failures, m.state, m.rank, m.holder, m.planned, m.created,
        m.size + coalesce(octet_length(m.failures), 0) AS size
 FROM bide.message m JOIN bide.content c ON c.seq = m.seq;

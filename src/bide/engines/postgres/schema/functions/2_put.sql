@@ -27,9 +27,9 @@ BEGIN
   LOOP
     WITH stored AS (
       INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,
-                           id, "group")
+                           id, "group", created)
       SELECT new_seq, _rank(0, new_due, p_priority), new_due, q.id, p_attempts, 0,
-             _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group
+             _size(p_id, p_data, p_headers), 0, p_priority, p_expires, p_id, p_group, moment
       FROM queue AS q
       WHERE name = p_queue AND (weighted OR p_priority = 0) AND (forgot OR NOT remembers)
       ON CONFLICT (queue, id) DO NOTHING RETURNING queue
@@ -55,18 +55,18 @@ END $$;
 CREATE FUNCTION bide._rows(
   p_first bigint, p_queue integer, p_moment bigint, p_ids text[], p_data bytea[], p_at bigint[],
   p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[], p_group text[],
-  p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[]
+  p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[], p_created bigint[]
 ) RETURNS SETOF bide.message LANGUAGE sql STABLE AS $$
   SELECT p_first + i.n, coalesce(i.died, _rank(0, d.due, coalesce(i.priority, 0)::integer)), d.due,
          p_queue, coalesce(i.attempts, 10)::integer, coalesce(i.attempt, 0)::integer,
          _size(i.id, i.data, i.headers), (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint,
          coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
          i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures,
-         NULL::bigint, NULL::integer
+         NULL::bigint, NULL::integer, coalesce(i.created, p_moment)
   FROM unnest(p_ids, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group, p_headers,
-              p_attempt, p_failures, p_died) WITH ORDINALITY
+              p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
     AS i(id, data, at, delay, priority, attempts, expires, "group", headers, attempt, failures,
-         died, n),
+         died, created, n),
     LATERAL (SELECT coalesce(i.at, p_moment + coalesce(i.delay, p_delay[1], 0)) AS due) AS d
 $$;
 
@@ -77,7 +77,7 @@ CREATE FUNCTION bide._put(
   p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
   p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
   p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
-  p_alone boolean DEFAULT false
+  p_created bigint[], p_alone boolean DEFAULT false
 ) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan AS $$
@@ -99,12 +99,12 @@ BEGIN
   IF p_alone AND NOT EXISTS (SELECT FROM message WHERE queue = q.id AND id = ANY (p_ids)) THEN
     INSERT INTO message
     SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
-                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died);
+                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created);
   ELSE
     WITH new AS (
       INSERT INTO message
       SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
-                          p_expires, p_group, p_headers, p_attempt, p_failures, p_died)
+                          p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
       ORDER BY id, seq ON CONFLICT (queue, id) DO NOTHING RETURNING seq
     )
     SELECT CASE WHEN count(*) < cardinality(p_ids) THEN coalesce(array_agg(seq - first), '{}') END
@@ -156,7 +156,7 @@ CREATE FUNCTION bide._replace(
   p_queue text, p_now bigint, p_ids text[], p_is_json boolean[], p_data bytea[], p_at bigint[],
   p_delay bigint[], p_priority bigint[], p_attempts bigint[], p_expires bigint[],
   p_group text[], p_headers text[], p_attempt bigint[], p_failures text[], p_died bigint[],
-  p_revive boolean, p_only_seqs bigint[]
+  p_created bigint[], p_revive boolean, p_only_seqs bigint[]
 ) RETURNS TABLE (number bigint, state smallint, due bigint, until bigint, holder text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan AS $$
@@ -174,7 +174,7 @@ DECLARE
 BEGIN
   FOR new IN
     SELECT * FROM _rows(first, q.id, moment, p_ids, p_data, p_at, p_delay, p_priority, p_attempts,
-                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died)
+                        p_expires, p_group, p_headers, p_attempt, p_failures, p_died, p_created)
     ORDER BY id, seq
   LOOP
     n := new.seq - first;
@@ -202,6 +202,7 @@ BEGIN
       moves := moves || _moved(NULL, new, 'put');
     ELSE
       new.seq := was.seq;
+      new.created := coalesce(p_created[n], was.created);
       UPDATE content SET is_json = coalesce(p_is_json[n], true), data = p_data[n], headers = p_headers[n]
       WHERE seq = was.seq;
       DELETE FROM message WHERE queue = q.id AND id = new.id;

@@ -42,12 +42,12 @@ BEGIN
         IF rows IS NULL THEN
           SELECT json_agg(p) INTO rows FROM _put(
             c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
-            c.expires, c.groups, c.headers, NULL, NULL, NULL) AS p;
+            c.expires, c.groups, c.headers, NULL, NULL, NULL, NULL) AS p;
         END IF;
       WHEN 'replace' THEN
         SELECT json_agg(p) INTO rows FROM _replace(
           c.queue, asked.now, c.ids, c.is_json, c.data, c.at, c.delay, c.priority, c.attempts,
-          c.expires, c.groups, c.headers, NULL, NULL, NULL, false, NULL) AS p;
+          c.expires, c.groups, c.headers, NULL, NULL, NULL, NULL, false, NULL) AS p;
       WHEN 'cancel' THEN
         SELECT json_agg(a) INTO rows
         FROM _change('cancel', c.queue, asked.now, c.ids, p_if_due => c.if_due,
