@@ -51,6 +51,7 @@ def test_an_old_store_is_brought_up_to_date_with_what_is_in_it(
     (claimed,) = engine.execute([cmd.Claim("orders", 9, 60_000, "w")])
     assert isinstance(claimed, Claimed)
     assert [m.data for m in claimed.messages] == [b"1", b"2", b"3", b"4", b"5"]
+    assert {m.created for m in claimed.messages} == {None}
     engine.execute([cmd.Put("orders", [Item("new", b"1")])])
     (counts,) = engine.execute([cmd.Count("orders", recount=True)])
     assert isinstance(counts, Counts)

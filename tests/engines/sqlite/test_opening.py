@@ -21,7 +21,7 @@ from bide.model.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from bide.testing.conformance.desk import Desk
+from bide.testing.conformance.desk import START, Desk
 from tests.engines.sqlite.older import older
 
 
@@ -221,7 +221,9 @@ def test_a_store_without_the_prefix_becomes_one_with_it(tmp_path: Path, version:
     older(path, version)
     with closing(SqliteEngine(path)) as engine:
         assert len(Desk(engine).scan()) == 300
+        assert {message.created for message in Desk(engine).page().messages} == {None}
         assert Desk(engine).put("a")[0]
+        assert Desk(engine).get("a").created == START
     with closing(sqlite3.connect(path)) as raw:
         migrated = {name: sql.replace('"bide_', "bide_") for name, sql in objects(raw).items()}
         for name in today:  # renaming a table puts quotes around its name
