@@ -1,6 +1,7 @@
 """Two versions of bide beside each other: each calls its own functions, and both agree."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis as client_library
@@ -96,7 +97,8 @@ def test_records_of_an_older_version_are_read_and_changed(
     put(mine, "plain", "rich")
     key = "bide:{q#0}:records"
     for id, parts in (("plain", b"0 0 0\n1"), ("rich", b'1 9 0\ng{"a":"b"}1')):
-        order, due, _created, rest = server.hget(key, id).split(b" ", 3)
+        record: Any = server.hget(key, id)
+        order, due, _created, rest = record.split(b" ", 3)
         line = rest.partition(b"\n")[0]
         server.hset(key, id, b" ".join((order, due, line, parts)))
     server.zadd("bide:{q#0}:groups", {b"g\1" + order + b"rich": 0})
