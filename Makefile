@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants dist fmt clean
+.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants dist store-of-release fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ dist: | $(BIN)/python ## Build wheel and sdist, and try them on every supported 
 
 screenshots: $(VENV)/.dev servers ## Take the pictures of the dashboard for the documentation
 	$(BIN)/python -m tests.dashboard.screenshots
+
+store-of-release: $(VENV)/.dev servers ## Keep stores as this version writes them, for the tests of the next
+	$(BIN)/python -m tests.stores.kept
 
 fmt: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .

@@ -53,7 +53,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return (os.cpu_count() or 2) * 3 // 2
 
 
-SHARING = ("tests/rabbitmq/", "tests/server/test_openapi.py")
+SHARING = ("tests/rabbitmq/", "tests/server/test_openapi.py", "tests/server/test_try_it.py")
 """One process runs the tests of each of these: what they share takes seconds to start. (The mark
 `xdist_group` of pytest-xdist 3.8 has no effect with pytest 9.2.)"""
 

@@ -137,7 +137,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.mark.process
-@pytest.mark.xdist_group("try-it")
 class TestInABrowser:
     def test_a_message_is_put_and_read(self, page: Page, client: Client) -> None:
         page.open(client.url, "putNamed")
