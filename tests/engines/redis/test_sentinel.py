@@ -81,17 +81,17 @@ def test_settings_that_lose_changes_are_warned_of_once(
     url = f"{group.url}?wait_replicas=1"
     open_engine(url)
     told = [record.getMessage() for record in caplog.records]
-    (timeout,) = [text for text in told if "failover-timeout is 2000 ms" in text]
-    assert f"sentinel set {NAME} failover-timeout 180000" in timeout
-    assert any("min-replicas-to-write is 0" in text and "OutcomeUnknown" in text for text in told)
+    (timeout,) = [text for text in told if "failover-timeout 2000" in text]
+    assert f"SENTINEL SET {NAME} failover-timeout 180000" in timeout
+    assert any("min-replicas-to-write 0" in text for text in told)
     assert not any("quorum" in text for text in told)
     caplog.clear()
     for number in range(3):
         group.ask(number, "SENTINEL", "SET", NAME, "failover-timeout", 20_000, "quorum", 1)
     group.master().client().config_set("min-replicas-to-write", 1)
     put(open_engine(url), "a")
-    told = [record.getMessage() for record in caplog.records if "26379" in record.getMessage()]
-    assert ["1 of 3 sentinels are enough" in text for text in told] == [True]
+    told = [record.getMessage() for record in caplog.records]
+    assert ["1 of 3 sentinels are enough" in text for text in told] == [True], told
 
 
 def test_who_waits_is_told_by_the_new_master(group: SentinelGroup, open_engine: Open) -> None:

@@ -250,14 +250,14 @@ def test_a_store_that_was_wiped_is_used_again(open_engine: Open, start: Start) -
 def test_a_bad_place_for_messages_is_warned_of_once(
     open_engine: Open, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = start(**{"maxmemory-policy": "allkeys-lru"})
+    server = start(**{"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"})
     with caplog.at_level(logging.WARNING, "bide.redis"):
         open_engine(server.url)
         open_engine(server.url)
     evicts, loses = [record.getMessage() for record in caplog.records]
-    assert "maxmemory-policy is allkeys-lru" in evicts
-    assert "set it to noeviction" in evicts
-    assert "a restart loses every message; set appendonly yes" in loses
+    assert "maxmemory-policy volatile-lru: the server deletes messages" in evicts
+    assert "maxmemory-policy noeviction" in evicts
+    assert "a restart loses all messages; CONFIG SET appendonly yes" in loses
 
 
 def test_a_good_place_for_messages_is_not(

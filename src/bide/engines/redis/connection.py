@@ -7,6 +7,7 @@ from typing import Any
 import hiredis
 from redis import exceptions as raised
 
+from bide.engines.redis.dangers import SETTINGS, cut_off, of_disk, of_memory, warn
 from bide.engines.redis.faults import Refusal, no_connection, origin
 from bide.engines.redis.keys import CHANNEL, LAYOUT, VERSION
 from bide.engines.redis.records import Arg
@@ -269,31 +270,16 @@ class Connection:
         if isinstance(answer, Refusal):
             _log.debug("%s: the lost connection was not ended (%s)", self._settings.shown, answer)
 
-    def _warn(self, facts: dict[str, str]) -> None:
+    def _warn(self, info: dict[str, str]) -> None:
         """Log once what makes this server a bad place for messages."""
         shown = self._settings.shown_at(self.address)
         if shown in _warned:
             return
         _warned.add(shown)
-        policy = facts.get("maxmemory_policy", "noeviction")
-        if policy.startswith("allkeys"):
-            _log.warning(
-                "%s: maxmemory-policy is %s, so that the server deletes messages when its memory "
-                "is full; set it to noeviction", shown, policy,
-            )  # fmt: skip
+        told = self.ask("CONFIG", "GET", *SETTINGS)
+        words = [] if isinstance(told, Refusal) else [word.decode() for word in told]
+        config = dict(zip(words[::2], words[1::2], strict=True))
+        found = [*of_memory(info), *of_disk(info, config)]
+        warn(shown, [each for each in found if each.level == "danger"])
         if self._settings.sentinels is not None and self._settings.wait_replicas:
-            least = self.ask("CONFIG", "GET", "min-replicas-to-write")
-            if isinstance(least, list) and least[1:] == [b"0"]:
-                _log.warning(
-                    "%s: min-replicas-to-write is 0, so that a master which is cut off from its "
-                    "replicas goes on changing messages (callers get OutcomeUnknown) and loses "
-                    "that when it is back; set min-replicas-to-write 1 and min-replicas-max-lag 3 "
-                    "on all servers", shown,
-                )  # fmt: skip
-        if facts.get("aof_enabled") == "0":
-            save = self.ask("CONFIG", "GET", "save")
-            if isinstance(save, list) and save[1:] == [b""]:
-                _log.warning(
-                    "%s: the server writes nothing to disk: a restart loses every message; set "
-                    "appendonly yes", shown,
-                )  # fmt: skip
+            warn(shown, cut_off(config))

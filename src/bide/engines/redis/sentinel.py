@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, unquote
 from redis import exceptions as raised
 from redis.connection import SSLConnection
 
+from bide.engines.redis.dangers import of_sentinels, warn
 from bide.engines.redis.faults import fix_of
 from bide.engines.registry import mask
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
@@ -23,9 +24,6 @@ PORT = 26379
 
 PATIENCE = 1.0
 """For how many seconds one sentinel may be silent; then the next one is asked."""
-
-FAILOVER_MS = 20_000
-"""A shorter failover-timeout of the group has lost confirmed changes; 20 s did not."""
 
 SILENT = 10
 """After so many rounds in which no sentinel answers it is said once."""
@@ -160,7 +158,9 @@ class Sentinels:
                 troubles.append(f"{shown}: it has not heard of the last fail-over")
                 continue
             self._epoch = _epoch(facts)
-            self._warn(facts)
+            if not self._warned:
+                self._warned = True
+                warn(self._shown, of_sentinels(facts, self.name))
             self._addresses = (address, *(each for each in self._addresses if each != address))
             return facts["ip"], int(facts["port"])
         if len(behind) == len(self._addresses):  # they were set up anew
@@ -178,31 +178,6 @@ class Sentinels:
     def facts(self) -> dict[str, str]:
         """Return what the sentinel that named the master says of the group: its settings."""
         return self._ask(self._addresses[0])
-
-    def _warn(self, facts: Mapping[str, str]) -> None:
-        """Log once what makes a failover of this group lose confirmed changes."""
-        if self._warned:
-            return
-        self._warned = True
-        timeout = int(facts.get("failover-timeout", FAILOVER_MS))
-        if timeout < FAILOVER_MS:
-            _log.warning(
-                "%s: failover-timeout is %d ms: two sentinels may fail over one after the other "
-                "and promote a replica that lacks confirmed changes; set it to 20 s or more, on "
-                "each sentinel: redis-cli -p 26379 sentinel set %s failover-timeout 180000",
-                self._shown, timeout, self.name,
-            )  # fmt: skip
-        quorum, sentinels = (
-            int(facts.get("quorum", 2)),
-            int(facts.get("num-other-sentinels", 2)) + 1,
-        )
-        if quorum < 2 or quorum <= sentinels // 2:
-            _log.warning(
-                "%s: %d of %d sentinels are enough to call the master dead (quorum): one that is "
-                "cut off may do so alone; set the quorum to a majority, on each sentinel: "
-                "redis-cli -p 26379 sentinel set %s quorum %d",
-                self._shown, quorum, sentinels, self.name, sentinels // 2 + 1,
-            )  # fmt: skip
 
     def doubt(self) -> None:
         """Ask another one first the next time: what was said last was of no use."""
