@@ -103,6 +103,30 @@ def test_what_an_open_transaction_puts_is_claimed_when_it_commits(
     assert drain(engine) == ["held"]
 
 
+def test_floors_rise_to_the_first_message_that_is_there(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine = open_engine()
+    put(engine, "a", "b", "c", "d", at=1_000)
+    untils = []
+    for lease in (60_000, 120_000):
+        (claimed,) = engine.execute([cmd.Claim("q", 1, lease, "w")])
+        assert isinstance(claimed, Claimed)
+        untils.append(claimed.messages[0].until)
+    hour = int(time.time() * 1000) + 3_600_000
+    engine.execute([cmd.Reschedule("q", ["c"], at=hour), cmd.Reschedule("q", ["d"], at=hour + 1)])
+    day = hour + 24 * 3_600_000
+    with postgres.client() as client:
+        client.execute(f"SET search_path = {engine.schema}".encode())
+        raised = "SELECT _raised(id, ARRAY[0, 0, %s, 0]::bigint[], NULL) FROM queue"
+        assert client.execute(raised, (day,)).fetchall() == [
+            ([hour * 256 + 255, untils[0], None, None],)
+        ]
+        # Where leases begin says nothing of what is delayed.
+        following = "SELECT _next(id, ARRAY[0, 1::bigint << 52, NULL, NULL]::bigint[]) FROM queue"
+        assert client.execute(following).fetchall() == [(hour,)]
+
+
 @pytest.mark.parametrize("change", ["put", "put beside others", "replace", "reschedule", "retry"])
 def test_what_comes_to_a_time_that_is_past_is_claimed(
     open_engine: Callable[[], PostgresEngine], change: str
