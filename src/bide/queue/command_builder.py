@@ -98,10 +98,19 @@ class CommandBuilder:
         unnamed = sum([message.id is None for message in listed])
         fresh = iter(new_ids(unnamed) if unnamed else ())
         pairs = bodies.encode_all([message.body for message in listed], self.max_body)
-        items = [
-            self.item(message, next(fresh) if message.id is None else None, encoded=pair)
-            for message, pair in zip(listed, zip(*pairs, strict=True), strict=True)
-        ]
+        items: list[Item] = []
+        before: tuple[Any, ...] | None = None
+        same: tuple[Any, ...] = ()
+        for message, data, is_json in zip(listed, *pairs, strict=True):
+            id = next(fresh) if message.id is None else check_name(message.id)
+            options = _all_but_body(message)
+            if options == before and type(message.body) in _SIMPLE:  # as of most batches
+                items.append(Item(id, data, is_json, *same))
+                continue
+            item = self.item(message, id, encoded=(data, is_json))
+            items.append(item)
+            before = options if item.headers is None else None
+            same = _behind_body(item)
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import lt
 from typing import Any
 
 import msgspec
@@ -97,7 +98,7 @@ def _keep(
 ) -> list[Reply]:
     items = [item for command in commands for item in command.items]
     ids = [item.id for item in items]
-    alone = hopeful and ids == sorted(set(ids))
+    alone = hopeful and all(map(lt, ids, ids[1:]))
     outcomes = put_outcomes(items, run("_put", queue, now, *_columns(items), alone))
     found: list[Reply] = []
     first = 0

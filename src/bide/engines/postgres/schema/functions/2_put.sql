@@ -113,10 +113,15 @@ BEGIN
   INSERT INTO content SELECT first + c.n, coalesce(c.is_json, true), c.data, c.headers
   FROM unnest(p_is_json, p_data, p_headers) WITH ORDINALITY AS c(is_json, data, headers, n)
   WHERE stored IS NULL OR c.n = ANY (stored);
-  INSERT INTO tally
-  SELECT q.id, 'new', _hour(coalesce(at, moment + coalesce(delay, p_delay[1], 0))), count(*)
-  FROM unnest(p_ids, p_at, p_delay, p_died) WITH ORDINALITY AS i(id, at, delay, died, n)
-  WHERE died IS NULL AND (stored IS NULL OR n = ANY (stored)) GROUP BY 3;
+  IF p_at IS NULL AND p_died IS NULL AND cardinality(p_delay) = 1 THEN
+    INSERT INTO tally SELECT q.id, 'new', _hour(moment + p_delay[1]), n
+    FROM coalesce(cardinality(stored), cardinality(p_ids)) AS n WHERE n > 0;
+  ELSE
+    INSERT INTO tally
+    SELECT q.id, 'new', _hour(coalesce(at, moment + coalesce(delay, p_delay[1], 0))), count(*)
+    FROM unnest(p_ids, p_at, p_delay, p_died) WITH ORDINALITY AS i(id, at, delay, died, n)
+    WHERE died IS NULL AND (stored IS NULL OR n = ANY (stored)) GROUP BY 3;
+  END IF;
   IF p_at IS NOT NULL THEN
     PERFORM _lower(q.id, moment, p_at);
   END IF;
