@@ -10,8 +10,8 @@ from bide.model.message import STATES, Failure, Message, State
 from bide.model.replies import Flow, Outcome
 
 __all__ = [
-    "ACKED", "DEAD", "DELAYED", "EXPIRED", "LEASED", "READY", "MessageRow", "Place", "QueueRow",
-    "as_failures", "as_row", "columns",
+    "ACKED", "DEAD", "DELAYED", "EXPIRED", "LEASED", "READY", "GroupRow", "LimitRow", "MessageRow",
+    "Place", "QueueRow", "as_failures", "as_row", "columns",
 ]  # fmt: skip
 
 DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
@@ -29,6 +29,7 @@ class QueueRow(msgspec.Struct, gc=False):
     keep: int
     history: int
     result_ttl: int
+    limited: int
     ended: int
     weighted: int
     token: int
@@ -58,7 +59,33 @@ class QueueRow(msgspec.Struct, gc=False):
 
     def flow(self) -> Flow:
         """Return the counters of what has happened."""
-        return Flow(*msgspec.structs.astuple(self)[14:])
+        return Flow(*msgspec.structs.astuple(self)[15:])
+
+
+class LimitRow(msgspec.Struct, gc=False):
+    """A row of the table `bide_limit`."""
+
+    queue: int
+    limit: int = 0
+    rate: int = 0
+    group_limit: int = 0
+    group_rate: int = 0
+    turn: int = 0
+    last: int = 0
+    freed: int = 0
+    rank: int | None = None
+    seq: int | None = None
+
+
+class GroupRow(msgspec.Struct, gc=False):
+    """A row of the table `bide_group`, but for its place among others."""
+
+    key: str
+    running: int = 0
+    waiting: int = 0
+    turn: int = 0
+    last: int = 0
+    freed: int = 0
 
 
 class Place(NamedTuple):
@@ -154,6 +181,10 @@ def columns() -> dict[str, str]:
     return {
         "message": ", ".join([*(f'm."{name}"' for name in message), size]),
         "place": ", ".join(f"m.{name}" for name in Place._fields[:8]),
+        "limit": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
+        "limit_marks": ", ".join("?" * len(LimitRow.__struct_fields__)),
+        "group": ", ".join(GroupRow.__struct_fields__),
+        "group_marks": ", ".join("?" * len(GroupRow.__struct_fields__)),
         "queue": ", ".join(QueueRow.__struct_fields__),
         "set_queue": ", ".join(f"{name} = ?" for name in QueueRow.__struct_fields__[2:]),
     }

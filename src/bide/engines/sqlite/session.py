@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
+from bide.engines.sqlite.lines import Lines
 from bide.engines.sqlite.rows import (
     ACKED,
     DEAD,
     DELAYED,
     EXPIRED,
     READY,
+    LimitRow,
     MessageRow,
     Place,
     QueueRow,
@@ -54,6 +56,7 @@ class Session:
         self._queues: dict[str, tuple[QueueRow, tuple[Any, ...]]] = {}
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for."""
+        self._lines: dict[int, Lines] = {}
         self._seq: int | None = None
         self._uncounted: Counter[tuple[int, int]] | None = None
         self._hours: Counter[tuple[int, int]] = Counter()
@@ -94,8 +97,30 @@ class Session:
             assert queue is not None
         return queue
 
+    def lines(self, queue: QueueRow) -> Lines:
+        """Return the lines of a limited queue."""
+        lines = self._lines.get(queue.id)
+        if lines is None:
+            found = self.run(SQL.load_limit, (queue.id,)).fetchone() or (queue.id,)
+            now = int(self.exactly * 1000)
+            lines = self._lines[queue.id] = Lines(self.run, self.run_many, LimitRow(*found), now)
+        lines.running = queue.leased
+        return lines
+
+    def drop_lines(self, queue: QueueRow) -> None:
+        """Delete what a queue has because it was limited."""
+        self._lines.pop(queue.id, None)
+        for statement in (SQL.drop_limit, SQL.drop_groups, SQL.drop_lines):
+            self.run(statement, (queue.id,))
+
+    def groups_of(self, seqs: Sequence[int]) -> dict[int, str | None]:
+        """Return the groups of messages."""
+        return dict(self.run(SQL.groups_of, (json_text(seqs),)))
+
     def forget_queue(self, queue: QueueRow) -> None:
         """Delete the row of a queue that is empty."""
+        if queue.limited:
+            self.drop_lines(queue)
         self.run(SQL.drop_queue, (queue.id,))
         self.run(SQL.drop_hours, (queue.id,))
         self.run(SQL.drop_pauses, (queue.id,))
@@ -118,6 +143,8 @@ class Session:
         """Write back what has changed in the rows of queues, with what single puts have added."""
         if not self._queues:
             return
+        for lines in self._lines.values():
+            lines.save()
         single = self._single_puts()
         looked = set()
         for queue, before in self._queues.values():
@@ -209,6 +236,9 @@ class Session:
         self.count_hours(queue, [p.due for p in places])
         self.run_many(SQL.insert_pending, rows)
         queue.ready += len(rows)
+        if queue.limited and rows:
+            groups = self.groups_of([place.seq for place in places])
+            self.lines(queue).enter([(groups[seq], rank, seq) for _, _, rank, seq in rows])
 
     def end(self, queue: QueueRow, seqs: Sequence[int], state: int) -> None:
         """Set messages aside that stand nowhere."""
@@ -227,9 +257,15 @@ class Session:
         if found < len(rows):
             ready = [(queue.id, READY, ready_rank(d, p), seq) for seq, d, p in rows]
             queue.ready -= self.run_many(SQL.drop_pending, ready).rowcount
+            if queue.limited:
+                lines, groups = self.lines(queue), self.groups_of([seq for seq, _, _ in rows])
+                for _, _, rank, seq in ready:
+                    lines.leave(groups[seq], rank, seq)
 
     def leave_lease(self, queue: QueueRow, seqs: Sequence[int]) -> None:
         """Take messages from those who hold them."""
+        if queue.limited:
+            self.lines(queue).stop(self.groups_of(seqs).values())
         self.run(SQL.drop_leases, (json_text(seqs),))
         queue.leased -= len(seqs)
 

@@ -1,11 +1,10 @@
 """Claim: lease the next due messages; on the way take back what lapsed and expire what is late."""
 
-from typing import NamedTuple
-
 from bide.engines.cursor import Budget
 from bide.engines.sqlite.rows import DELAYED, EXPIRED, READY, MessageRow, Place, QueueRow, as_row
 from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.verbs.turns import Grant, is_behind, promote, take_turns
 from bide.model.commands import Claim
 from bide.model.rank import PROMOTE, delayed_reach, ready_rank
 from bide.model.replies import Claimed, Died
@@ -15,33 +14,31 @@ __all__ = ["claim"]
 _EVERYTHING = 1 << 62
 
 
-class _Grant(NamedTuple):
-    """What all messages of one claim get."""
-
-    token: int
-    since: int
-    until: int
-    holder: str
-
-
 def claim(session: Session, command: Claim) -> Claimed:
     """Lease up to `count` messages."""
     now = session.now
     queue = session.open(command.queue)
     if queue is None or queue.paused:
         return Claimed([], 0, now)
+    if queue.limited:
+        session.lines(queue).forget()
     reach = max(PROMOTE, command.count)
     died = _collect_lapsed(session, queue, reach) if queue.leased else []
-    grant = _Grant(queue.token + 1, now, now + command.lease, command.holder)
-    rows = _take(session, queue, command, reach, grant)
+    grant = Grant(queue.token + 1, now, now + command.lease, command.holder)
+    freed: list[int] = []
+    if queue.limited:
+        rows, freed = take_turns(session, queue, command, reach, grant)
+    else:
+        rows = _take(session, queue, command, reach, grant)
+    behind = bool(queue.limited) and is_behind(session, queue)
     if not rows:
-        return Claimed([], 0, now, _next_claim(session, queue), died)
+        return Claimed([], 0, now, _next_claim(session, queue), died, behind=behind)
     queue.token += 1
     queue.leased += len(rows)
-    if queue.weighted:
+    if queue.weighted and not queue.limited:
         rows.sort(key=lambda row: (ready_rank(row.due, row.priority), row.seq))
     messages = [row.message(command.queue, now, grant.holder, grant.until) for row in rows]
-    return Claimed(messages, queue.token, now, died=died, results=queue.result_ttl > 0)
+    return Claimed(messages, queue.token, now, None, died, queue.result_ttl > 0, freed, behind)
 
 
 def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> list[Died]:
@@ -50,7 +47,7 @@ def _collect_lapsed(session: Session, queue: QueueRow, limit: int) -> list[Died]
 
 
 def _take(
-    session: Session, queue: QueueRow, command: Claim, reach: int, grant: _Grant
+    session: Session, queue: QueueRow, command: Claim, reach: int, grant: Grant
 ) -> list[MessageRow]:
     """Lease up to `count` messages in the order of delivery, no more than the reply holds.
 
@@ -67,7 +64,7 @@ def _take(
         before = budget.left, budget.empty
         good, late, full = _pick(session, (queue.id, state, limit, left), budget)
         if full and state == DELAYED and queue.weighted:  # the highest priority goes first
-            _promote(session, queue, reach, limit)
+            promote(session, queue, reach, limit)
             budget.left, budget.empty = before
             full = False
             continue
@@ -106,7 +103,7 @@ def _lease(
     state: int,
     good: list[MessageRow],
     late: list[MessageRow],
-    grant: _Grant,
+    grant: Grant,
 ) -> None:
     """Lease the first messages of a set; those that are too late become expired.
 
@@ -134,7 +131,7 @@ def _source(session: Session, queue: QueueRow, count: int, reach: int) -> tuple[
     due = delayed_reach(session.now)
     if not queue.ready and not (queue.weighted and _more_due_than(session, queue, count, due)):
         return DELAYED, due
-    _promote(session, queue, reach, due)
+    promote(session, queue, reach, due)
     return READY, _EVERYTHING
 
 
@@ -142,21 +139,14 @@ def _more_due_than(session: Session, queue: QueueRow, count: int, due: int) -> b
     return session.run(SQL.nth_due, (queue.id, due, count)).fetchone() is not None
 
 
-def _promote(session: Session, queue: QueueRow, limit: int, due: int) -> None:
-    last = session.run(SQL.nth_due, (queue.id, due, limit - 1)).fetchone() or (due, _EVERYTHING)
-    bounds = {"queue": queue.id, "rank": last[0], "seq": last[1]}
-    moved = session.run(SQL.promote, bounds).rowcount
-    if moved:
-        session.run(SQL.drop_picked, {**bounds, "state": DELAYED})
-        queue.delayed -= moved
-        queue.ready += moved
-
-
 def _next_claim(session: Session, queue: QueueRow) -> float | None:
     """Return in how many milliseconds there is something to claim or to collect."""
-    if queue.ready:
+    moments: list[float] = []
+    if queue.limited:
+        opens = session.lines(queue).opens()
+        moments += [opens / 1000] if opens is not None else []
+    elif queue.ready:
         return 0
-    moments = []
     if queue.delayed:
         moments.append(session.run(SQL.next_due, (queue.id,)).fetchone()[0])
     if queue.leased:

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from bide.engines.sqlite.rows import DEAD, Place, QueueRow, as_failures
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
+from bide.engines.sqlite.verbs.turns import set_limits
 from bide.model.commands import (
     BULK,
     Cancel,
@@ -20,7 +21,7 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.message import IN_TRANSIT, STATES
-from bide.model.pace import refuse_limits
+from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
 
 __all__ = [
@@ -178,11 +179,19 @@ def edit(session: Session, command: Edit) -> Outcomes:
     def change(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         queue.weighted = int(queue.weighted or bool(values.get("priority")))
         for place in places:
+            moves = place.aside is None and _moves(session, queue, place, due, values)
+            ready = queue.ready
+            if moves:
+                session.leave_pending(queue, [(place.seq, place.due, place.priority)])
             if changes:
                 row = {**values, "due": due, "seq": place.seq}
                 session.run(f"UPDATE bide_message SET {', '.join(changes)} WHERE seq = :seq", row)
-            if place.aside is None:
-                _move(session, queue, place, due, values.get("priority", place.priority))
+            if moves:
+                new = place._replace(priority=values.get("priority", place.priority))
+                if due is None and queue.ready < ready:
+                    session.ready(queue, [new])
+                else:
+                    session.delay(queue, place.due if due is None else due, new.priority, new.seq)
         moved = [place._replace(due=place.due if due is None else due) for place in places]
         return [place.outcome(True, session.now) for place in moved]
 
@@ -195,16 +204,15 @@ def _in_transit(session: Session, place: Place) -> bool:
     return text is not None and as_failures(text)[-1].reason.startswith(IN_TRANSIT)
 
 
-def _move(session: Session, queue: QueueRow, place: Place, due: int | None, priority: int) -> None:
-    """Give a message that waits the rank of another due time and priority."""
-    if due is None and priority == place.priority:
-        return
-    ready = queue.ready
-    session.leave_pending(queue, [(place.seq, place.due, place.priority)])
-    if due is None and queue.ready < ready:
-        session.ready(queue, [place._replace(priority=priority)])
-    else:
-        session.delay(queue, place.due if due is None else due, priority, place.seq)
+def _moves(
+    session: Session, queue: QueueRow, place: Place, due: int | None, values: dict[str, Any]
+) -> bool:
+    """Tell whether a message that waits gets another place among the others."""
+    if due is not None or values.get("priority", place.priority) != place.priority:
+        return True
+    if not queue.limited or "group" not in values:
+        return False
+    return bool(session.groups_of([place.seq])[place.seq] != values["group"])
 
 
 def revive(session: Session, command: Revive) -> Outcomes:
@@ -308,7 +316,6 @@ def _unheld_delayed(session: Session, queue: QueueRow, after: int, before: int) 
 
 def configure(session: Session, command: Configure) -> Settings:
     """Set what is given."""
-    refuse_limits(command)
     queue = session.make(command.queue)
     resumed = bool(queue.paused) and command.paused is False
     if command.paused is not None:
@@ -321,8 +328,10 @@ def configure(session: Session, command: Configure) -> Settings:
     for name in ("keep", "history", "result_ttl"):
         if (value := getattr(command, name)) is not None:
             setattr(queue, name, value)
-    wake = session.now if resumed else None
-    return Settings(bool(queue.paused), queue.keep, wake, queue.history, queue.result_ttl)
+    changed = set_limits(session, queue, command)
+    wake = session.now if changed or resumed else None
+    limits = [getattr(session.lines(queue).row, name) for name in LIMITS] if queue.limited else ()
+    return Settings(bool(queue.paused), queue.keep, wake, queue.history, queue.result_ttl, *limits)
 
 
 def delete(session: Session, command: Delete) -> Deleted:

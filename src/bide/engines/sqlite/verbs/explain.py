@@ -24,25 +24,36 @@ def explain(session: Session, command: Explain) -> Explained:
     *columns, planned, failures, extended = row
     place = Place(*columns)
     state = place.state(session.now)
+    group = session.groups_of([place.seq])[place.seq] if queue.limited else None
+    limited = session.lines(queue).limited(group) if queue.limited and state == "ready" else None
     return Explained(
         session.now, pauses, state, place.due, planned, place.priority,
         place.attempt + (state == "leased"), place.attempts,
         as_failures(failures)[-1] if failures and failures != "[]" else None,
-        _ahead(session, queue, place) if state == "ready" else None,
-        place.holder, place.since, extended, place.until, place.ended,
+        _ahead(session, queue, place, group) if state == "ready" else None,
+        place.holder, place.since, extended, place.until, place.ended, limited=limited,
     )  # fmt: skip
 
 
-def _ahead(session: Session, queue: QueueRow, place: Place) -> int:
-    """Count the messages that are delivered before a ready one, up to `AHEAD` + 1."""
+def _ahead(session: Session, queue: QueueRow, place: Place, group: str | None) -> int:
+    """Count the messages that are delivered before a ready one, up to `AHEAD` + 1.
+
+    In a limited queue those of its group.
+    """
     mine = ready_rank(place.due, place.priority), place.seq
-    bounds = {"queue": queue.id, "rank": mine[0], "seq": mine[1], "limit": AHEAD + 1}
-    before = len(session.run(SQL.ready_before, bounds).fetchall())
+    if queue.limited:
+        before = session.lines(queue).ahead(group, *mine, AHEAD + 1)
+    else:
+        bounds = {"queue": queue.id, "rank": mine[0], "seq": mine[1], "limit": AHEAD + 1}
+        before = len(session.run(SQL.ready_before, bounds).fetchall())
     reach = delayed_reach(session.now)
     due = session.run(SQL.first_due, (queue.id, DELAYED, reach, PROMOTE)).fetchall()
     here = delayed_rank(place.due, place.priority), place.seq
     if len(due) == PROMOTE and here > due[-1] and not _is_ready(session, queue, mine):
         return AHEAD + 1
+    if queue.limited and due:
+        groups = session.groups_of([seq for _, seq in due])
+        due = [(rank, seq) for rank, seq in due if groups[seq] == group]
     for rank, seq in due:
         before += (ready_rank(rank >> 8, 255 - (rank & 255)), seq) < mine
     return min(before, AHEAD + 1)

@@ -13,6 +13,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME
 from bide.model.message import STATES, Message
+from bide.model.pace import LIMITS
 from bide.model.rank import delayed_reach, forecast_start
 from bide.model.replies import Counts, Ends, Flow, Forecasted, Found, Names, Page, Sizes
 
@@ -170,7 +171,14 @@ def count(session: Session, command: Count) -> Counts:
         recount=recount,
         strays=strays,
         stored=_stored(session, queue) if command.stored else None,
+        **_limits(session, queue),
     )
+
+
+def _limits(session: Session, queue: QueueRow) -> dict[str, int]:
+    """Return the limits of a queue, if it has any."""
+    row = session.lines(queue).row if queue.limited else None
+    return {name: getattr(row, name) for name in LIMITS} if row is not None else {}
 
 
 def _oldest(session: Session, queue: QueueRow, due: int) -> int | None:
@@ -195,6 +203,9 @@ def _recount(session: Session, queue: QueueRow, due: int) -> tuple[Sizes, int]:
     aside = dict(session.run(SQL.recount_aside, (queue.id,)).fetchall())
     total, strays = session.run(SQL.recount_messages, (queue.id,)).fetchone()
     delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
+    if queue.limited:
+        leased_by_group = session.run(SQL.leased_by_group, (queue.id,))
+        strays += session.lines(queue).strays(ready, leased_by_group)
     dead = aside.get(STATES.index("dead"), 0)
     kept = sum(aside.values()) - dead
     places = sum(pending.values()) + leased + sum(aside.values())

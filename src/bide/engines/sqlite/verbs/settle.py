@@ -6,6 +6,7 @@ from bide.engines.sqlite.rows import ACKED, Place, QueueRow
 from bide.engines.sqlite.session import Session, json_text
 from bide.engines.sqlite.statements import SQL
 from bide.engines.sqlite.verbs.edit import edit_each, set_aside
+from bide.engines.sqlite.verbs.turns import freed
 from bide.model.commands import Ack, Bury, Extend, Lease, Release, Retry
 from bide.model.replies import Outcome, Outcomes
 
@@ -26,7 +27,7 @@ def _held(session: Session, name: str, leases: Sequence[Lease], settle: Settle) 
     wakes = [
         o.due for o in found if o.done and o.state in ("delayed", "ready") and o.due is not None
     ]
-    return Outcomes(found, min(wakes, default=None))
+    return freed(session, name, Outcomes(found, min(wakes, default=None)))
 
 
 def _settled(
@@ -66,7 +67,9 @@ def ack(session: Session, command: Ack) -> Outcomes:
     seqs = _all_held(session, queue, command.leases) if queue is not None else None
     if queue is not None and seqs is not None and not (queue.keep or queue.remembers):
         _gone(session, queue, seqs)
-        return Outcomes([Outcome(lease.id, True) for lease in command.leases])
+        return freed(
+            session, command.queue, Outcomes([Outcome(lease.id, True) for lease in command.leases])
+        )
 
     results: dict[tuple[str, int | None], bytes | None] = {}
     for lease, result in zip(command.leases, command.results, strict=False):
@@ -150,7 +153,9 @@ def release(session: Session, command: Release) -> Outcomes:
     def is_held(queue: QueueRow, place: Place) -> bool:
         return place.token is not None
 
-    return edit_each(session, command.queue, command.ids, is_held, end)
+    return freed(
+        session, command.queue, edit_each(session, command.queue, command.ids, is_held, end)
+    )
 
 
 def bury(session: Session, command: Bury) -> Outcomes:
@@ -166,4 +171,4 @@ def bury(session: Session, command: Bury) -> Outcomes:
     if not command.ids:
         return held
     unheld = set_aside(session, command.queue, command.ids, command.reason, command.actor)
-    return Outcomes(held.outcomes + unheld.outcomes)
+    return Outcomes(held.outcomes + unheld.outcomes, held.wake)
