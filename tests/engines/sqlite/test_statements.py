@@ -87,6 +87,9 @@ def test_what_is_asked_in_order_stands_in_order(store: sqlite3.Connection, name:
         ("of_group", "SEARCH m USING INDEX bide_message_group (queue=? AND group=?)"),
         ("forgettable", "bide_aside_ended (queue=? AND state=? AND ended<?)"),
         ("uncounted", "SEARCH bide_message USING INTEGER PRIMARY KEY (rowid>?)"),
+        ("head", "SEARCH l USING PRIMARY KEY (queue=? AND key=?)"),
+        ("groups_standing", "INDEX bide_group_rank (queue=? AND standing=? AND rank<?)"),
+        ("load_group", "SEARCH bide_group USING PRIMARY KEY (queue=? AND key=?)"),
         ("scan_all", "SEARCH m USING INDEX bide_message_id (queue=? AND id>? AND id<?)"),
     ],
 )

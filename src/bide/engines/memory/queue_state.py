@@ -189,7 +189,8 @@ class QueueState:
         if paused and not self.paused:
             self.pauses = [*self.pauses, Pause(now, None, actor)][-PAUSES:]
         elif self.paused and not paused:
-            self.pauses[-1] = msgspec.structs.replace(self.pauses[-1], until=now)
+            over = msgspec.structs.replace(self.pauses[-1], until=now)
+            self.pauses = [*self.pauses[:-1], over]
         self.paused = paused
 
     def limit(self, command: Configure) -> bool:

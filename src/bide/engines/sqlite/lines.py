@@ -166,8 +166,7 @@ class Lines:
     def ahead(self, group: str | None, rank: int, seq: int, limit: int) -> int:
         """Return how many messages of a group are in line before a place, up to a limit."""
         bounds = (self.row.queue, key_of(group), rank, seq, limit)
-        (count,) = self._run(SQL.in_line_before, bounds).fetchone()
-        return int(count)
+        return len(self._run(SQL.in_line_before, bounds).fetchall())
 
     def strays(self, ready: int, leased: Iterable[tuple[str | None, int]]) -> int:
         """Return how many messages and groups are not as they are to be, by a count of all.

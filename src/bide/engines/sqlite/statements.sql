@@ -455,8 +455,7 @@ FROM bide_line l CROSS JOIN bide_message m ON m.seq = l.seq
 WHERE l.queue = ? AND l.key = ? ORDER BY l.rank, l.seq LIMIT 1;
 
 -- name: in_line_before
-SELECT count(*) FROM (
-  SELECT 1 FROM bide_line WHERE queue = ? AND key = ? AND (rank, seq) < (?, ?) LIMIT ?);
+SELECT seq FROM bide_line WHERE queue = ? AND key = ? AND (rank, seq) < (?, ?) LIMIT ?;
 
 -- name: groups_of
 SELECT seq, "group" FROM bide_message WHERE seq IN (SELECT value FROM json_each(?));

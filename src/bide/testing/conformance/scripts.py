@@ -221,7 +221,7 @@ class ScriptCases:
 class LimitedScriptCases:
     """The same for limited queues."""
 
-    @searching
+    @settings(searching, max_examples=EXAMPLES // 2)
     @given(script=limited_scripts())
     def test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers(
         self, make_engine: Callable[[], Engine], script: Script
