@@ -14,7 +14,7 @@ import pytest
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.model.commands import Claim
-from bide.model.errors import StoreUnavailable
+from bide.model.errors import InvalidArgument, StoreUnavailable
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
 
@@ -95,3 +95,8 @@ def test_closing_does_not_wait_long_for_a_silent_server(open_engine: Open, start
     begin = time.monotonic()
     engine.close()
     assert time.monotonic() - begin < 15
+
+
+def test_several_servers_that_are_neither_a_cluster_nor_a_group() -> None:
+    with pytest.raises(InvalidArgument, match=r"one server; write redis\+cluster://"):
+        opener("redis://a:6379,b:6379")

@@ -5,22 +5,15 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import SplitResult, unquote
 
 from redis import exceptions as raised
 from redis.connection import SSLConnection
 
 from bide.engines.redis.dangers import of_sentinels, warn
 from bide.engines.redis.faults import fix_of
-from bide.engines.registry import mask
-from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
+from bide.model.errors import StoreError, StoreUnavailable
 
-__all__ = ["OPTIONS", "Address", "Sentinels", "Watch", "split_hosts", "split_path"]
-
-OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
-"""What a URL of a group may say beside what every URL of a server may say."""
-
-PORT = 26379
+__all__ = ["PATIENCE", "Address", "Sentinels", "Watch"]
 
 PATIENCE = 1.0
 """For how many seconds one sentinel may be silent; then the next one is asked."""
@@ -136,19 +129,9 @@ class Sentinels:
             shown = f"{address[0]}:{address[1]}"
             try:
                 facts = self._ask(address)
-            except (raised.ConnectionError, raised.TimeoutError, OSError) as error:
-                fix = fix_of(error, encrypted=issubclass(self._kind, SSLConnection))
-                if fix is not None:
-                    refusal = refusal or StoreUnavailable(
-                        f"{self._shown}: {shown}: {fix} ({error})"
-                    )
-                elif isinstance(error, raised.AuthenticationError) or _refused(error):
-                    refusal = refusal or self._refusal(shown, error)
-                troubles.append(f"{shown}: {str(error).rstrip('.')}")
-                continue
-            except (raised.ResponseError, raised.InvalidResponse) as error:
+            except (raised.RedisError, OSError) as error:
                 refusal = refusal or self._refusal(shown, error)
-                troubles.append(f"{shown}: {error}")
+                troubles.append(f"{shown}: {str(error).rstrip('.')}")
                 continue
             if _is_down(facts):
                 troubles.append(f"{shown}: the master {_place(facts)} is down")
@@ -225,14 +208,16 @@ class Sentinels:
         words = [word.decode(errors="replace") for word in answer]
         return dict(zip(words[::2], words[1::2], strict=True))
 
-    def _refusal(self, shown: str, error: Exception) -> StoreError:
+    def _refusal(self, shown: str, error: Exception) -> StoreError | None:
+        """Return why a sentinel does not tell, unless that may pass by itself."""
         text = str(error)
-        if "No such master" in text:
+        fix = fix_of(error, encrypted=issubclass(self._kind, SSLConnection))
+        if fix is not None:
+            pass
+        elif "No such master" in text:
             fix = f"the sentinels watch nothing by the name of {self.name!r}"
         elif "unknown command" in text:
             fix = "this is no sentinel, but perhaps a server: sentinels mostly listen on 26379"
-        elif isinstance(error, raised.InvalidResponse):
-            fix = "nobody speaks the protocol of Redis there: is it the right port?"
         elif "Authentication required" in text or "NOAUTH" in text:
             fix = (
                 "the sentinels want a password of their own: ?sentinel_password=... (and "
@@ -244,8 +229,10 @@ class Sentinels:
             fix = "this user may not ask the sentinels: its ACL there needs +sentinel|master"
         elif "protected mode" in text:
             fix = "this sentinel is in protected mode: give it a password or a bind address"
-        else:
+        elif isinstance(error, raised.ResponseError) or _refused(error):
             fix = "this sentinel refuses to answer"
+        else:
+            return None
         refusal = StoreUnavailable(f"{self._shown}: {shown}: {fix} ({text})")
         refusal.__cause__ = error if isinstance(error, raised.ResponseError) else None
         return refusal
@@ -267,48 +254,3 @@ def _epoch(facts: Mapping[str, str]) -> int:
 def _refused(error: Exception) -> bool:
     """Tell whether the other side gave a reason why it hung up."""
     return isinstance(error.__cause__, raised.ResponseError) or "DENIED" in str(error)
-
-
-def split_hosts(
-    parts: SplitResult,
-    usual: int = PORT,
-    form: str = "the sentinels as {}://host:26379,host:26379/master-name",
-) -> list[Address]:
-    """Return the hosts and ports that stand in a URL, separated by commas.
-
-    Args:
-        parts: the URL.
-        usual: the port where none is said.
-        form: how to write it, `{}` for the scheme, for who wrote it wrongly.
-
-    Raises:
-        InvalidArgument: one of them is none.
-    """
-    addresses = []
-    for text in parts.netloc.rpartition("@")[2].split(","):
-        host, colon, port = text.rpartition(":")
-        if not colon or port.endswith("]"):
-            host, port = text, str(usual)
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not (port.isdecimal() and 0 < int(port) < 65536):
-            raise InvalidArgument(
-                f"url={mask(parts.geturl())!r}: {text!r} is no host:port; write "
-                + form.format(parts.scheme)
-            )
-        addresses.append((host, int(port)))
-    return addresses
-
-
-def split_path(parts: SplitResult) -> tuple[str, str]:
-    """Return the name of the master and the database, which may be empty, of a URL's path.
-
-    Raises:
-        InvalidArgument: it is of another form.
-    """
-    name, _, db = parts.path.strip("/").partition("/")
-    if not name or "/" in db:
-        raise InvalidArgument(
-            f"url={mask(parts.geturl())!r} must name the master as the sentinels know it: "
-            f"{parts.scheme}://host:26379,host:26379/master-name, or .../master-name/db"
-        )
-    return unquote(name), db

@@ -7,22 +7,15 @@ import msgspec
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from bide.engines.redis.keys import SHARDS
-from bide.engines.redis.sentinel import (
-    OPTIONS,
-    PATIENCE,
-    Address,
-    Sentinels,
-    split_hosts,
-    split_path,
-)
+from bide.engines.redis.sentinel import PATIENCE, Address, Sentinels
 from bide.engines.registry import mask, options, seconds
 from bide.model.errors import InvalidArgument
 
 __all__ = ["Address", "Settings", "read_url", "shown_address"]
 
-_OPTIONS = (
-    "timeout", "reconnect", "wait_replicas", "shards", "db", "ca", "cert", "cert_key", "verify",
-)  # fmt: skip
+_TLS_OPTIONS = ("ca", "cert", "cert_key", "verify")
+_SENTINEL_OPTIONS = ("sentinel_user", "sentinel_password", "sentinel_tls")
+_OPTIONS = ("timeout", "reconnect", "wait_replicas", "shards", "db", *_TLS_OPTIONS)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -82,88 +75,120 @@ def read_url(parts: SplitResult) -> Settings:
     Raises:
         InvalidArgument: it is of another form.
     """
-    by_nodes = parts.scheme in ("redis+cluster", "rediss+cluster")
-    by_sentinels = parts.scheme in ("redis+sentinel", "rediss+sentinel")
-    chosen = options(parts, *_OPTIONS, *(OPTIONS if by_sentinels else ()))
+    shown = mask(parts.geturl())
+    form = "unix" if parts.scheme == "unix" else parts.scheme.partition("+")[2]
+    encrypted = parts.scheme.startswith("rediss")
+    chosen = options(parts, *_OPTIONS, *(_SENTINEL_OPTIONS if form == "sentinel" else ()))
+    if not encrypted and (tls := chosen.keys() & set(_TLS_OPTIONS)):
+        raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
     timeout = _seconds(chosen.get("timeout", "5s"), "timeout", parts)
+    usual: dict[str, Any] = {"protocol": 2, "client_name": "bide"}
     arguments: dict[str, Any] = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "protocol": 2,
-        "client_name": "bide",
-    }
-    sought = dict(arguments)
+        **usual, "socket_timeout": timeout, "socket_connect_timeout": timeout,
+    }  # fmt: skip
     if parts.username:
         arguments["username"] = unquote(parts.username)
     if parts.password:
         arguments["password"] = unquote(parts.password)
-    kind: type[Any] = Connection
-    db = chosen.get("db")
+    kind: type[Any] = SSLConnection if encrypted else Connection
+    db = parts.path.strip("/")
     sentinels = cluster = None
-    encrypted = parts.scheme.startswith("rediss")
-    tls = {"ca", "cert", "cert_key", "verify"} & chosen.keys()
-    if tls and not encrypted:
-        raise InvalidArgument(f"the option {min(tls)!r} is for rediss://, which encrypts")
-    if parts.scheme in ("unix", "redis+unix"):
-        if not parts.path.strip("/"):
+    if form == "unix":
+        if not db:
             raise InvalidArgument("unix:// needs the path of a socket: unix:///run/redis.sock")
-        kind = UnixDomainSocketConnection
+        kind, db = UnixDomainSocketConnection, ""
         arguments["path"] = unquote(parts.path)
     else:
-        arguments["socket_keepalive"] = True
-        if encrypted:
-            kind = SSLConnection
-            arguments |= _tls(chosen)
-        if by_nodes:
-            cluster = tuple(split_hosts(parts, 6379, "some nodes as {}://host:6379,host:6379"))
-            path_db = parts.path.strip("/")
-            if (db or path_db or "0") != "0":
-                raise InvalidArgument("a cluster has one database only, so the URL names none")
-        elif by_sentinels:
-            sentinels, path_db = _sentinels(parts, chosen, sought, min(timeout, PATIENCE))
-        else:
-            arguments |= {"host": parts.hostname or "localhost", "port": _port(parts)}
-            path_db = parts.path.strip("/")
-            if "/" in path_db or path_db.endswith(".sock"):
-                raise InvalidArgument(
-                    f"db={path_db!r} must be a number; for a socket write unix://{parts.path}"
-                )
-        db = db or path_db
-    arguments["db"] = _count(db or "0", "db")
+        arguments |= {"socket_keepalive": True, **(_tls(chosen) if encrypted else {})}
+    if form == "cluster":
+        cluster = tuple(_hosts(parts, 6379, "some nodes as {}://host:6379,host:6379"))
+        if (chosen.get("db") or db or "0") != "0":
+            raise InvalidArgument("a cluster has one database only, so the URL names none")
+    elif form == "sentinel":
+        sentinels, db = _sentinels(parts, chosen, usual, min(timeout, PATIENCE))
+    elif form != "unix":
+        if "/" in db or db.endswith(".sock"):
+            raise InvalidArgument(
+                f"db={db!r} must be a number; for a socket write unix://{parts.path}"
+            )
+        if not parts.hostname:
+            parts = parts._replace(netloc=f"localhost{parts.netloc.rpartition('@')[2]}")
+        (host, port), *others = _hosts(parts, 6379, "{}://host:6379")
+        if others:
+            raise InvalidArgument(
+                f"{parts.scheme}:// names one server; write {parts.scheme}+cluster:// for a "
+                f"cluster, or {parts.scheme}+sentinel:// and the sentinels"
+            )
+        arguments |= {"host": host, "port": port}
+    arguments["db"] = _count(chosen.get("db") or db or "0", "db")
+    shards = _count(chosen.get("shards", "8" if form == "cluster" else "1"), "shards")
+    if not 0 < shards <= SHARDS:
+        raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
     return Settings(
-        mask(parts.geturl()),
+        shown,
         kind,
         arguments,
         timeout,
         _seconds(chosen["reconnect"], "reconnect", parts) if "reconnect" in chosen else timeout,
         _count(chosen.get("wait_replicas", "0"), "wait_replicas"),
         sentinels,
-        _shards(chosen.get("shards", "8" if by_nodes else "1")),
+        shards,
         cluster,
     )
 
 
 def _sentinels(
-    parts: SplitResult, chosen: dict[str, str], arguments: dict[str, Any], patience: float
+    parts: SplitResult, chosen: dict[str, str], usual: dict[str, Any], patience: float
 ) -> tuple[Sentinels, str]:
     """Return the sentinels of a URL, and the database that its path names."""
-    name, db = split_path(parts)
-    arguments |= {"socket_timeout": patience, "socket_connect_timeout": patience}
-    if "sentinel_user" in chosen:
-        arguments["username"] = chosen["sentinel_user"]
-    if "sentinel_password" in chosen:
-        arguments["password"] = chosen["sentinel_password"]
-    kind: type[Any] = Connection
+    shown = mask(parts.geturl())
+    name, _, db = parts.path.strip("/").partition("/")
+    if not name or "/" in db:
+        raise InvalidArgument(
+            f"url={shown!r} must name the master as the sentinels know it: "
+            f"{parts.scheme}://host:26379,host:26379/master-name, or .../master-name/db"
+        )
     encrypted = parts.scheme.startswith("rediss")
     asked = chosen.get("sentinel_tls", "yes" if encrypted else "no")
     if asked not in ("yes", "no") or (asked == "yes" and not encrypted):
         raise InvalidArgument(
             f"sentinel_tls={asked!r} must be yes or no, and yes is for rediss+sentinel://"
         )
+    arguments = {
+        **usual, "socket_timeout": patience, "socket_connect_timeout": patience,
+        "username": chosen.get("sentinel_user"), "password": chosen.get("sentinel_password"),
+    }  # fmt: skip
     if asked == "yes":
-        kind = SSLConnection
         arguments |= _tls(chosen)
-    return Sentinels(mask(parts.geturl()), name, split_hosts(parts), kind, arguments), db
+    hosts = _hosts(parts, 26379, "the sentinels as {}://host:26379,host:26379/master-name")
+    kind = SSLConnection if asked == "yes" else Connection
+    return Sentinels(shown, unquote(name), hosts, kind, arguments), db
+
+
+def _hosts(parts: SplitResult, usual: int, form: str) -> list[Address]:
+    """Return the hosts and ports that stand in a URL, separated by commas.
+
+    Args:
+        parts: the URL.
+        usual: the port where none is said.
+        form: how to write it, `{}` for the scheme, for who wrote it wrongly.
+
+    Raises:
+        InvalidArgument: one of them is none.
+    """
+    addresses = []
+    for text in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = text.rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = text, str(usual)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not (port.isdecimal() and 0 < int(port) < 65536):
+            raise InvalidArgument(
+                f"url={mask(parts.geturl())!r}: {text!r} is no host:port; write "
+                + form.format(parts.scheme)
+            )
+        addresses.append((host, int(port)))
+    return addresses
 
 
 def _tls(chosen: dict[str, str]) -> dict[str, Any]:
@@ -183,20 +208,6 @@ def _count(text: str, name: str) -> int:
     if not text.isdecimal():
         raise InvalidArgument(f"{name}={text!r} must be a number")
     return int(text)
-
-
-def _shards(text: str) -> int:
-    shards = _count(text, "shards")
-    if not 0 < shards <= SHARDS:
-        raise InvalidArgument(f"shards={shards} must be from 1 to {SHARDS}")
-    return shards
-
-
-def _port(parts: SplitResult) -> int:
-    try:
-        return parts.port or 6379
-    except ValueError as error:
-        raise InvalidArgument(f"url={mask(parts.geturl())!r}: {error}") from None
 
 
 def _seconds(text: str, name: str, parts: SplitResult) -> float:
