@@ -123,6 +123,7 @@ def test_floors_rise_to_the_first_message_that_is_there(
             ([hour * 256 + 255, untils[0], None, None],)
         ]
         # Where leases begin says nothing of what is delayed.
+        client.execute("DELETE FROM lowered")  # what was put for a time that is past is gone
         following = "SELECT _next(id, ARRAY[0, 1::bigint << 52, NULL, NULL]::bigint[]) FROM queue"
         assert client.execute(following).fetchall() == [(hour,)]
 

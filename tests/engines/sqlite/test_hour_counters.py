@@ -29,6 +29,7 @@ def fill(path: Path) -> Forecasted:
     """Make a store with messages in several hours, some put alone and not counted yet."""
     engine = SqliteEngine(path)
     items = [Item(f"m{n}", b"1", delay=n * HOUR // 2, priority=n % 2) for n in range(8)]
+    items.append(Item("sharp", b"1", at=(START // HOUR + 2) * HOUR))
     engine.execute([cmd.Put("q", items)], START)
     engine.execute([cmd.Claim("q", 1, 1_000, "w")], START + HOUR)
     for number in range(3):

@@ -85,6 +85,7 @@ def test_what_is_asked_in_order_stands_in_order(store: sqlite3.Connection, name:
         ("next_lapse", "SEARCH bide_lease USING COVERING INDEX bide_lease_until (queue=?)"),
         ("count_due", "SEARCH bide_pending USING PRIMARY KEY (queue=? AND state=? AND rank<?)"),
         ("of_group", "SEARCH m USING INDEX bide_message_group (queue=? AND group=?)"),
+        ("drop_pending", "USING PRIMARY KEY (queue=? AND state=? AND rank=? AND seq=?)"),
         ("forgettable", "bide_aside_ended (queue=? AND state=? AND ended<?)"),
         ("uncounted", "SEARCH bide_message USING INTEGER PRIMARY KEY (rowid>?)"),
         ("head", "SEARCH l USING PRIMARY KEY (queue=? AND key=?)"),

@@ -90,6 +90,8 @@ class ExplainCases:
         desk.wait(1)
         desk.put("top", priority=1)
         assert desk.explain("top").ahead == AHEAD + 1  # a claim does not look so far
+        desk.put("older", at=START - 1)
+        assert [desk.explain(id).ahead for id in ("older", "0005")] == [0, 6]
 
     def test_a_queue_remembers_its_last_pauses(self, desk: Desk) -> None:
         desk.put("a")

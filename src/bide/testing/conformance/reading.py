@@ -117,6 +117,8 @@ class ReadCases:
         assert desk.scan("delayed", group="g") == ["z", "a"]
         assert desk.scan("next", group="g") == ["k", "z", "a"]
         assert desk.scan(group="nobody") == []
+        assert desk.scan(group="g", after=START + 1) == ["z", "a"]
+        assert desk.scan(group="g", after=START, before=START + 7) == ["k"]
 
     @pytest.mark.parametrize("state", ["delayed", "next"])
     def test_scans_by_due_take_from_after_until_before_in_rank_order(
