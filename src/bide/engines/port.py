@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from bide.model.commands import Command
-from bide.model.errors import AccessDenied, StoreError, WrongConnection
+from bide.model.errors import AccessDenied, BideError, StoreError, WrongConnection
 from bide.model.replies import Reply
 
 __all__ = ["Capabilities", "DbApi", "Engine", "Guest", "Notifier", "PartlyDone", "RemoteGuest"]
@@ -40,7 +40,7 @@ class Capabilities(msgspec.Struct, frozen=True):
 class PartlyDone(StoreError):
     """Some commands of a batch were carried out and others were not."""
 
-    def __init__(self, outcomes: Sequence[Reply | StoreError]) -> None:
+    def __init__(self, outcomes: Sequence[Reply | BideError]) -> None:
         super().__init__("some commands of this batch were carried out, others were not")
         self.outcomes = outcomes
         """As many as commands, in their order: its reply, or why there is none."""

@@ -9,7 +9,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
 from bide.lane.request import Request
 from bide.model.commands import Claim, Command
-from bide.model.errors import Closed, OutcomeUnknown, StoreError, StoreUnavailable
+from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Reply
 
 __all__ = ["CLOSED", "Executor", "copied"]
@@ -109,7 +109,7 @@ class Executor:
                 request.reply = reply
         except PartlyDone as partly:
             for request, outcome in zip(batch, partly.outcomes, strict=True):
-                if isinstance(outcome, StoreError):
+                if isinstance(outcome, BideError):
                     request.error = copied(outcome)
                 else:
                     request.reply = outcome

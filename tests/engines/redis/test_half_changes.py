@@ -12,8 +12,8 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Configure, Count, Extend, Find, Retry, Scan
-from bide.model.replies import Outcomes
+from bide.model.commands import Ack, Cancel, Configure, Count, Edit, Extend, Find, Retry, Scan
+from bide.model.replies import Counts, Outcomes
 from tests.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put
 from tests.engines.redis.conftest import Open
 from tests.servers import RedisServer
@@ -80,6 +80,46 @@ def _lapsing(engine: RedisEngine) -> Change:
     return lambda: claim(engine, 10, NOW + LEASE)
 
 
+LIMITED = Configure("q", limit=9, group_limit=5)
+
+
+def _limited_claiming(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    put(engine, MANY, group="g")
+    put(engine, 3, "n")
+    return lambda: claim(engine, 7)
+
+
+def _limited_acking(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    put(engine, 30, group="g")
+    put(engine, 30, "n", "h")
+    claimed = claim(engine, 8)
+    return lambda: engine.execute([Ack("q", of(claimed))], NOW + 1)
+
+
+def _limited_lapsing(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    put(engine, 30, group="g")
+    claim(engine)
+    return lambda: claim(engine, 1, NOW + LEASE)
+
+
+def _limited_cancelling(engine: RedisEngine) -> Change:
+    engine.execute([LIMITED], NOW)
+    put(engine, 30, group="g")
+    claim(engine, 1)
+    return lambda: engine.execute(
+        [Edit("q", ["m0004"], group="h"), Cancel("q", ["m0005", "m0006"])], NOW
+    )
+
+
+def _limiting(engine: RedisEngine) -> Change:
+    put(engine, 30, group="g")
+    claim(engine, 3)
+    return lambda: engine.execute([LIMITED], NOW)
+
+
 def writes(server: RedisServer) -> list[list[bytes]]:
     """Return all commands of the append-only file that change something."""
     (file,) = Path(server.folder).glob("appendonlydir/*.incr.aof")
@@ -105,7 +145,8 @@ def writes(server: RedisServer) -> list[list[bytes]]:
     "begin",
     [
         _claiming, _claiming_few, _acking, _acking_remembered, _acking_one, _retrying, _extending,
-        _lapsing,
+        _lapsing, _limited_claiming, _limited_acking, _limited_lapsing, _limited_cancelling,
+        _limiting,
     ],
     ids=lambda begin: begin.__name__[1:],
 )  # fmt: skip
@@ -135,7 +176,7 @@ def _all_comes_once(engine: RedisEngine, server: "client_library.Redis") -> None
     engine.execute([Count("q", recount=True), Scan("q", "leased"), Find("q", ["m0001"])], NOW + 5)
     now = NOW + 10 * LEASE
     found: Counter[str] = Counter()
-    while (claimed := claim(engine, 400, now)).messages:
+    while (claimed := claim(engine, 400, now)).messages or claimed.behind:
         found.update(message.id for message in claimed.messages)
         (acked,) = engine.execute([Ack("q", of(claimed))], now)
         assert isinstance(acked, Outcomes)
@@ -143,7 +184,11 @@ def _all_comes_once(engine: RedisEngine, server: "client_library.Redis") -> None
         now += 1
     assert set(found) == there
     assert set(found.values()) <= {1}
-    left = server.exists(*map(key, ("records", "leases", "leased", "delayed", "ready")))
-    assert left == 0
+    (counts,) = engine.execute([Count("q", recount=True)], now)
+    assert isinstance(counts, Counts)
+    assert counts.strays == 0
+    engine.execute([Configure("q", limit=0, group_limit=0)], now)
+    parts = ("records", "leases", "leased", "delayed", "ready", "lines", "turns", "shares")
+    assert server.exists(*map(key, parts)) == 0
     ids = put(engine, MANY)
     assert [message.id for message in claim(engine, now=now).messages] == ids

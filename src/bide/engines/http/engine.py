@@ -11,7 +11,7 @@ from bide.engines.http.refusals import error_named, refusal
 from bide.engines.port import Capabilities, Notifier, PartlyDone
 from bide.model import errors
 from bide.model.commands import Command, Find
-from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreError
+from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Found, Outcomes, Page, Reply, Settings
 
 __all__ = ["HttpEngine"]
@@ -105,7 +105,7 @@ class HttpEngine:
             return replies
         if not replies and isinstance(outcomes[0], BideError):
             raise outcomes[0]
-        raise PartlyDone([o if not isinstance(o, BideError) else _of_store(o) for o in outcomes])
+        raise PartlyDone(outcomes)
 
     def reader(self) -> "HttpEngine":
         """Return an engine with a connection of its own."""
@@ -147,7 +147,3 @@ def _shifted(reply: Reply, ahead: int) -> Reply:
     if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
         return msgspec.structs.replace(reply, wake=reply.wake + ahead)
     return reply
-
-
-def _of_store(error: BideError) -> StoreError:
-    return error if isinstance(error, StoreError) else StoreError(str(error))

@@ -7,7 +7,7 @@ import msgspec
 
 from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import Arg
-from bide.model.errors import OutcomeUnknown, StoreError
+from bide.model.errors import OutcomeUnknown, StoreError, Unsupported
 from bide.model.replies import Outcomes, Reply
 
 __all__ = [
@@ -35,7 +35,7 @@ class Call(NamedTuple):
     """It changes nothing, though its script may."""
 
 
-Outcome = Reply | StoreError
+Outcome = Reply | StoreError | Unsupported
 
 Round = Generator[Sequence[Call], list[Any], Any]
 """Yields calls, is sent what each answered (errors as values), and so on for as many rounds."""

@@ -7,13 +7,14 @@ import msgspec
 from msgspec import UNSET
 
 from bide.engines.redis.calls import Call, Step, decode, everywhere, share_out, spread
+from bide.engines.redis.calls import Outcome as Result
 from bide.engines.redis.records import Arg
 from bide.engines.redis.shards import ShardedQueue
 from bide.model import commands as cmd
-from bide.model.errors import StoreError
+from bide.model.errors import StoreError, Unsupported
 from bide.model.message import REASON_LENGTH
-from bide.model.pace import refuse_limits
-from bide.model.replies import PAUSES, Deleted, Outcome, Settings, Sizes
+from bide.model.pace import LIMITS
+from bide.model.replies import PAUSES, Deleted, Outcome, Outcomes, Settings, Sizes
 
 __all__ = ["change", "configure", "delete", "script_of"]
 
@@ -98,6 +99,7 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
     answers = yield calls
 
     outcomes: list[Any] = [None] * len(rows)
+    nexts: dict[int, int | None] = {}
     for (_, lot), answer in zip(lots, answers, strict=True):
         if isinstance(answer, StoreError):
             if not rows:
@@ -105,27 +107,61 @@ def change(run: Sequence[Any], sharded: ShardedQueue | None) -> Step:
             for index in lot:
                 outcomes[index] = answer
             continue
-        told = decode(answer)[2]
+        _now, _change, told, opens = decode(answer)
+        nexts.update(zip(lot, opens, strict=False))
         for place, index in enumerate(lot):
             outcomes[index] = Outcome(str(rows[index][0]), *(told[place] if told else (True,)))
-    return share_out([len(mine) for mine in named], outcomes, shards)
+    replies = share_out([len(mine) for mine in named], outcomes, shards)
+    if nexts and isinstance(run[0], _ENDING):
+        _tell_next(run, replies, [nexts.get(index) for index in range(len(rows))])
+    return replies
+
+
+_ENDING = (cmd.Ack, cmd.Retry, cmd.Bury, cmd.Release)
+"""Commands that end leases."""
+
+
+def _tell_next(run: Sequence[Any], replies: list[Result], nexts: Sequence[int | None]) -> None:
+    """Add to replies when a limited queue allows the next message, if a lease has ended.
+
+    Args:
+        run: the commands.
+        replies: to each of them.
+        nexts: Unix milliseconds, after each of the changes.
+    """
+    first = 0
+    for number, (command, reply) in enumerate(zip(run, replies, strict=True)):
+        named = len(command.ids) if isinstance(command, cmd.Release) else len(command.leases)
+        if isinstance(reply, Outcomes):
+            wake = nexts[first + named - 1] if any(reply.outcomes[:named]) else None
+            if wake is not None:
+                wake = wake if reply.wake is None else min(wake, reply.wake)
+                replies[number] = msgspec.structs.replace(reply, wake=wake)
+        first += len(_named(command))
 
 
 def configure(command: cmd.Configure, shards: int) -> Step:
     """Set what is given."""
-    refuse_limits(command)
+    limits = [getattr(command, name) for name in LIMITS]
+    if shards > 1 and any(limits):
+        return [
+            Unsupported(
+                f"queue {command.queue!r} is made of {shards} shards, and a queue with limits has "
+                "one: set the limits of a new queue before the first put, and move the messages "
+                "there with `bide move`"
+            )
+        ]
     paused = "" if command.paused is None else int(command.paused)
     keep = "" if command.keep is None else command.keep
-    times = ["" if ms is None else ms for ms in (command.history, command.result_ttl)]
-    args = (paused, keep, command.actor or "", PAUSES, *times)
+    rest = ["" if n is None else n for n in (command.history, command.result_ttl, *limits)]
+    args = (paused, keep, command.actor or "", PAUSES, *rest)
     told = yield from everywhere("configure", command.queue, args, shards)
     return [
         Settings(
             any(part[2] for part in told),
             max(part[3] for part in told),
             min((part[0] for part in told if part[4]), default=None),
-            max(part[5] for part in told),
-            max(part[6] for part in told),
+            *(max(part[field] for part in told) for field in range(5, 11)),
         )
     ]
 

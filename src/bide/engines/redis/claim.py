@@ -30,7 +30,8 @@ class _Claiming:
         self.reach = max(PROMOTE, command.count)
         self.room = command.max_bytes
         self.token = self.now = 0
-        self.weighted = self.results = False
+        self.weighted = self.results = self.behind = False
+        self.freed: list[int] = []
         self.died: list[Died] = []
         self._found: dict[str, tuple[bytes, Message]] = {}
 
@@ -39,6 +40,12 @@ class _Claiming:
         """How many messages are still wanted; none if there is no room for more."""
         full = self._found and self.room <= 0
         return 0 if full else self.command.count - len(self._found)
+
+    @property
+    def slots(self) -> int | str:
+        """How many more the caller can start at once; empty: it does not say."""
+        slots = self.command.slots
+        return "" if slots is None else slots - len(self._found)
 
     def call(
         self,
@@ -51,14 +58,16 @@ class _Claiming:
         """Return a call of the script, which describes its arguments."""
         command = self.command
         lease = (command.lease, command.holder, self.token or "")
-        args = (count, *lease, *budgets, self.room, "1" if shared else "", floor)
+        args = (count, *lease, *budgets, self.room, "1" if shared else "", floor, self.slots)
         return Call("claim", command.queue, args)
 
     def take(self, answer: Sequence[Any]) -> Sequence[Any]:
         """Take in what the script answered; return the rest of its head."""
         head, ids, records = answer
-        now, _change, token, until, self.results, *rest, died = decode(head)
+        now, _change, token, until, self.results, *rest, died, freed, behind = decode(head)
         self.now = max(self.now, now)  # shards answer side by side
+        self.freed += freed
+        self.behind = behind
         self.died += [Died(*each) for each in died]
         self.token = token or self.token
         command = self.command
@@ -74,14 +83,20 @@ class _Claiming:
     def reply(self, following: float | None) -> Claimed:
         """Return the reply, of the messages whose lease has not ended meanwhile."""
         held = found = list(self._found.values())
+        freed = self.freed
         if self.command.lease > 0:
             held = [pair for pair in found if (pair[1].until or 0) > self.now]
+            if freed and len(held) < len(found):
+                freed = [at for at, pair in zip(freed, found, strict=True) if pair in held]
         if not held:
-            return Claimed([], 0, self.now, 0 if found else following, self.died)
+            following = 0 if found else following
+            return Claimed([], 0, self.now, following, self.died, behind=self.behind)
         if self.weighted:
             held.sort(key=lambda pair: claim_rank(pair[1], pair[0]))
         messages = [message for _, message in held]
-        return Claimed(messages, self.token, self.now, died=self.died, results=self.results)
+        return Claimed(
+            messages, self.token, self.now, None, self.died, self.results, freed, self.behind
+        )
 
 
 def claim(command: Claim) -> Step:

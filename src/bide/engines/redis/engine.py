@@ -24,7 +24,7 @@ from bide.engines.redis.sender import Sender
 from bide.engines.redis.settings import Settings
 from bide.engines.redis.shards import ShardMap, ShardMismatch
 from bide.model import commands as cmd
-from bide.model.errors import Closed, StoreError
+from bide.model.errors import BideError, Closed, StoreError
 from bide.model.replies import Names, Reply
 
 __all__ = ["RedisEngine"]
@@ -103,11 +103,11 @@ class RedisEngine:
             self._sender.interrupt()
             raise
         for outcome in outcomes:
-            if isinstance(outcome, StoreError):
+            if isinstance(outcome, BideError):
                 break
         else:
             return outcomes  # type: ignore[return-value]
-        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
         if len(errors) == len(outcomes) and len({(type(e), str(e)) for e in errors}) == 1:
             raise errors[0]
         raise PartlyDone(outcomes)

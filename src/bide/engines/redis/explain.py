@@ -5,7 +5,7 @@ from bide.engines.redis.keys import shard_of
 from bide.engines.redis.records import as_message
 from bide.model.commands import Explain
 from bide.model.rank import ready_rank
-from bide.model.replies import AHEAD, Explained, Pause
+from bide.model.replies import AHEAD, Explained, Limited, Pause
 
 __all__ = ["explain"]
 
@@ -16,7 +16,7 @@ def explain(command: Explain, shards: int) -> Step:
     home = shard_of(id, shards)
     answers = yield [Call("explain", command.queue, (id,), home, shards)]
     ((head, record, lease),) = raised(answers)
-    now, _change, paused, told, ahead, order = decode(head)
+    now, _change, paused, told, ahead, order, limited = decode(head)
     pauses = [Pause(*pause) for pause in told]
     if paused and not (pauses and pauses[-1].until is None):
         pauses.append(Pause(None))
@@ -34,6 +34,7 @@ def explain(command: Explain, shards: int) -> Step:
             now, pauses, seen.state, seen.due, seen.planned, seen.priority, seen.attempt,
             seen.attempts, seen.failures[-1] if seen.failures else None, ahead,
             seen.holder, since, extended, seen.until, seen.ended,
+            limited=Limited(*limited) if limited else None,
         )
     ]  # fmt: skip
 

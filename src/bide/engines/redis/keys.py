@@ -34,7 +34,7 @@ _COPIES = 6
 
 _PARTS = (
     "meta", "records", "delayed", "ready", "dead", "kept", "leases", "leased", "groups", "waiters",
-    "ended", "endings",
+    "ended", "endings", "lines", "turns", "shares",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from bide.engines.redis.calls import Call, Step, decode, everywhere, raised, spr
 from bide.engines.redis.records import Arg, as_message
 from bide.model.commands import Count, Find, Forecast
 from bide.model.message import Message
+from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Flow, Forecasted, Found, Sizes
 
 __all__ = ["count", "find", "forecast"]
@@ -71,7 +72,8 @@ def count(command: Count, shards: int) -> Step:
     sizes, flows, oldest = [], [], []
     kept, paused, keep, history, result_ttl = 0, False, 0, 0, 0
     for row in told:
-        _now, _change, *size, kept_, paused_, keep_, oldest_, strays_, flow, history_, ttl_ = row
+        (_now, _change, *size, kept_, paused_, keep_, oldest_, strays_, flow, history_, ttl_,
+         limits) = row  # fmt: skip
         sizes.append(Sizes(*size))
         flows.append(Flow(*flow))
         kept, paused, keep = kept + kept_, paused or paused_, max(keep, keep_)
@@ -88,6 +90,7 @@ def count(command: Count, shards: int) -> Step:
         history=history,
         result_ttl=result_ttl,
         oldest=min(oldest, default=None),
+        **dict(zip(LIMITS, limits, strict=True)),  # a queue of several shards has none
     )
     if command.recount:
         counts = msgspec.structs.replace(counts, recount=total, strays=strays)

@@ -7,6 +7,7 @@ from typing import Any
 from bide.engines.redis.calls import Call, decode
 from bide.model.commands import Command, Configure, Put
 from bide.model.errors import StoreError
+from bide.model.pace import LIMITS
 
 __all__ = ["ShardMap", "ShardMismatch", "ShardedQueue"]
 
@@ -98,7 +99,8 @@ class ShardMap:
                 continue
             found = max((shards for shards, _ in _ask(queue, self._wanted, "", send)), default=0)
             if found == 0 and makes:  # the first shard decides
-                found = max((shards for shards, _ in _ask(queue, 1, self._wanted, send)), default=0)
+                wanted = 1 if _limits(command) else self._wanted
+                found = max((shards for shards, _ in _ask(queue, 1, wanted, send)), default=0)
                 if found > 1:
                     self.make(queue, found, send)
             (self._absent.discard if found else self._absent.add)(queue)
@@ -120,6 +122,11 @@ class ShardMap:
     def make(self, queue: str, shards: int, send: Send) -> None:
         """Make all shards of a queue."""
         _ask(queue, shards, shards, send)
+
+
+def _limits(command: Command) -> bool:
+    """Tell whether a command sets limits, which need all groups of the queue in one shard."""
+    return isinstance(command, Configure) and any(getattr(command, name) for name in LIMITS)
 
 
 def _ask(queue: str, shards: int, wanted: int | str, send: Send) -> list[tuple[int, int]]:

@@ -35,6 +35,7 @@ local function promote(limit)
     local rank = tonumber(found[i + 1])
     ranks[i], ranks[i + 1] = int(rank % 256 * STRIPE + floor(rank / 256)), found[i]
   end
+  if limited then line_up(ranks) end
   call('ZADD', READY, unpack(ranks))
   call('ZREMRANGEBYRANK', DELAYED, 0, #found / 2 - 1)
   return #found / 2

@@ -11,7 +11,8 @@
 --  10 waiters  sorted set: since when -> lane, a client that waits for messages
 --  11 ended    hash: id -> how messages of this id ended, see _ends.lua
 --  12 endings  sorted set: when the last of them ended -> id
---  13 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
+--  13 lines  14 turns: sorted sets, 15 shares: hash; of a limited queue, see _limits.lua
+--  16 try      string: mark and reply of the last change of the calling lane at this place of a pipeline
 -- ARGV, the first ones of every function:
 --   1 now      Unix milliseconds, or empty: the clock of the server
 --   2 mark     number of this call in its lane; ? in front: the call may have been executed before;
@@ -25,13 +26,14 @@
 --
 -- The server runs this text once, when the library is loaded. `define` makes a function, and `begin`
 -- sets these variables anew for each call.
-local call, sub, find, match, format, floor, max, min, concat
+local call, sub, find, match, format, floor, ceil, max, min, concat
 local null, tonumber, tostring, unpack, ipairs, pairs
 local STRIPE = 4398046511104  -- 2^42: ready is ordered by priority, then by due
 local ORDER = 12              -- digits of the order of putting, in front of each id
 
 local KEYS, ARGV
-local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS, TRY
+local META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS
+local LINES, TURNS, SHARES, TRY
 local MARK, LANE, QUEUE, SHARDS, SHARD
 local now, part  -- milliseconds, and the part of one that has passed
 local exists, made, flags, token, seq, keep, change, leader, lead_at
@@ -39,12 +41,14 @@ local counters, tally  -- those that `advance` writes, and those that `finish` a
 local replayed
 local died  -- as JSON: [id, attempts, last holder] of each message whose lease was over once too often
 local forget, forget_ends  -- see _records.lua and _ends.lua
+local limited  -- whether the queue has limits; what they need to know, see _limits.lua
+local read_limits, find_line, enter_line, leave_line, end_lease, drop_line, end_change
 local actor  -- who gave the command, if it says so
 
 -- Looks up what is not there yet while the library is loaded.
 local function prepare()
   call, sub, find, match, format = redis.call, string.sub, string.find, string.match, string.format
-  floor, max, min, concat, null = math.floor, math.max, math.min, table.concat, cjson.null
+  floor, ceil, max, min, concat, null = math.floor, math.ceil, math.max, math.min, table.concat, cjson.null
   tonumber, tostring, unpack, ipairs, pairs = _G.tonumber, _G.tostring, _G.unpack, _G.ipairs, _G.pairs
 end
 
@@ -53,7 +57,7 @@ local function int(value)
 end
 
 -- Flags of a queue, a letter each: p paused, k some messages are kept, w some have a priority, g some
--- are in groups, e some expire, l some lanes wait, h it remembers ends.
+-- are in groups, e some expire, l some lanes wait, h it remembers ends, n it has limits.
 local function has(letter)
   return find(flags, letter, 1, true) ~= nil
 end
@@ -103,6 +107,7 @@ end
 
 -- Ends a change: writes the counters, and remembers the reply.
 local function finish(values)
+  if limited then end_change() end
   write_counts()
   return remember(json(values))
 end
@@ -111,8 +116,8 @@ end
 local function begin(keys, args)
   if not call then prepare() end
   KEYS, ARGV = keys, args
-  META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS, TRY =
-    unpack(keys)
+  META, RECORDS, DELAYED, READY, DEAD, KEPT, LEASES, LEASED, GROUPS, WAITERS, ENDED, ENDINGS,
+    LINES, TURNS, SHARES, TRY = unpack(keys)
   MARK, LANE, QUEUE, SHARDS, SHARD = args[2], args[4], args[5], tonumber(args[6]), tonumber(args[7])
   made, tally, replayed, died, now, part, actor = false, nil, nil, {}, tonumber(args[1]), 0, nil
   if sub(MARK, 1, 1) == '?' then
@@ -139,6 +144,8 @@ local function begin(keys, args)
     return redis.error_reply('SHARDS ' .. meta[5])
   end
   SHARDS = SHARDS or tonumber(meta[5])
+  limited = has('n')
+  if limited then read_limits() end
   if MARK ~= '' and has('k') then forget() end
   if MARK ~= '' and has('h') then forget_ends() end
 end

@@ -22,3 +22,18 @@ local function ranges(which, after, before)
     rank = stripe + STRIPE
   end
 end
+
+-- Returns the index of the first member of a set behind a rank, and an order of putting there.
+local function behind(set, rank, order)
+  local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
+  local high = call('ZCOUNT', set, '-inf', int(rank))
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if sub(call('ZRANGE', set, middle, middle)[1], 1, ORDER) > order then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end

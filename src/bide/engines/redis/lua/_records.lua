@@ -38,6 +38,12 @@ local function parse(id, text)
   }
 end
 
+-- Returns the group of a record; of those of one line, only lengths are three numbers at its end.
+local function group_of(text)
+  local length, at = match(text, '^[^\n]* (%d+) %d+ %d+\n()')
+  return length and sub(text, at, at + length - 1) or ''
+end
+
 local function save(r)
   local line = concat({r.order, format('%013d', r.due), r.created .. r.kind, r.priority, r.attempt,
     r.attempts, r.expires and int(r.expires) or '-', r.state or '-', r.ended and int(r.ended) or '-',
@@ -52,6 +58,7 @@ end
 -- not be followed by one with an older token, see claim.lua.
 local function leave(r, stays)
   if r.token then
+    if limited then end_lease(r.group) end
     if SHARDS > 1 and tonumber(r.token) > tonumber(call('HGET', META, 'returned') or 0) then
       call('HSET', META, 'returned', r.token)
     end
@@ -63,10 +70,12 @@ local function leave(r, stays)
   elseif stays == DELAYED or call('ZREM', DELAYED, r.member) == 0 then
     if stays ~= READY then call('ZREM', READY, r.member) end
   end
+  if limited then leave_line(r) end
   r.was = r.state
 end
 
 local function move(r, set, rank)
+  if limited and set == READY then enter_line(r) end
   call('ZADD', set, int(rank), r.member)
   save(r)
   leave(r, set)
@@ -124,11 +133,12 @@ local function locate(id, text)
   if lease and sub(lease, 1, ORDER) == r.order then
     r.token, r.until_, r.holder, r.since, r.extended = match(lease, LEASE)
     r.until_ = tonumber(r.until_)
-    if r.until_ <= now then
-      count('lapsed')
-      r.held_by = r.holder
-      if failed(r, LAPSED, r.until_, true) then to_ready(r) end
-    end
+  end
+  if limited then find_line(r) end
+  if r.token and r.until_ <= now then
+    count('lapsed')
+    r.held_by = r.holder
+    if failed(r, LAPSED, r.until_, true) then to_ready(r) end
   end
   return r
 end
@@ -162,10 +172,11 @@ end
 local function drop(ids)
   if #ids == 0 then return end
   local entries = {}
-  if has('g') then
+  if limited or has('g') then
     for i, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
       local r = text and parse(ids[i], text)
       if r and r.group ~= '' then entries[#entries + 1] = r.group .. '\1' .. r.member end
+      if r and limited then drop_line(r) end
     end
   end
   call('HDEL', RECORDS, unpack(ids))

@@ -47,8 +47,29 @@ local function elect(moment)
   flag('l', false)
 end
 
+-- Returns from when on there is something to claim or to take back.
+local function next_moment()
+  local moment
+  if limited then
+    settle_all()
+    local us = opens()
+    moment = lining and now or us and us / 1000
+  elseif call('EXISTS', READY) == 1 then
+    return now
+  end
+  local due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]
+  local lapse = tonumber(call('ZRANGE', LEASED, 0, 0, 'WITHSCORES')[2])
+  due = due and floor(due / 256)
+  for _, each in pairs({due, lapse}) do moment = min(moment or each, each) end
+  return moment and max(now, moment)
+end
+
 -- Something can be claimed from `moment` on: wakes one lane, unless the leader claims by then.
 local function wake(moment)
+  if limited and has('l') then
+    moment = next_moment()
+    moment = moment and ceil(moment)
+  end
   if not moment or not has('l') then return end
   if lead_at and lead_at + BEAT > now then
     if lead_at <= moment then return end

@@ -1,12 +1,12 @@
 -- ack: messages are done and leave the queue, or are kept for a while if the queue keeps.
 -- ARGV 8 width: 2, or 3 with results; from 9 on, so many for each, no id twice: id, token, result in JSON
 --      or empty
--- Reply: [now, change, [outcome of each]]; the list is empty if all have left
+-- Reply: [now, change, [outcome of each], nexts]; the list is empty if all have left; nexts as of change
 define('ack', {'allow-oom'}, function()
   local width = tonumber(ARGV[8])
   local total = (#ARGV - 8) / width
-  local forgets = keep == 0 and not has('h')
-  local ids, outcomes, acked, members, n = {}, {}, {}, {}, 0
+  local forgets = keep == 0 and not has('h') and not limited
+  local ids, outcomes, acked, members, nexts, n = {}, {}, {}, {}, {}, 0
   for i = 1, total do ids[i] = ARGV[9 + (i - 1) * width] end
   local held = total > 0 and call('HMGET', LEASES, unpack(ids)) or {}
   local last, mine, holds
@@ -33,6 +33,7 @@ define('ack', {'allow-oom'}, function()
         if keep > 0 then set_aside(r, 'acked') else delete(r, 'acked') end
       end
       outcomes[i] = done and keep == 0 and '[true]' or outcome(r, done)
+      if limited then nexts[i] = opens_next() end
     end
   end
   if n > 0 then
@@ -43,5 +44,6 @@ define('ack', {'allow-oom'}, function()
   else
     advance()
   end
-  return finish('[' .. (n == total and '' or concat(outcomes, ',')) .. ']')
+  if limited then wake() end
+  return finish('[' .. (n == total and '' or concat(outcomes, ',')) .. '],[' .. concat(nexts, ',') .. ']')
 end)

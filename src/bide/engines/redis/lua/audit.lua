@@ -17,6 +17,7 @@ local function is_sound(sets, set, member)
   for other, key in ipairs(sets) do
     if other ~= set and call('ZSCORE', key, member) then return false end
   end
+  if limited and set < 4 and set > 1 and not is_in_line(r, held) then return false end
   return r.group == '' or call('ZSCORE', GROUPS, r.group .. '\1' .. member) ~= false
 end
 

@@ -11,7 +11,8 @@
 --   untouched   give messages back as if they had not been claimed
 --   bury        let them die; without a token, those that nobody holds, which counts no attempt
 --   release     end the lease, whoever holds it: a failed attempt, ready again at once
--- Reply: [now, change, [outcome of each]]
+-- Reply: [now, change, [outcome of each], nexts]; nexts: of a limited queue, after each change, when a claim
+--   gets something of what is ready, or null if that is not before a lease ends
 local verb, moment, still, reason, earliest
 
 local function do_it(r, token)
@@ -65,7 +66,7 @@ local function do_it(r, token)
 end
 
 define('change', {'allow-oom'}, function()
-  local when, outcomes = ARGV[9], {}
+  local when, outcomes, nexts = ARGV[9], {}, {}
   verb, still, reason, earliest = ARGV[8], ARGV[10], ARGV[11], nil
   moment = sub(when, 1, 1) == '+' and now + when or tonumber(when)
   advance()
@@ -74,7 +75,8 @@ define('change', {'allow-oom'}, function()
     local r = locate(ARGV[i])
     local done = do_it(r, ARGV[i + 1])
     outcomes[#outcomes + 1] = outcome(r, done)
+    if limited then nexts[#nexts + 1] = opens_next() end
   end
   wake(earliest and max(earliest, now))
-  return finish('[' .. concat(outcomes, ',') .. ']')
+  return finish('[' .. concat(outcomes, ',') .. '],[' .. concat(nexts, ',') .. ']')
 end)

@@ -4,24 +4,32 @@
 --     11 token: of the slice before, or empty; how many may still be 12 taken back, 13 moved to ready,
 --     14 examined; 15 bytes: how large the reply may become
 --     16 1 over several shards: lease the first ready ones, and nothing else; else empty
---     17 floor: over several shards, the highest token that is known
+--     17 floor: over several shards, the highest token that is known; 18 slots: how many the caller can
+--     start at once, which counts in a limited queue, or empty
 -- Reply: [head, ids, records]; head is JSON:
 --   [now, change, token, until, whether the queue keeps results, next or null, weighted, taken back, moved, examined,
---   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended]]
+--   more slices to come, [[id, attempts, last holder] of each that is dead now, since its lease ended],
+--   of a limited queue: [when the last limit let each message go, or 0], whether due messages are in no line]
 local SLICE, READ, PROMOTE = 500, 64, 1024
 local TABLE = 32  -- from so many on, Redis is quicker if its set and its hash of leases are no lists
 local LONG = '                                                                 '  -- longer than what Redis keeps in a list
-local lease_token, until_, ids, texts, left, weighted, lapsed, promoted, examined
+local lease_token, until_, ids, texts, left, weighted, lapsed, promoted, examined, let_go
 
 -- Replies; `next` is when to claim again, `more` whether more slices are to come.
 local function reply(next, more)
+  local more_of_it = '[],false'
+  if limited then
+    end_change()
+    local behind = not has('p') and (lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0)
+    more_of_it = format('[%s],%s', concat(let_go, ','), behind and 'true' or 'false')
+  end
   write_counts()
   if #ids > 0 then remember('lease ' .. lease_token .. ' ' .. int(until_)) end
   local following = next and format('%.3f', max(0, next - part)) or 'null'
-  return {format('[%d,%d,%s,%d,%s,%s,%s,%d,%d,%d,%s,[%s]]', now, change, lease_token or '0', until_,
+  return {format('[%d,%d,%s,%d,%s,%s,%s,%d,%d,%d,%s,[%s],%s]', now, change, lease_token or '0', until_,
     tostring(has('h') and results > 0), following,
-    tostring(weighted or has('w')), lapsed, promoted, examined, tostring(more == true),
-    concat(died, ',')), ids, texts}
+    tostring(weighted or has('w') and not limited), lapsed, promoted, examined, tostring(more == true),
+    concat(died, ','), more_of_it), ids, texts}
 end
 
 local function tell_again()
@@ -32,7 +40,7 @@ local function tell_again()
     local id = sub(member, ORDER + 1)
     local lease, text = call('HGET', LEASES, id), call('HGET', RECORDS, id)
     if text and lease and find(lease, mark, 1, true) == ORDER + 1 then
-      ids[#ids + 1], texts[#texts + 1] = id, text
+      ids[#ids + 1], texts[#texts + 1], let_go[#let_go + 1] = id, text, '0'
     end
   end
   weighted = true  -- in the order of their ranks, as the client sorts them
@@ -113,6 +121,16 @@ local function due_of(set, most)
   return call('ZRANGEBYSCORE', DELAYED, '-inf', due_by_now(), 'LIMIT', 0, most)
 end
 
+-- Makes what is due ready; returns true if more calls are to do so.
+local function promote_up_to(weigh)
+  while weigh > promoted do
+    local moved = promote(weigh - promoted)
+    promoted = promoted + moved
+    if moved < 1000 then return false end
+    if weigh - promoted > 100 then return true end
+  end
+end
+
 -- Leases what is due, and replies if it got something or more slices are to come.
 local function take_due()
   local wanted, weigh, examine = tonumber(ARGV[8]), tonumber(ARGV[13]), tonumber(ARGV[14])
@@ -123,12 +141,7 @@ local function take_due()
     local set = DELAYED
     if has('w') or call('EXISTS', READY) == 1 then
       set = READY
-      while weigh > promoted do
-        local moved = promote(weigh - promoted)
-        promoted = promoted + moved
-        if moved < 1000 then break end
-        if weigh - promoted > 100 then return reply(nil, true) end
-      end
+      if promote_up_to(weigh) then return reply(nil, true) end
     end
     local members = due_of(set, limit - #ids)
     if #members == 0 then break end
@@ -138,25 +151,115 @@ local function take_due()
   if #ids == SLICE and wanted > SLICE and not full then return reply(nil, true) end
 end
 
+-- Finds the next message of a group that is not too late; returns its entry in line, member, id and
+-- record; nothing if there is none.
+local function find_next(g)
+  local entry = head_of(g)
+  while entry and examined < tonumber(ARGV[14]) do
+    local member = sub(entry, #g.name + 17)
+    local id = sub(member, ORDER + 1)
+    local text = call('ZSCORE', READY, member) and call('HGET', RECORDS, id)
+    local r = text and has('e') and parse(id, text)
+    if text and not (r and is_late(r)) then return entry, member, id, text end
+    if text then
+      examined = examined + 1
+      r.stands = entry
+      remember_end(r, 'expired')
+      set_aside(r, 'expired')
+    else  -- half a change, left by a server that died
+      call('ZREM', LINES, entry)
+      call('ZREM', READY, member)
+    end
+    g.at = g.at + 1
+    entry = head_of(g)
+  end
+end
+
+-- Leases up to `most` messages, as groups take turns; returns false if there is no room for more.
+local function serve(most)
+  local held, ends, runs, places, lines, n = {}, {}, {}, {}, {}, 0
+  local score, mark, full, at = int(until_), nil, false, 1
+  local groups = first_groups(most)
+  local all = #groups < most  -- else a group that was served comes behind others than these
+  local different = #groups
+  while groups[at] and n < most and not full and rate_allows() do
+    local g = groups[at]
+    local entry, member, id, text
+    if may_serve(g) then entry, member, id, text = find_next(g) end
+    if entry then
+      left = left - #text - #id
+      full = left < 0 and #ids > 0
+    end
+    if entry and not full then
+      if not mark then
+        give_token()
+        mark = ' ' .. lease_token .. ' ' .. score .. ' ' .. ARGV[10] .. '\t' .. int(now)
+      end
+      n, examined = n + 1, examined + 1
+      held[2 * n - 1], held[2 * n] = id, sub(member, 1, ORDER) .. mark
+      ends[2 * n - 1], ends[2 * n] = score, member
+      runs[2 * n - 1], runs[2 * n] = 0, concat({'r', g.name, '\1', member})
+      places[n], lines[n], ids[#ids + 1], texts[#texts + 1] = member, entry, id, text
+      local since = note_served(g)
+      let_go[#ids] = since > tonumber(sub(text, ORDER + 2, ORDER + 14)) and int(since) or '0'
+      g.at = g.at + 1
+      if all then groups[#groups + 1] = g end
+    end
+    at = at + 1
+  end
+  if n > 0 then
+    begin_change()
+    call('HSET', LEASES, unpack(held))
+    call('ZADD', LEASED, unpack(ends))
+    call('ZADD', LINES, unpack(runs))
+    write_service()
+  end
+  for i = 1, different do
+    local g = groups[i]
+    touched[g.name] = nil
+    stand(g, head_of(g) ~= nil, g.runs)
+  end
+  if n > 0 then
+    call('ZREM', READY, unpack(places))
+    call('ZREM', LINES, unpack(lines))
+  end
+  return different > 0 and not full
+end
+
+-- The same of a limited queue.
+local function take_turns()
+  local wanted, examine = tonumber(ARGV[8]), tonumber(ARGV[14])
+  if unsettled then begin_lines() end
+  open_groups()
+  lapsed = take_back(tonumber(ARGV[12]))
+  if lapsed == 200 then return reply(nil, true) end
+  if lining then
+    if line_up_step() then return reply(nil, true) end  -- what is leased has to be counted first
+  elseif promote_up_to(tonumber(ARGV[13])) then
+    return reply(nil, true)
+  end
+  settle_all()
+  local most = min(wanted, SLICE, tonumber(ARGV[18]) or wanted)
+  if limit > 0 then most = min(most, limit - call('HLEN', LEASES)) end
+  local goes_on = true
+  while goes_on and #ids < most and examined < examine and rate_allows() do goes_on = serve(most - #ids) end
+  if #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
+  if #ids == 0 and count_lines(call('ZCARD', READY), call('HLEN', LEASES)) > 0 then
+    begin_lines()  -- a client of an older version has changed messages
+    return reply(nil, true)
+  end
+end
+
 local function wait()
   if LANE == '' then return end
   if leader == LANE then lead_no_more() end
   enroll()
 end
 
--- Returns from when on there is something to claim or to take back.
-local function next_moment()
-  if call('EXISTS', READY) == 1 then return now end
-  local due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]
-  local lapse = tonumber(call('ZRANGE', LEASED, 0, 0, 'WITHSCORES')[2])
-  due = due and floor(due / 256)
-  local moment = due and lapse and min(due, lapse) or due or lapse
-  return moment and max(now, moment)
-end
-
 -- Nothing is due before `moment`: leads those that wait for it, or waits behind who leads.
 local function sleep(moment)
-  local at = lead_at
+  local exactly, at = moment, lead_at
+  moment = ceil(moment)
   if leader and leader ~= LANE and at + BEAT > now then
     if moment < at then
       wake(moment)
@@ -172,12 +275,12 @@ local function sleep(moment)
     lead(LANE, moment)
     deputize(moment)
   end
-  return reply(moment - now)
+  return reply(exactly - now)
 end
 
 define('claim', {'allow-oom'}, function()
   lease_token, until_, left = ARGV[11] ~= '' and ARGV[11] or nil, now + ARGV[9], tonumber(ARGV[15])
-  ids, texts, weighted, lapsed, promoted, examined = {}, {}, false, 0, 0, 0
+  ids, texts, weighted, lapsed, promoted, examined, let_go = {}, {}, false, 0, 0, 0, {}
   local before, shared = lease_token, ARGV[16] == '1'
   if replayed then return tell_again() end
   if shared then
@@ -187,7 +290,7 @@ define('claim', {'allow-oom'}, function()
     wait()
     return reply()
   else
-    local done = take_due()
+    local done = (limited and take_turns or take_due)()
     if done then return done end
   end
   if #ids > 0 and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does

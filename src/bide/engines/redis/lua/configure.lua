@@ -1,7 +1,9 @@
 -- configure: set what is given.
 -- ARGV 8 paused: 0 or 1, or empty; 9 keep: milliseconds, or empty; 10 who does it, or empty; 11 how
--- many pauses are remembered; 12 history, 13 result_ttl: milliseconds, or empty
--- Reply: [now, change, paused, keep, resumed, history, result_ttl]
+-- many pauses are remembered; 12 history, 13 result_ttl: milliseconds, or empty; 14 limit, 15 rate,
+-- 16 group_limit, 17 group_rate, or empty
+-- Reply: [now, change, paused, keep, whether something may be claimed now, history, result_ttl, limit,
+--   rate, group_limit, group_rate]
 
 -- Notes that a pause begins or ends: [since, until or null, who or null] of each.
 local function note(begins)
@@ -13,6 +15,46 @@ local function note(begins)
     pauses[#pauses][2] = now
   end
   if #pauses > 0 then call('HSET', META, 'pauses', cjson.encode(pauses)) end
+end
+
+-- Puts groups with leases where they are to be under other limits. Claims find the others.
+local function settle_running()
+  local low = '[r'
+  while true do
+    local entry = call('ZRANGEBYLEX', LINES, low, '(s', 'LIMIT', 0, 1)[1]
+    if not entry then return end
+    local name = match(entry, '^r([^\1]*)')
+    settle(name)
+    low = '(r' .. name .. '\2'
+  end
+end
+
+-- Sets limits, nil: as it is. Returns whether one has changed.
+local function set_limits(given)
+  if not limited then read_limits() end
+  local was_limited, was_full, before = limited, limited and is_full(), limits_text(' ')
+  limit, rate = given[1] or limit, given[2] or rate
+  group_limit, group_rate = given[3] or group_limit, given[4] or group_rate
+  limited = max(limit, rate, group_limit, group_rate) > 0
+  if limits_text(' ') == before then return false end
+  if limited then begin_change() end
+  flag('n', limited)
+  if limited then call('HSET', META, 'limits', limits_text(' ')) end
+  if not limited then
+    call('UNLINK', LINES, TURNS, SHARES)
+    call('HDEL', META, 'limits', 'service', 'lining', 'unsettled')
+  elseif not was_limited then
+    turn, last, freed = 1, 0, 0
+    begin_lines()
+    write_service()
+    line_up_step()
+  else
+    if was_full and not is_full() then freed = now end
+    write_service()
+    settle_running()
+  end
+  if limited then settle_all() end
+  return true
 end
 
 define('configure', {}, function()
@@ -32,6 +74,8 @@ define('configure', {}, function()
   if ARGV[13] ~= '' then call('HSET', META, 'result_ttl', ARGV[13]) end
   read_ends_settings()
   if max(history, results) > 0 then flag('h', true) end
-  if resumed then wake(now) end
-  return finish(concat({tostring(has('p')), int(keep), tostring(resumed), int(history), int(results)}, ','))
+  local changed = set_limits({tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[16]), tonumber(ARGV[17])})
+  if resumed or changed then wake(now) end
+  return finish(concat({tostring(has('p')), int(keep), tostring(resumed or changed), int(history),
+    int(results), limits_text(',')}, ','))
 end)

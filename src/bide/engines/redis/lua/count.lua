@@ -1,6 +1,6 @@
 -- count: how many messages are where, and what has become of all others.
 -- Reply: [now, change, delayed, ready, leased, dead, kept, paused, keep, oldest or null, strays, counters,
---   history, result_ttl]
+--   history, result_ttl, [limit, rate, group_limit, group_rate]]
 define('count', {'no-writes'}, function()
   local due = call('ZCOUNT', DELAYED, '-inf', due_by_now())
   local delayed, ready = call('ZCARD', DELAYED), call('ZCARD', READY)
@@ -13,11 +13,12 @@ define('count', {'no-writes'}, function()
     if not oldest or moment < oldest then oldest = moment end
   end
   local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
-    + math.abs(leased - call('ZCARD', LEASED))
+    + math.abs(leased - call('ZCARD', LEASED)) + (limited and count_lines(ready, leased) or 0)
   local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
     'revived', 'retried', 'lapsed')
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
   read_ends_settings()
-  return cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
+  local told = cjson.encode({now, change, delayed - due, ready + due, leased, dead, kept, has('p'), keep,
     oldest or null, strays, counters, history, results})
+  return sub(told, 1, -2) .. ',[' .. limits_text(',') .. ']]'
 end)

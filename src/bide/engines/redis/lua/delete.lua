@@ -9,7 +9,8 @@ define('delete', {'allow-oom'}, function()
   if exists and ARGV[8] == '1' and delayed + ready + leased + dead + kept == 0 then
     advance()
     call('DEL', META)
-    call('UNLINK', ENDED, ENDINGS)
+    call('UNLINK', ENDED, ENDINGS, LINES, TURNS, SHARES)
+    limited = false
     -- For a week, clients see that nothing was lost: the number of changes goes on.
     call('HSET', META, 'change', int(change))
     call('EXPIRE', META, 604800)

@@ -4,7 +4,7 @@
 --      Of the next ones, empty: it stays. 11 body, behind its kind; 12 priority; 13 attempts; 14 expires, or
 --      -; 15 group and 16 headers, behind a =, and nothing behind it: without; from 17 on, two for each:
 --      id, and empty
--- Reply: [now, change, [outcome of each]]
+-- Reply: [now, change, [outcome of each], []]
 local function set_group(r, group)
   if group == r.group then return end
   if group ~= '' then call('ZADD', GROUPS, 0, group .. '\1' .. r.member) end
@@ -55,5 +55,5 @@ define('edit', {}, function()
     outcomes[#outcomes + 1] = outcome(r, done)
   end
   wake(earliest and max(earliest, now))
-  return finish('[' .. concat(outcomes, ',') .. ']')
+  return finish('[' .. concat(outcomes, ',') .. '],[]')
 end)

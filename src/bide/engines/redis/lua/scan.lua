@@ -46,27 +46,12 @@ define('scan', {'no-writes'}, function()
     return true
   end
 
-  -- Returns the index of the first member of a set behind the place.
-  local function behind(set)
-    local low = call('ZCOUNT', set, '-inf', '(' .. int(rank))
-    local high = call('ZCOUNT', set, '-inf', int(rank))
-    while low < high do
-      local middle = floor((low + high) / 2)
-      if sub(call('ZRANGE', set, middle, middle)[1], 1, ORDER) > order then
-        high = middle
-      else
-        low = middle + 1
-      end
-    end
-    return low
-  end
-
   -- Scans one range of a set; returns false if it is not over.
   local function scan_range(set, low, high)
     if rank and rank > high then return true end
     local first
     if rank and rank >= low then
-      first = behind(set)
+      first = behind(set, rank, order)
     else
       first = call('ZCOUNT', set, '-inf', '(' .. int(low))
     end

@@ -1,0 +1,352 @@
+-- Limits: how many messages of a limited queue (flag n) may be leased at a time and how many delivered
+-- per second, as a whole and of each group; and whose turn it is. See the memory engine.
+--
+-- LINES holds, in the order of their bytes:
+--   w group \1 rank member  a message in READY; 14 hexadecimal digits of its rank there: the line of its group
+--   r group \1 member       a message in LEASES: it runs
+--   z last group            a group with neither, until its rate allows more; 14 digits of microseconds
+-- TURNS holds groups with a line. A score above 0: the number of its turn; below 0: it waits for its rate,
+-- and this is when its last message counts as served, in microseconds. A full group is not there.
+-- SHARES: group -> "turn last freed"; turn is 0 without a line, -1 if there is a z. Messages without a
+-- group are the group "", which is never full and waits for no rate.
+-- Entries that are set twice, or removed twice, are the same: no count can go wrong.
+--
+-- In META: limits "limit rate group_limit group_rate", rates as microseconds from one message to the
+-- next; service "turn last freed" of the queue; lining: up to where messages have been lined up that
+-- were there before the limits; unsettled: a change has begun. A server that dies within one leaves this
+-- field, and a claim lines up everything anew.
+local limit, rate, group_limit, group_rate
+local turn, last, freed, lining
+local unsettled  -- whether a change before this call was cut off
+local touched    -- groups whose line or leases have changed in this call
+local line_at, limits_text, write_service, begin_change, stand, settle, settle_all, is_full, running
+local opens, opens_next, count_lines, is_in_line, held_by
+local open_groups, first_groups, head_of, rate_allows, may_serve, note_served
+local groups_of, line_up, line_up_step, begin_lines
+
+do
+local CREDIT, STEP = 10000, 1000  -- see bide.model.pace; how many are lined up at once
+local now_us
+local marked  -- whether this call has said in META that its change has begun
+
+function line_at(group, rank, member)
+  return concat({'w', group, '\1', format('%014x', rank), member})
+end
+
+local function line_of(r) return line_at(r.group, (255 - r.priority) * STRIPE + r.due, r.member) end
+
+local function run_of(r) return concat({'r', r.group, '\1', r.member}) end
+
+local function idle_at(group, moment) return format('z%014x', moment) .. group end
+
+local function numbers(text)
+  local found = {}
+  for number in string.gmatch(text, '%-?%d+') do found[#found + 1] = tonumber(number) end
+  return unpack(found)
+end
+
+function read_limits()
+  local found = call('HMGET', META, 'limits', 'service', 'lining', 'unsettled')
+  limit, rate, group_limit, group_rate = numbers(found[1] or '0 0 0 0')
+  turn, last, freed = numbers(found[2] or '1 0 0')
+  lining, unsettled, touched, marked = found[3], found[4] ~= false, {}, false
+  now_us = now * 1000 + floor(part * 1000 + 0.5)
+end
+
+function limits_text(between)
+  if not limited then return concat({0, 0, 0, 0}, between) end
+  return concat({int(limit), int(rate), int(group_limit), int(group_rate)}, between)
+end
+
+function write_service()
+  call('HSET', META, 'service', concat({int(turn), int(last), int(freed)}, ' '))
+end
+
+-- A change of lines begins. `end_change` ends it.
+function begin_change()
+  if marked or unsettled then return end
+  marked = true
+  call('HSET', META, 'unsettled', '1')
+end
+
+local function touch(name)
+  begin_change()
+  touched[name] = true
+end
+
+function is_full() return limit > 0 and call('HLEN', LEASES) >= limit end
+
+function running(group)
+  return call('ZLEXCOUNT', LINES, '[r' .. group .. '\1', '(r' .. group .. '\2')
+end
+
+-- Returns the first entries of a line, or those behind one.
+local function in_line(group, most, behind)
+  local low = behind and '(' .. behind or '[w' .. group .. '\1'
+  return call('ZRANGEBYLEX', LINES, low, '(w' .. group .. '\2', 'LIMIT', 0, most)
+end
+
+local function is_group_full(g, runs) return g.name ~= '' and group_limit > 0 and runs >= group_limit end
+
+local function opens_for(g)  -- from when the rate of a group allows a message
+  return g.name ~= '' and group_rate > 0 and g.last + group_rate or 0
+end
+
+-- Returns the record of a group, which the caller writes.
+local function read_group(name, text)
+  local g = {name = name}
+  g.turn, g.last, g.freed = numbers(text or call('HGET', SHARES, name) or '0 0 0')
+  if g.turn == -1 then
+    call('ZREM', LINES, idle_at(name, g.last))
+    g.turn = 0
+  end
+  return g
+end
+
+local function write_group(g)
+  call('HSET', SHARES, g.name, concat({int(g.turn), int(g.last), int(g.freed)}, ' '))
+end
+
+-- Puts a group where it is to be.
+function stand(g, waits, runs)
+  local opens = opens_for(g)
+  if not waits then g.turn = 0 elseif g.turn == 0 then g.turn = 2 * turn - 1 end
+  if waits and not is_group_full(g, runs) then
+    call('ZADD', TURNS, int(opens > now_us and -g.last or g.turn), g.name)
+  else
+    call('ZREM', TURNS, g.name)
+  end
+  if not waits and runs == 0 then
+    g.turn = -1
+    call('ZADD', LINES, 0, idle_at(g.name, g.last))
+  end
+  write_group(g)
+end
+
+function settle(name)
+  stand(read_group(name), in_line(name, 1)[1] ~= nil, running(name))
+end
+
+-- Puts all groups that this call has touched where they are to be.
+function settle_all()
+  local names = touched
+  touched = {}
+  for name in pairs(names) do settle(name) end
+end
+
+-- Ends a change.
+function end_change()
+  settle_all()
+  if marked then call('HDEL', META, 'unsettled') end
+end
+
+-- Notes where a message stands in LINES, if it does: called before anything of it changes.
+function find_line(r)
+  if not r.state then r.stands = r.token and run_of(r) or line_of(r) end
+end
+
+-- A message gets into its line: called before it gets into READY.
+function enter_line(r)
+  r.line = line_of(r)
+  touch(r.group)
+  call('ZADD', LINES, 0, r.line)
+end
+
+-- A message has left its line or its lease: it stands in r.line, or in no line.
+function leave_line(r)
+  local stood = r.stands
+  r.stands, r.line = r.line, nil
+  if not stood or stood == r.stands then return end
+  if call('ZREM', LINES, stood) == 0 then return end
+  local name = match(stood, '^.([^\1]*)')
+  touch(name)
+  if sub(stood, 1, 1) == 'r' then return end
+  local rest = in_line(name, 2)
+  if not rest[1] or not rest[2] and rest[1] == r.stands then  -- it comes anew, with a new turn
+    local g = read_group(name)
+    g.turn = 0
+    write_group(g)
+  end
+end
+
+-- Takes a message that nobody holds and that is deleted out of its line.
+function drop_line(r)
+  if call('ZREM', LINES, line_of(r)) == 1 then touch(r.group) end
+end
+
+-- A lease in a group ends: called before the lease is removed.
+function end_lease(name)
+  touch(name)
+  if freed < now and is_full() then
+    freed = now
+    write_service()
+  end
+  if is_group_full({name = name}, running(name)) then
+    local g = read_group(name)
+    g.freed = now
+    write_group(g)
+  end
+end
+
+-- Returns from when on a claim gets something of what is in line, in microseconds; nil: not before
+-- a lease has ended.
+function opens()
+  if is_full() then return nil end
+  local own = max(now_us, rate > 0 and last + rate or 0)
+  if call('ZCOUNT', TURNS, '(0', '+inf') > 0 then return own end
+  local rests = call('ZREVRANGEBYSCORE', TURNS, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return rests and max(own, group_rate - rests)
+end
+
+-- Returns the same as milliseconds, in JSON; null as well if the queue is paused.
+function opens_next()
+  settle_all()
+  if has('p') then return 'null' end
+  local us = opens()
+  return us and int(ceil(us / 1000)) or 'null'
+end
+
+-- Returns by how many the lines differ from what is ready and leased.
+function count_lines(ready, leased)
+  if lining then return 0 end
+  local waiting, runs = call('ZLEXCOUNT', LINES, '[w', '(x'), call('ZLEXCOUNT', LINES, '[r', '(s')
+  return math.abs(waiting - ready) + math.abs(runs - leased)
+end
+
+-- Returns whether a ready or leased message stands in its line, and its group where a claim finds it.
+function is_in_line(r, held)
+  if lining then return true end
+  if not call('ZSCORE', LINES, held and run_of(r) or line_of(r)) then return false end
+  local g = {name = r.group}
+  return held or call('ZSCORE', TURNS, g.name) ~= false or is_group_full(g, running(g.name))
+end
+
+-- Returns the limit that holds a ready message of a group back, if one does: [by, value, running,
+-- until or null] in JSON.
+function held_by(name)
+  local turn_, last_ = numbers(call('HGET', SHARES, name) or '0 0')
+  local all, runs = call('HLEN', LEASES), running(name)
+  local own, opens = rate > 0 and last + rate or 0, opens_for({name = name, last = last_})
+  if limit > 0 and all >= limit then return cjson.encode({'limit', limit, all, null}) end
+  if is_group_full({name = name}, runs) then return cjson.encode({'group_limit', group_limit, runs, null}) end
+  if own > max(now_us, opens) then return cjson.encode({'rate', rate, all, ceil(own / 1000)}) end
+  if opens > now_us then return cjson.encode({'group_rate', group_rate, runs, ceil(opens / 1000)}) end
+end
+
+-- Lets groups take turns whose rate allows it again, and forgets those that are idle.
+function open_groups()
+  local rested = call('ZRANGEBYSCORE', TURNS, int(group_rate - now_us), '(0', 'LIMIT', 0, STEP)
+  for _, name in ipairs(rested) do call('ZADD', TURNS, int(read_group(name).turn), name) end
+  local last = group_rate > 0 and idle_at('\255', now_us - group_rate - CREDIT) or '{'
+  local idle = call('ZRANGEBYLEX', LINES, '[z', '(' .. last, 'LIMIT', 0, STEP)
+  if #idle == 0 then return end
+  call('ZREM', LINES, unpack(idle))
+  for i, entry in ipairs(idle) do idle[i] = sub(entry, 16) end
+  call('HDEL', SHARES, unpack(idle))
+end
+
+-- Returns the first groups in turns, at most so many, to serve messages of.
+function first_groups(most)
+  local names = call('ZRANGEBYSCORE', TURNS, '(0', '+inf', 'LIMIT', 0, most)
+  local texts = #names > 0 and call('HMGET', SHARES, unpack(names))
+  local groups, step = {}, 1 + ceil(most / #names)
+  for i, name in ipairs(names) do
+    local g = read_group(name, texts[i])
+    g.runs, g.line, g.at, g.step, g.ends = running(name), {}, 1, step, false
+    groups[i] = g
+  end
+  return groups
+end
+
+-- Returns the first entry in the line of a group, behind those it has passed; nil: there is none.
+function head_of(g)
+  if not g.line[g.at] and not g.ends then
+    g.line, g.at = in_line(g.name, g.step, g.line[#g.line]), 1
+    g.ends = #g.line < g.step
+  end
+  return g.line[g.at]
+end
+
+function rate_allows() return rate == 0 or last + rate <= now_us end
+
+function may_serve(g) return not is_group_full(g, g.runs) and opens_for(g) <= now_us end
+
+-- A message of a group is served; returns when the last limit let it go, in milliseconds.
+function note_served(g)
+  local since = max(freed, g.freed, ceil(max(rate > 0 and last + rate or 0, opens_for(g)) / 1000))
+  turn = turn + 1
+  last, g.last = max(last + rate, now_us - CREDIT), max(g.last + group_rate, now_us - CREDIT)
+  g.turn, g.runs = 2 * turn, g.runs + 1
+  return since
+end
+
+-- Returns the groups of members, in their order; false: there is no record.
+function groups_of(members)
+  local groups = {}
+  for first = 1, #members, 64 do
+    local ids = {}
+    for i = first, min(first + 63, #members) do ids[#ids + 1] = sub(members[i], ORDER + 1) end
+    for _, text in ipairs(call('HMGET', RECORDS, unpack(ids))) do
+      groups[#groups + 1] = text and group_of(text)
+    end
+  end
+  return groups
+end
+
+-- Lines up members with their ranks, flat: rank, member.
+function line_up(ranked)
+  local members, entries = {}, {}
+  for i = 2, #ranked, 2 do members[#members + 1] = ranked[i] end
+  local groups = has('g') and groups_of(members)
+  for i, member in ipairs(members) do
+    local group = groups and groups[i] or ''
+    touch(group)
+    entries[2 * i - 1], entries[2 * i] = 0, line_at(group, tonumber(ranked[2 * i - 1]), member)
+  end
+  if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
+end
+
+local function set_lining(place)
+  lining = place
+  if place then call('HSET', META, 'lining', place) else call('HDEL', META, 'lining') end
+end
+
+-- Lines up some of what was leased or ready before the queue was limited; returns whether some of what
+-- was leased is still missing.
+function line_up_step()
+  local what, first, order = match(lining, '^(%a+) (%d+) ?(%x*)$')
+  if what == 'leased' then
+    local found = call('HSCAN', LEASES, first, 'COUNT', STEP)
+    local members, entries = {}, {}
+    for i = 1, #found[2], 2 do members[#members + 1] = sub(found[2][i + 1], 1, ORDER) .. found[2][i] end
+    for i, group in ipairs(groups_of(members)) do
+      if group then
+        touch(group)
+        entries[#entries + 1], entries[#entries + 2] = 0, concat({'r', group, '\1', members[i]})
+      end
+    end
+    if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
+    set_lining(found[1] == '0' and 'ready 0 0' or 'leased ' .. found[1])
+    if found[1] ~= '0' then return true end
+    first, order = 0, '0'
+  end
+  local at = behind(READY, tonumber(first), order)
+  local found = call('ZRANGE', READY, at, at + STEP - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do found[i], found[i + 1] = found[i + 1], found[i] end
+  line_up(found)
+  if #found < 2 * STEP then
+    set_lining(nil)
+  else
+    set_lining(concat({'ready', int(tonumber(found[#found - 1])), sub(found[#found], 1, ORDER)}, ' '))
+  end
+end
+
+-- Lines up all messages anew, from now on.
+function begin_lines()
+  call('ZREMRANGEBYLEX', LINES, '[r', '(x')
+  call('UNLINK', TURNS)
+  set_lining('leased 0')
+  call('HDEL', META, 'unsettled')
+  unsettled, marked, touched = false, false, {}
+end
+end
