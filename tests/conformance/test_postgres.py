@@ -7,15 +7,21 @@ import pytest
 from bide.engines.port import Engine
 from bide.engines.postgres import from_url
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.scripts import ScriptCases
+from bide.testing.conformance.limiting import LimitCases
+from bide.testing.conformance.scripts import LimitedScriptCases, ScriptCases
+from bide.testing.conformance.turns import TurnCases
 from tests.conformance.shards import fewer
 from tests.effort import effort
 from tests.postgres_server import PostgresServer, empty_stores, new_folder
 
 
-class TestPostgres(EngineConformance):
+class TestPostgres(LimitedScriptCases, LimitCases, TurnCases, EngineConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(8, 1)
+    )
+    test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = fewer(
+        LimitedScriptCases.test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers,
+        effort(8, 1),
     )
 
     @pytest.fixture
@@ -58,6 +64,7 @@ class TestPostgres15(TestPostgres):
 
     test_a_batch_is_its_commands_one_after_the_other = None
     test_any_script_is_answered_as_the_memory_engine_answers = None
+    test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None
 
     @pytest.fixture
     def postgres_url(self, urls_of_15: Callable[[], str]) -> Callable[[], str]:

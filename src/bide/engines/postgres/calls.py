@@ -24,7 +24,7 @@ from bide.engines.postgres.reading import (
 )
 from bide.model import commands as cmd
 from bide.model.message import REASON_LENGTH, STATES
-from bide.model.pace import refuse_limits
+from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Reply, Settings
 
 __all__ = ["change_outcomes", "is_one_call", "replies"]
@@ -106,6 +106,7 @@ def change_outcomes(ids: Sequence[str], rows: list[Any]) -> Outcomes:
         o.due for o in outcomes
         if o.done and o.state in ("delayed", "ready") and o.due is not None
     ]  # fmt: skip
+    wakes += [row.due for row in rows if row.number == 0 and row.due is not None]
     return Outcomes(outcomes, min(wakes, default=None))
 
 
@@ -210,17 +211,20 @@ def _bury(run: Run, command: cmd.Bury, now: int | None) -> Reply:
     if not command.ids:
         return held
     unheld = _change(run, "bury_unheld", command, command.ids, now, reason=command.reason)
-    return Outcomes(held.outcomes + unheld.outcomes)
+    return Outcomes(held.outcomes + unheld.outcomes, held.wake)
 
 
 def _configure(run: Run, command: cmd.Configure, now: int | None) -> Reply:
-    refuse_limits(command)
+    limits = [getattr(command, name) for name in LIMITS]
     (row,) = run(
         "_configure", command.queue, now, command.paused, command.keep, command.actor, PAUSES,
-        command.history, command.result_ttl,
+        command.history, command.result_ttl, None if limits == _NO_LIMITS else integers(limits),
     )  # fmt: skip
-    wake = row.moment if row.resumed else None
-    return Settings(row.paused, row.keep, wake, row.history, row.result_ttl)
+    wake = row.moment if row.wakes else None
+    return Settings(row.paused, row.keep, wake, row.history, row.result_ttl, *row.limits)
+
+
+_NO_LIMITS = [None] * len(LIMITS)
 
 
 def _delete(run: Run, command: cmd.Delete, now: int | None) -> Reply:

@@ -16,6 +16,7 @@ from bide.engines.postgres.settings import Settings, read_url
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, StoreBusy, WrongConnection
 from bide.model.message import Item
+from bide.model.pace import LIMITS
 from bide.model.replies import Affected, Outcomes, Reply
 from bide.model.replies import Settings as QueueSettings
 
@@ -171,6 +172,7 @@ def _told(command: cmd.Command) -> dict[str, Any]:
             return {
                 "verb": "keep", "queue": command.queue, "keep": command.keep,
                 "history": command.history, "result_ttl": command.result_ttl,
+                "limits": [getattr(command, name) for name in LIMITS],
             }  # fmt: skip
     raise AssertionError(f"not within a transaction: {command!r}")
 

@@ -13,6 +13,7 @@ from bide.model.ended import ENDINGS, KEPT_ENDS, End, within_budget
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.message import STATES, Failure, Message
+from bide.model.pace import LIMITS
 from bide.model.rank import PROMOTE, delayed_reach
 from bide.model.replies import (
     AHEAD,
@@ -24,6 +25,7 @@ from bide.model.replies import (
     Flow,
     Forecasted,
     Found,
+    Limited,
     Names,
     Page,
     Pause,
@@ -72,16 +74,19 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
     """Lease up to `count` messages."""
     rows = run(
         "_claim", command.queue, now, command.count, command.lease, command.holder,
-        command.max_bytes,
+        command.max_bytes, command.count if command.slots is None else command.slots,
     )  # fmt: skip
     end = rows.pop()
     moment = int(end.exactly)
     died = [Died(row.id, row.attempt, row.holder or "") for row in rows if row.data is None]
     rows = [row for row in rows if row.data is not None]
+    behind = bool(end.attempt)
     if not rows:
-        wait = None if end.due is None else max(0, end.due - end.exactly)
-        return Claimed([], 0, moment, wait, died)
-    rows.sort(key=lambda row: (-row.priority, row.due, row.seq))
+        due = end.due if end.planned is None else end.planned / 1000
+        wait = None if due is None else max(0, due - end.exactly)
+        return Claimed([], 0, moment, wait, died, behind=behind)
+    limited = rows[0].floor is not None
+    rows.sort(key=_turn if limited else _rank)
     until = moment + command.lease
     messages = [
         Message(
@@ -93,7 +98,16 @@ def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:
         )
         for row in rows
     ]  # fmt: skip
-    return Claimed(messages, end.token, moment, died=died, results=bool(end.expires))
+    freed = [row.floor[1] for row in rows] if limited else []
+    return Claimed(messages, end.token, moment, None, died, bool(end.expires), freed, behind)
+
+
+def _rank(row: Any) -> tuple[int, int, int]:
+    return -row.priority, row.due, row.seq
+
+
+def _turn(row: Any) -> int:
+    return int(row.floor[0])
 
 
 def find(run: Run, command: cmd.Find, now: int | None) -> Reply:
@@ -202,6 +216,7 @@ def count(run: Run, command: cmd.Count, now: int | None) -> Counts:
         keep=told["keep"] or 0,
         history=told["history"] or 0,
         result_ttl=told["result_ttl"] or 0,
+        **dict(zip(LIMITS, told["limits"], strict=True)),
         oldest=told["oldest"],
         recount=recount,
         strays=strays,
@@ -263,6 +278,7 @@ def explain(run: Run, command: cmd.Explain, now: int | None) -> Reply:
         None if failure is None else Failure(*failure), told["ahead"], told["holder"],
         told["since"], told["extended"] or 0, told["rank"] if code == 2 else None,
         told["rank"] if code > 2 else None,
+        limited=None if told["limited"] is None else Limited(*told["limited"]),
     )  # fmt: skip
 
 

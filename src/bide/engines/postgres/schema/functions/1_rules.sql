@@ -47,8 +47,10 @@ END $$;
 
 -- What the counters change by when a message goes from one state to another: `p_was` is null for a
 -- new one, `p_is` for one that is gone. `p_cause` is the counter of what happened, if there is one.
-CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text)
-RETURNS bide.tally[] LANGUAGE plpgsql IMMUTABLE AS $$
+-- Limits hear of the end of a lease, too, which was at `p_now`.
+CREATE FUNCTION bide._moved(p_was bide.message, p_is bide.message, p_cause text,
+                            p_now bigint DEFAULT NULL)
+RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   sets CONSTANT text[] := '{pending,pending,leased,dead,kept,kept}';
   moved bide.tally[] := '{}';
@@ -63,6 +65,9 @@ BEGIN
   END IF;
   IF p_is.state = 3 THEN
     moved := moved || (p_is.queue, 'died', -1, 1)::tally;
+  END IF;
+  IF p_was.limited IS NOT NULL AND p_was.state = 2 THEN
+    PERFORM _note_limits(p_was, p_is, p_now);
   END IF;
   IF p_cause IS NOT NULL THEN
     moved := moved || (coalesce(p_was.queue, p_is.queue), p_cause, -1, 1)::tally;

@@ -62,7 +62,7 @@ CREATE FUNCTION bide._rows(
          _size(i.id, i.data, i.headers), (CASE WHEN i.died IS NULL THEN 0 ELSE 3 END)::smallint,
          coalesce(i.priority, 0)::smallint, i.expires, NULL::bigint, NULL::bigint,
          i.id COLLATE "C", i."group" COLLATE "C", NULL::text, i.failures,
-         NULL::bigint, NULL::integer, coalesce(i.created, p_moment)
+         NULL::bigint, NULL::integer, coalesce(i.created, p_moment), NULL::integer
   FROM unnest(p_ids, p_data, p_at, p_delay, p_priority, p_attempts, p_expires, p_group, p_headers,
               p_attempt, p_failures, p_died, p_created) WITH ORDINALITY
     AS i(id, data, at, delay, priority, attempts, expires, "group", headers, attempt, failures,
@@ -141,7 +141,7 @@ BEGIN
         USING ERRCODE = 'serialization_failure';
     END IF;
     IF found.state = 2 AND found.rank <= moment THEN
-      moves := moves || _moved(found, _lapse(found, moment), 'lapsed');
+      moves := moves || _moved(found, _lapse(found, moment), 'lapsed', moment);
       found := _locked(q.id, met.id);
     END IF;
     number := met.n;
@@ -186,7 +186,7 @@ BEGIN
     was := _locked(q.id, new.id);
     IF was.state = 2 AND was.rank <= moment THEN
       lapsed := _lapse(was, moment);
-      moves := moves || _moved(was, lapsed, 'lapsed');
+      moves := moves || _moved(was, lapsed, 'lapsed', moment);
       was := lapsed;
     END IF;
     IF was.seq IS NULL AND (p_revive OR p_only_seqs IS NOT NULL)

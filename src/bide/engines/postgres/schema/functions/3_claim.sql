@@ -13,7 +13,8 @@
 -- appear before that moment, and the ranks move up to it. Every put begins its transaction, in this
 -- sense, before it reads the clock; what is put for a time that is past says so in `lowered`.
 CREATE FUNCTION bide._claim(p_queue text, p_now bigint, p_count integer, p_lease bigint,
-                            p_holder text, p_max_bytes bigint, p_floor bigint[], p_process text)
+                            p_holder text, p_max_bytes bigint, p_slots integer, p_floor bigint[],
+                            p_process text)
 RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                attempt integer, attempts integer, expires bigint, "group" text, headers text,
                failures text, planned bigint, created bigint, holder text, token bigint,
@@ -46,6 +47,12 @@ BEGIN
   END IF;
   IF p_now IS NOT NULL OR moment < floors[3] THEN
     floors := '{0,0,NULL,NULL}';
+  END IF;
+  IF q.limited IS NOT NULL THEN
+    RETURN QUERY SELECT * FROM _take_turns(
+      q, clock, p_count, p_slots, p_lease, p_holder, p_max_bytes, floors, p_process,
+      first_in_transaction AND p_now IS NULL);
+    RETURN;
   END IF;
   FOR id, attempt, holder IN
     SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, floors[2]) AS c
@@ -91,13 +98,7 @@ BEGIN
         END IF;
       END LOOP;
       IF cardinality(late) > 0 THEN
-        IF greatest(q.history, q.result_ttl) > 0 THEN
-          PERFORM _remember_end(q, m, 2, moment, NULL) FROM message AS m WHERE m.ctid = ANY (late);
-        END IF;
-        UPDATE message SET state = 5, rank = moment WHERE ctid = ANY (late);
-        UPDATE queue SET remembers = true WHERE id = q.id AND NOT remembers;
-        INSERT INTO tally VALUES (q.id, 'kept', -1, cardinality(late)),
-                                 (q.id, 'expired', -1, cardinality(late));
+        PERFORM _expire(q, late, NULL, moment);
       END IF;
     END IF;
     IF cardinality(good) > 0 THEN
@@ -131,6 +132,21 @@ BEGIN
   RETURN NEXT;
 END $$;
 
+-- Expire messages that are late. `p_dues`: their due times, if they are to be counted as gone.
+CREATE FUNCTION bide._expire(q bide.queue, p_places tid[], p_dues bigint[], p_now bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF greatest(q.history, q.result_ttl) > 0 THEN
+    PERFORM _remember_end(q, m, 2, p_now, NULL) FROM message AS m WHERE m.ctid = ANY (p_places);
+  END IF;
+  UPDATE message SET state = 5, rank = p_now WHERE ctid = ANY (p_places);
+  UPDATE queue SET remembers = true WHERE id = q.id AND NOT remembers;
+  INSERT INTO tally
+  SELECT q.id, what, -1, cardinality(p_places) FROM unnest('{kept,expired}'::text[]) AS what
+  UNION ALL
+  SELECT q.id, 'pending', _hour(due), -count(*) FROM unnest(p_dues) AS due GROUP BY _hour(due);
+END $$;
+
 -- The lowest rank at which a delayed message can be.
 CREATE FUNCTION bide._first_rank(p_queue integer, p_floor bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
@@ -144,6 +160,18 @@ BEGIN
   RETURN (
     SELECT rank FROM message WHERE queue = p_queue AND state = 1 ORDER BY rank LIMIT 1
   ) IS NOT NULL;
+END $$;
+
+-- When the next delayed message is due; null when there is none.
+CREATE FUNCTION bide._first_due(p_queue integer, p_floor bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  first_rank CONSTANT bigint := _first_rank(p_queue, p_floor);
+BEGIN
+  RETURN (
+    SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = 0 AND rank >= first_rank
+    ORDER BY rank LIMIT 1
+  );
 END $$;
 
 -- When the next lease lapses; null when there is none.
@@ -197,7 +225,7 @@ BEGIN
     ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
   LOOP
     new := _lapse(was, p_now);
-    moves := moves || _moved(was, new, 'lapsed');
+    moves := moves || _moved(was, new, 'lapsed', p_now);
     IF new.state = 3 THEN
       new.holder := was.holder;
       RETURN NEXT new;
@@ -225,13 +253,9 @@ END $$;
 -- When there is something to claim or to collect; the moment itself or earlier if that is now.
 CREATE FUNCTION bide._next(p_queue integer, p_floor bigint[]) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
-DECLARE
-  first_rank CONSTANT bigint := _first_rank(p_queue, p_floor[1]);
 BEGIN
   IF _is_ready(p_queue) THEN
     RETURN 0;
   END IF;
-  RETURN least(_first_lapse(p_queue, p_floor[2]), (
-    SELECT rank >> 8 FROM message WHERE queue = p_queue AND state = 0 AND rank >= first_rank
-    ORDER BY rank LIMIT 1));
+  RETURN least(_first_lapse(p_queue, p_floor[2]), _first_due(p_queue, p_floor[1]));
 END $$;

@@ -1,7 +1,8 @@
 -- What may be done to messages by id, and to many by a rule.
 
 -- Do one thing to each message. Answers a row for each that is there: whether it was done, where the
--- message stands now (`state` null: it is gone), and if it was done how far the log had come.
+-- message stands now (`state` null: it is gone), and if it was done how far the log had come. If leases
+-- of a limited queue have ended, the last row has the number 0: its `due` is when to claim again.
 --
 -- | verb | which messages | what |
 -- |---|---|---|
@@ -29,6 +30,7 @@ DECLARE
   was message;
   new message;
   cause text;
+  ends boolean := false;
 BEGIN
   FOR wanted IN
     SELECT * FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS w(id, token, result, n)
@@ -38,7 +40,7 @@ BEGIN
     CONTINUE WHEN was.seq IS NULL;
     IF was.state = 2 AND was.rank <= moment THEN
       new := _lapse(was, moment);
-      moves := moves || _moved(was, new, 'lapsed');
+      moves := moves || _moved(was, new, 'lapsed', moment);
       was := new;
     END IF;
     number := wanted.n;
@@ -140,13 +142,19 @@ BEGIN
       WHERE queue = q.id AND id = was.id;
     END IF;
     IF p_verb <> 'extend' THEN
-      moves := moves || _moved(was, new, cause);
+      moves := moves || _moved(was, new, cause, moment);
+      ends := ends OR was.state = 2;
     END IF;
     SELECT * INTO state, due, until, holder FROM _stands(new, moment);
     due := coalesce(due, CASE WHEN p_verb <> 'ack' THEN was.due END);
     place := pg_current_wal_insert_lsn() - '0/0';
     RETURN NEXT;
   END LOOP;
+  IF ends AND q.limited IS NOT NULL THEN
+    number := 0; done := false; state := NULL; until := NULL; holder := NULL; place := NULL;
+    due := _opens_again(q, moment);
+    RETURN NEXT;
+  END IF;
   PERFORM _count_moves(moves);
   PERFORM _lower(q.id, moment, ARRAY[p_at]) WHERE p_at < moment AND q.id IS NOT NULL;
 END $$;
@@ -162,6 +170,8 @@ DECLARE
   moment CONSTANT bigint := _moment(p_now);
   q CONSTANT queue := _open(p_queue, moment);
   gone bigint[];
+  limits integer[];
+  groups text[];
 BEGIN
   IF q.keep = 0 AND greatest(q.history, q.result_ttl) = 0 THEN
     WITH held AS MATERIALIZED (  -- `OFFSET 0`: one look-up each
@@ -175,30 +185,38 @@ BEGIN
     ), acked AS (
       DELETE FROM message m USING held
       WHERE m.ctid = held.ctid AND m.token = p_tokens[held.n] AND m.rank > moment
-      RETURNING held.seq, held.n
+      RETURNING held.seq, held.n, m.limited, m."group"
     ), contents AS (
       DELETE FROM content c USING acked WHERE c.seq = acked.seq
     )
-    SELECT array_agg(n) INTO gone FROM acked;
+    SELECT array_agg(n), array_agg(limited) FILTER (WHERE limited IS NOT NULL),
+           array_agg("group") FILTER (WHERE limited IS NOT NULL)
+    INTO gone, limits, groups FROM acked;
     IF gone IS NOT NULL THEN
       INSERT INTO tally VALUES (q.id, 'leased', -1, -cardinality(gone)),
                                (q.id, 'acked', -1, cardinality(gone));
     END IF;
+    IF limits IS NOT NULL THEN
+      INSERT INTO lease_end (limited, name, ended, entered, moment)
+      SELECT limited, coalesce(name, ''), count(*), false, moment
+      FROM unnest(limits, groups) AS g(limited, name) GROUP BY 1, 2;
+    END IF;
   END IF;
-  IF cardinality(gone) = cardinality(p_ids) THEN
+  IF cardinality(gone) = cardinality(p_ids) AND q.limited IS NULL THEN
     RETURN;  -- all of them: told by an answer without rows
   END IF;
   RETURN QUERY SELECT n, true, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text
     FROM unnest(gone) AS n;
   RETURN QUERY
-    SELECT w.numbers[c.number], c.done, c.state, c.due, c.until, c.holder
+    SELECT coalesce(w.numbers[c.number], 0), c.done, c.state, c.due, c.until, c.holder
     FROM (
       SELECT array_agg(id) AS ids, array_agg(token) AS tokens, array_agg(result) AS results,
              array_agg(n) AS numbers
       FROM unnest(p_ids, p_tokens, p_results) WITH ORDINALITY AS u(id, token, result, n)
-      WHERE n <> ALL (coalesce(gone, '{}'))
+      WHERE n <> ALL (coalesce(gone, '{}')) HAVING count(*) > 0
     ) AS w, _change('ack', p_queue, p_now, w.ids, w.tokens, p_results => w.results) AS c;
-  RETURN QUERY SELECT 0::bigint, false, NULL::smallint, NULL::bigint, NULL::bigint, NULL::text;
+  RETURN QUERY SELECT 0::bigint, false, NULL::smallint,
+    CASE WHEN limits IS NOT NULL THEN _opens_again(q, moment) END, NULL::bigint, NULL::text;
 END $$;
 
 -- The delayed and ready messages that a rule names, at most `p_limit`; ready ones first.
@@ -271,17 +289,20 @@ END $$;
 -- Set what is given for a queue, made if it does not exist.
 CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_keep bigint,
                                 p_actor text DEFAULT NULL, p_pauses integer DEFAULT 0,
-                                p_history bigint DEFAULT NULL, p_result_ttl bigint DEFAULT NULL)
-RETURNS TABLE (paused boolean, keep bigint, resumed boolean, moment bigint, history bigint,
-               result_ttl bigint)
+                                p_history bigint DEFAULT NULL, p_result_ttl bigint DEFAULT NULL,
+                                p_limits bigint[] DEFAULT NULL)
+RETURNS TABLE (paused boolean, keep bigint, wakes boolean, moment bigint, history bigint,
+               result_ttl bigint, limits bigint[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
   q queue;
+  limiting record;
+  resumed boolean;
 BEGIN
   moment := _moment(p_now);
-  q := _open(p_queue, moment, true);
-  SELECT * INTO q FROM queue WHERE id = q.id FOR UPDATE;
+  limiting := _limit(_open(p_queue, moment, true), p_limits, moment);
+  q := limiting.q;
   resumed := q.paused AND NOT coalesce(p_paused, true);
   IF p_paused AND NOT q.paused THEN
     INSERT INTO pause (queue, since, actor) VALUES (q.id, moment, p_actor);
@@ -295,6 +316,8 @@ BEGIN
     history = coalesce(p_history, history), result_ttl = coalesce(p_result_ttl, result_ttl),
     ends = ends OR greatest(p_history, p_result_ttl, 0) > 0
   WHERE id = q.id RETURNING paused, keep, history, result_ttl INTO paused, keep, history, result_ttl;
+  wakes := resumed OR limiting.changed;
+  limits := _limits(q);
   RETURN NEXT;
 END $$;
 
@@ -314,6 +337,7 @@ BEGIN
   DELETE FROM total WHERE queue = q.id;
   DELETE FROM lowered WHERE queue = q.id;
   DELETE FROM pause WHERE queue = q.id;
+  PERFORM _drop_limits(q.limited);
   DELETE FROM ended WHERE queue = q.id;
   RETURN true;
 END $$;

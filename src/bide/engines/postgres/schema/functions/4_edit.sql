@@ -30,7 +30,7 @@ BEGIN
     CONTINUE WHEN was.seq IS NULL;
     IF was.state = 2 AND was.rank <= moment THEN
       new := _lapse(was, moment);
-      moves := moves || _moved(was, new, 'lapsed');
+      moves := moves || _moved(was, new, 'lapsed', moment);
       was := new;
     END IF;
     number := wanted.n;
@@ -63,6 +63,10 @@ BEGIN
         UPDATE content SET data = coalesce(p_data, data), is_json = coalesce(p_is_json, is_json),
           headers = CASE WHEN 'headers' = ANY (p_set) THEN p_headers ELSE headers END
         WHERE seq = was.seq RETURNING _size(was.id, data, headers) INTO new.size;
+      END IF;
+      IF was.limited IS NOT NULL AND was.state = 1 AND new.state = 1
+         AND (new.priority, new."group") IS DISTINCT FROM (was.priority, was."group") THEN
+        PERFORM _note_limits(was, new, moment);
       END IF;
       UPDATE message SET state = new.state, rank = new.rank, due = new.due, expires = new.expires,
         planned = new.planned, priority = new.priority, attempts = new.attempts,

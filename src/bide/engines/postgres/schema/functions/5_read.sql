@@ -102,7 +102,8 @@ BEGIN
     SELECT * INTO recount FROM _recount(q.id);
   END IF;
   RETURN json_build_object(
-    'paused', q.paused, 'keep', q.keep, 'history', q.history, 'result_ttl', q.result_ttl, 'counters', counters, 'deltas', deltas,
+    'paused', q.paused, 'keep', q.keep, 'history', q.history, 'result_ttl', q.result_ttl,
+    'limits', _limits(q), 'counters', counters, 'deltas', deltas,
     'due', due.n, 'oldest', due.oldest, 'states', recount.states, 'strays', recount.strays);
 END $$;
 
@@ -133,16 +134,21 @@ SET enable_mergejoin = on AS $$
                WHERE queue = p_queue AND state < 2 GROUP BY 1) AS p
     USING (hour)
   ),
+  limits AS (
+    SELECT _limit_strays(q) AS n FROM queue AS q WHERE q.id = p_queue AND q.limited IS NOT NULL
+  ),
   empty AS (
     SELECT count(*) AS n FROM message m LEFT JOIN content c ON c.seq = m.seq
     WHERE m.queue = p_queue AND c.seq IS NULL
   )
   SELECT (SELECT json_object_agg(state, n) FROM there),
          (SELECT n FROM empty) + coalesce((SELECT wrong FROM hours), 0)::bigint
+           + coalesce((SELECT n FROM limits), 0)
 $$;
 
 -- Why a message is where it is, as JSON: the pauses of its queue, its row, its lease, and if it is ready
--- how many are delivered before it, up to `p_most`. A claim makes `p_promote` ready at once.
+-- how many are delivered before it, up to `p_most`; in a limited queue how many of its group, and what
+-- limit holds it back. A claim makes `p_promote` ready at once.
 CREATE FUNCTION bide._explain(p_queue text, p_now bigint, p_id text, p_most integer,
                               p_promote integer) RETURNS json
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
@@ -153,17 +159,26 @@ DECLARE
   mine bigint;
   ahead bigint;
   due record;
+  limiting json;
 BEGIN
   SELECT * INTO m FROM message WHERE queue = q.id AND id = p_id;
   IF m.state = 1 OR m.state = 0 AND m.due <= moment THEN
     mine := _rank(1, m.due, m.priority);
-    SELECT count(*) INTO ahead FROM (
-      SELECT FROM message WHERE queue = q.id AND state = 1 AND (rank, seq) < (mine, m.seq)
-      ORDER BY rank, seq LIMIT p_most) AS before;
-    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(1, d.due, d.priority), d.seq) < (mine, m.seq))
-           AS before, bool_or(d.seq = m.seq) AS here
+    IF q.limited IS NULL THEN
+      SELECT count(*) INTO ahead FROM (
+        SELECT FROM message WHERE queue = q.id AND state = 1 AND (rank, seq) < (mine, m.seq)
+        ORDER BY rank, seq LIMIT p_most) AS before;
+    ELSE
+      limiting := _limiting(q, m, floor(_exactly(p_now) * 1000)::bigint);
+      SELECT count(*) INTO ahead FROM (
+        SELECT FROM message WHERE limited = q.limited AND state = 1
+          AND coalesce("group", '') = coalesce(m."group", '') AND (rank, seq) < (mine, m.seq)
+        ORDER BY rank, seq LIMIT p_most) AS before;
+    END IF;
+    SELECT count(*) AS n, count(*) FILTER (WHERE (_rank(1, d.due, d.priority), d.seq) < (mine, m.seq)
+             AND (q.limited IS NULL OR d."group" IS NOT DISTINCT FROM m."group")) AS before, bool_or(d.seq = m.seq) AS here
     INTO due FROM (
-      SELECT message.due, priority, seq FROM message
+      SELECT message.due, priority, seq, "group" FROM message
       WHERE queue = q.id AND state = 0 AND rank <= moment * 256 + 255
       ORDER BY rank, seq LIMIT p_promote) AS d;
     ahead := CASE WHEN m.state = 0 AND due.n = p_promote AND NOT due.here THEN p_most
@@ -175,7 +190,8 @@ BEGIN
                FROM pause WHERE queue = q.id),
     'state', m.state, 'due', m.due, 'planned', m.planned, 'priority', m.priority,
     'attempt', m.attempt, 'attempts', m.attempts, 'failure', m.failures::json -> -1,
-    'ahead', ahead, 'holder', m.holder, 'since', m.since, 'extended', m.extended, 'rank', m.rank);
+    'ahead', ahead, 'holder', m.holder, 'since', m.since, 'extended', m.extended, 'rank', m.rank,
+    'limited', limiting);
 END $$;
 
 -- The bytes of all messages of a queue, by their narrow rows.

@@ -18,18 +18,28 @@ BEGIN
   DELETE FROM lowered AS l WHERE coalesce(l.rank < (
     SELECT rank FROM message AS m WHERE m.queue = l.queue AND m.state = 0 ORDER BY rank LIMIT 1), true);
   DELETE FROM sleeper WHERE seen < _moment(NULL) - 60000;
+  DELETE FROM lease_end AS e WHERE NOT EXISTS (SELECT FROM limited AS l WHERE l.id = e.limited);
 END $$;
 
 -- Say that a process sleeps until a moment unless it is woken (null: it is awake), and answer when
 -- there is something to claim: what was put since it looked woke nobody.
 CREATE FUNCTION bide._sleep(p_process text, p_queue text, p_until bigint, p_floor bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  q queue;
+  l limited;
 BEGIN
   PERFORM _check_access(p_queue);
   PERFORM set_config('synchronous_commit', 'off', true);
   INSERT INTO sleeper VALUES (p_process, p_queue, p_until, _moment(NULL))
   ON CONFLICT (queue, process) DO UPDATE SET until = excluded.until, seen = excluded.seen;
-  RETURN _next((SELECT id FROM queue WHERE name = p_queue), coalesce(p_floor, '{0,0}'));
+  SELECT * INTO q FROM queue WHERE name = p_queue;
+  IF q.limited IS NULL THEN
+    RETURN _next(q.id, coalesce(p_floor, '{0,0}'));
+  END IF;
+  SELECT * INTO l FROM limited WHERE id = q.limited;
+  RETURN (_next_turn(q, l, coalesce(p_floor, '{0,0}'),
+                     floor(_exactly(NULL) * 1000)::bigint) + 999) / 1000;
 END $$;
 
 -- Until when others believe a process asleep: null when it has not said so, or not for half a minute.

@@ -62,11 +62,12 @@ BEGIN
                            c.actor) AS a;
       WHEN 'keep' THEN  -- seldom a change, and one locks the queue until the commit
         PERFORM _configure(c.queue, asked.now, NULL, c.keep, p_history => c.history,
-                           p_result_ttl => c.result_ttl)
+                           p_result_ttl => c.result_ttl, p_limits => c.limits)
         FROM _queue(c.queue) AS q
         WHERE q.keep IS DISTINCT FROM coalesce(c.keep, q.keep)
           OR q.history IS DISTINCT FROM coalesce(c.history, q.history)
-          OR q.result_ttl IS DISTINCT FROM coalesce(c.result_ttl, q.result_ttl);
+          OR q.result_ttl IS DISTINCT FROM coalesce(c.result_ttl, q.result_ttl)
+          OR _limits(q, c.limits) <> _limits(q);
     END CASE;
     IF c.verb IN ('put', 'replace') THEN
       wake := least(c.new_due, _moment(asked.now) + c.new_delay);

@@ -1,0 +1,215 @@
+-- The limits of a queue: what they allow, how they are set, explained and checked.
+
+-- The limits of a queue, which no other claim uses until the transaction ends. It waits longer than
+-- others do for a message: a claim never waits for anybody's transaction but another claim's.
+CREATE FUNCTION bide._lock_limits(p_limited integer) RETURNS bide.limited
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '30s' AS $$
+DECLARE
+  found limited;
+BEGIN
+  PERFORM pg_advisory_xact_lock(
+    hashtextextended(p_limited::text, 'limited'::regclass::oid::bigint));
+  SELECT * INTO found FROM limited WHERE id = p_limited;
+  IF found.id IS NULL THEN
+    RAISE EXCEPTION 'the limits of a queue were taken away while it was claimed from'
+      USING ERRCODE = 'serialization_failure';
+  END IF;
+  RETURN found;
+END $$;
+
+CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE sql VOLATILE AS $$
+  UPDATE limited SET "limit" = l."limit", rate = l.rate, group_limit = l.group_limit,
+    group_rate = l.group_rate, turn = l.turn, running = l.running, last = l.last, freed = l.freed,
+    lined = l.lined, horizon = l.horizon, settled = l.settled
+  WHERE id = l.id
+$$;
+
+-- Whether a group has messages in line.
+CREATE FUNCTION bide._has_line(p_limited integer, p_name text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT seq FROM message
+    WHERE limited = p_limited AND state = 1 AND coalesce("group", '') = p_name
+    ORDER BY rank, seq LIMIT 1
+  ) IS NOT NULL;
+END $$;
+
+-- From when the rate of a group allows a message, in microseconds; 0: at any time.
+CREATE FUNCTION bide._opens_for(l bide.limited, p_name text, p_last bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_name <> '' AND l.group_rate > 0 THEN p_last + l.group_rate ELSE 0 END
+$$;
+
+-- Whether a group has as many leased messages as it may have.
+CREATE FUNCTION bide._is_full(l bide.limited, p_name text, p_running bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_name <> '' AND l.group_limit > 0 AND p_running >= l.group_limit
+$$;
+
+-- Where a group is to stand: see `turn`.
+CREATE FUNCTION bide._standing(l bide.limited, p_name text, p_running bigint, p_last bigint,
+                               p_has_line boolean, p_us bigint) RETURNS smallint
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT (CASE WHEN NOT p_has_line THEN CASE WHEN p_running > 0 THEN 0 ELSE 2 END
+               WHEN _is_full(l, p_name, p_running) THEN 0
+               WHEN _opens_for(l, p_name, p_last) > p_us THEN 2
+               ELSE 1 END)::smallint
+$$;
+
+-- How many messages a rate allows at once, which the last one left at `p_last`; up to 10 ms count that
+-- were not used.
+CREATE FUNCTION bide._allowed(p_last bigint, p_rate bigint, p_us bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_rate = 0 THEN 9007199254740992 WHEN p_last + p_rate > p_us THEN 0
+              ELSE (p_us - greatest(p_last + p_rate, p_us - 10000)) / p_rate + 1 END
+$$;
+
+-- When the last of some messages counts as served that are served now.
+CREATE FUNCTION bide._served(p_last bigint, p_rate bigint, p_us bigint, p_count bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT greatest(p_last + p_rate, p_us - 10000) + (p_count - 1) * p_rate
+$$;
+
+-- From when a rate allows the message of this number of those that are served now.
+CREATE FUNCTION bide._opened(p_last bigint, p_rate bigint, p_us bigint, p_number bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_rate = 0 THEN 0 WHEN p_number = 1 THEN p_last + p_rate
+              ELSE _served(p_last, p_rate, p_us, p_number) END
+$$;
+
+-- Note what happened to a message of a limited queue, for the next claim. Null: there is none.
+CREATE FUNCTION bide._note_limits(p_was bide.message, p_is bide.message, p_now bigint)
+RETURNS void LANGUAGE sql VOLATILE AS $$
+  INSERT INTO lease_end (limited, name, ended, entered, moment)
+  SELECT m.limited, coalesce(m."group", ''), (p_was.state = 2)::integer,
+         coalesce(p_is.state = 1, false) AND NOT EXISTS (
+           SELECT FROM message AS o WHERE o.limited = m.limited AND o.state = 1
+             AND coalesce(o."group", '') = coalesce(m."group", '') AND o.seq <> m.seq),
+         _moment(p_now)
+  FROM (SELECT p_was.limited, CASE WHEN p_was.state = 2 THEN p_was."group" ELSE p_is."group" END,
+               p_was.seq) AS m(limited, "group", seq)
+$$;
+
+-- The limits of a queue, in the order of LIMITS of bide.model.pace, with those that `p_given` changes.
+CREATE FUNCTION bide._limits(q bide.queue, p_given bigint[] DEFAULT NULL) RETURNS bigint[]
+LANGUAGE sql STABLE AS $$
+  SELECT ARRAY[coalesce(p_given[1], l."limit", 0), coalesce(p_given[2], l.rate, 0),
+               coalesce(p_given[3], l.group_limit, 0), coalesce(p_given[4], l.group_rate, 0)]
+  FROM (SELECT 1) AS one LEFT JOIN limited AS l ON l.id = q.limited
+$$;
+
+CREATE FUNCTION bide._drop_limits(p_limited integer) RETURNS void LANGUAGE sql VOLATILE AS $$
+  DELETE FROM limited WHERE id = p_limited;
+  DELETE FROM turn WHERE limited = p_limited;
+  DELETE FROM lease_end WHERE limited = p_limited;
+$$;
+
+-- Change limits of a queue, which is locked from now on. Groups that are idle begin anew.
+CREATE FUNCTION bide._limit(INOUT q bide.queue, p_given bigint[], p_now bigint, OUT changed boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  was CONSTANT integer := q.limited;
+  us CONSTANT bigint := p_now * 1000;
+  wanted bigint[];
+  old limited;
+  l limited;
+  lining record;
+BEGIN
+  IF was IS NOT NULL AND p_given IS NOT NULL THEN
+    old := _lock_limits(was);
+  END IF;
+  SELECT * INTO q FROM queue WHERE id = q.id FOR UPDATE;
+  wanted := _limits(q, p_given);
+  changed := wanted <> _limits(q);
+  IF NOT changed THEN
+    RETURN;
+  END IF;
+  IF q.limited IS DISTINCT FROM was THEN
+    RAISE EXCEPTION 'the limits of a queue were changed by two at a time'
+      USING ERRCODE = 'serialization_failure';
+  END IF;
+  IF wanted = '{0,0,0,0}' THEN
+    PERFORM _drop_limits(was);
+    UPDATE queue SET limited = NULL WHERE id = q.id RETURNING * INTO q;
+    RETURN;
+  END IF;
+  IF was IS NULL THEN
+    INSERT INTO limited (queue, "limit", rate, group_limit, group_rate)
+    VALUES (q.id, wanted[1], wanted[2], wanted[3], wanted[4]) RETURNING * INTO l;
+    UPDATE queue SET limited = l.id WHERE id = q.id RETURNING * INTO q;
+    lining := _line_up(q, l, us);
+    l := lining.l;
+    l.lined := '{-1,-1}';  -- those who do not know of the limits yet may still be at work
+    l.horizon := NULL;
+  ELSE
+    l := _fold_limits(old, us);
+    l."limit" := wanted[1]; l.rate := wanted[2]; l.group_limit := wanted[3]; l.group_rate := wanted[4];
+    IF old."limit" > 0 AND l.running >= old."limit" AND (l."limit" = 0 OR l.running < l."limit") THEN
+      l.freed := p_now;
+    END IF;
+    DELETE FROM turn WHERE limited = was AND running = 0 AND NOT _has_line(was, name);
+    PERFORM _stand(l, ARRAY(SELECT name FROM turn WHERE limited = was), us);
+  END IF;
+  PERFORM _save_limits(l);
+END $$;
+
+-- Which limit holds a ready message back, as JSON: [by, value, running, until]; null: none.
+CREATE FUNCTION bide._limiting(q bide.queue, m bide.message, p_us bigint) RETURNS json
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  l limited;
+  group_name CONSTANT text := coalesce(m."group", '');
+  running bigint;
+  last bigint;
+  opens bigint;
+  group_opens bigint;
+BEGIN
+  SELECT * INTO l FROM limited WHERE id = q.limited;
+  SELECT t.running, t.last INTO running, last FROM turn AS t
+  WHERE t.limited = l.id AND t.name = group_name;
+  SELECT l.running - coalesce(sum(e.ended), 0),
+         coalesce(running, 0) - coalesce(sum(e.ended) FILTER (WHERE e.name = group_name), 0)
+  INTO l.running, running FROM lease_end AS e WHERE e.limited = l.id;
+  opens := CASE WHEN l.rate > 0 THEN l.last + l.rate ELSE 0 END;
+  group_opens := _opens_for(l, group_name, coalesce(last, 0));
+  RETURN CASE
+    WHEN l."limit" > 0 AND l.running >= l."limit" THEN
+      json_build_array('limit', l."limit", l.running, NULL)
+    WHEN _is_full(l, group_name, running) THEN
+      json_build_array('group_limit', l.group_limit, running, NULL)
+    WHEN opens > greatest(p_us, group_opens) THEN
+      json_build_array('rate', l.rate, l.running, (opens + 999) / 1000)
+    WHEN group_opens > p_us THEN
+      json_build_array('group_rate', l.group_rate, running, (group_opens + 999) / 1000)
+  END;
+END $$;
+
+-- How many groups of a limited queue have other leases than is counted, or a line and are not to be
+-- served from; and how many messages are ready, and in no line.
+CREATE FUNCTION bide._limit_strays(q bide.queue) RETURNS bigint LANGUAGE sql STABLE AS $$
+  WITH ended AS (
+    SELECT name, sum(ended) AS n FROM lease_end WHERE limited = q.limited GROUP BY name
+  ), leased AS (
+    SELECT coalesce("group", '') AS name, count(*) AS n FROM message
+    WHERE queue = q.id AND state = 2 AND limited = q.limited GROUP BY 1
+  ), lines AS (
+    SELECT coalesce("group", '') AS name, count(*) AS n FROM message
+    WHERE queue = q.id AND state = 1 AND limited = q.limited GROUP BY 1
+  )
+  SELECT (SELECT count(*) FROM (
+            SELECT name FROM ended UNION SELECT name FROM leased
+            UNION SELECT name FROM turn WHERE limited = q.limited
+          ) AS g
+          WHERE coalesce((SELECT running FROM turn AS t WHERE t.limited = q.limited AND t.name = g.name), 0)
+                - coalesce((SELECT n FROM ended AS e WHERE e.name = g.name), 0)
+                <> coalesce((SELECT n FROM leased AS m WHERE m.name = g.name), 0))
+       + (SELECT count(*) FROM limited AS l CROSS JOIN lines AS i LEFT JOIN turn AS t ON t.limited = q.limited AND t.name = i.name
+          WHERE l.id = q.limited AND i.name NOT IN (SELECT name FROM ended) AND (t.name IS NULL
+            OR t.standing = 0 AND NOT _is_full(l, t.name, t.running)))
+       + (SELECT abs(l.running - coalesce((SELECT sum(n) FROM ended), 0)
+                     - coalesce((SELECT sum(n) FROM leased), 0))::bigint FROM limited AS l WHERE l.id = q.limited)
+       + (SELECT count(*) FROM message, limited AS l WHERE l.id = q.limited AND l.lined IS NULL AND message.queue = q.id AND state = 1
+          AND message.limited IS DISTINCT FROM q.limited)
+$$;

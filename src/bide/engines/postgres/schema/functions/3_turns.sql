@@ -1,0 +1,414 @@
+-- Claims of limited queues. Each ready message stands in the line of its group, by rank: that is the
+-- index `message_line`. Groups take turns by the number `turn`: the one that is served gets the largest,
+-- 2 * the messages served so far; one whose line was empty enters before the last that was served.
+--
+-- Claims of one limited queue go one after the other, by a lock. Nothing else waits for it: what ends a
+-- lease, or puts a message into an empty line, adds a row to `lease_end`, which the next claim takes
+-- into account. A message that leaves a line leaves the index, and that is all.
+
+-- Take into account what `lease_end` tells.
+CREATE FUNCTION bide._fold_limits(l bide.limited, p_us bigint) RETURNS bide.limited
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  total record;
+BEGIN
+  IF NOT EXISTS (SELECT FROM lease_end WHERE limited = l.id) THEN
+    RETURN l;
+  END IF;
+  WITH gone AS (
+    DELETE FROM lease_end WHERE limited = l.id RETURNING seq, name, ended, entered, moment
+  ), told AS (
+    SELECT g.name, g.ended, g.entered, g.moment, t.running,
+           sum(g.ended) OVER (ORDER BY g.moment, g.seq) AS before,
+           sum(g.ended) OVER (PARTITION BY g.name ORDER BY g.moment, g.seq) AS of_group
+    FROM gone AS g LEFT JOIN turn AS t ON t.limited = l.id AND t.name = g.name
+  ), groups AS (
+    SELECT name, sum(ended)::bigint AS ended, bool_or(entered) AS entered,
+           coalesce(min(moment) FILTER (
+             WHERE _is_full(l, name, running) AND of_group > running - l.group_limit), 0) AS freed
+    FROM told GROUP BY name
+  ), changed AS (
+    INSERT INTO turn AS t (limited, name, standing, turn, running, freed)
+    SELECT l.id, name, CASE WHEN has_line THEN 1 ELSE 2 END, 2 * l.turn - 1, -ended, freed
+    FROM groups, LATERAL (SELECT _has_line(l.id, name) AS has_line) AS line
+    ON CONFLICT (limited, name) DO UPDATE SET
+      running = t.running + excluded.running, freed = greatest(t.freed, excluded.freed),
+      standing = _standing(l, t.name, t.running + excluded.running, t.last, excluded.standing = 1,
+                           p_us)
+    RETURNING t.name
+  ), entered AS (
+    SELECT array_agg(name) AS names FROM groups WHERE entered
+  )
+  SELECT coalesce(sum(ended), 0) AS ended, entered.names,
+         min(moment) FILTER (WHERE l."limit" > 0 AND l.running >= l."limit"
+                             AND before > l.running - l."limit") AS freed
+  INTO total FROM told, entered GROUP BY entered.names;
+  l.running := l.running - total.ended;
+  l.freed := greatest(l.freed, total.freed);
+  UPDATE turn SET turn = 2 * l.turn - 1
+  WHERE limited = l.id AND name = ANY (total.names) AND turn <> 2 * l.turn - 1;
+  RETURN l;
+END $$;
+
+-- Let groups take turns whose rate allows it again, and forget those that are idle.
+CREATE FUNCTION bide._wake_groups(l bide.limited, p_us bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  rested record;
+BEGIN
+  SELECT array_agg(name) AS names, array_agg(_has_line(l.id, name)) AS lines INTO rested FROM (
+    SELECT name FROM turn
+    WHERE limited = l.id AND standing = 2 AND last <= p_us - l.group_rate
+    ORDER BY last, name LIMIT 1024
+  ) AS r;
+  IF rested.names IS NULL THEN
+    RETURN;
+  END IF;
+  DELETE FROM turn AS t USING unnest(rested.names, rested.lines) AS r(name, has_line)
+  WHERE t.limited = l.id AND t.name = r.name AND NOT r.has_line
+    AND _opens_for(l, t.name, t.last) + 10000 <= p_us;
+  UPDATE turn AS t SET standing = 1 FROM unnest(rested.names, rested.lines) AS r(name, has_line)
+  WHERE t.limited = l.id AND t.name = r.name AND r.has_line;
+END $$;
+
+-- Put groups where they are to stand. Answers whether one has moved.
+CREATE FUNCTION bide._stand(l bide.limited, p_names text[], p_us bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE turn AS t SET standing = s.standing FROM (
+    SELECT name, _standing(l, name, running, last, _has_line(l.id, name), p_us) AS standing
+    FROM turn WHERE limited = l.id AND name = ANY (p_names)
+  ) AS s WHERE t.limited = l.id AND t.name = s.name AND t.standing <> s.standing;
+  RETURN FOUND;
+END $$;
+
+-- Expire the first messages of a line that are late, at most `p_limit`. Answers how many.
+CREATE FUNCTION bide._expire_heads(q bide.queue, l bide.limited, p_name text, p_now bigint,
+                                   p_limit integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  late tid[] := '{}';
+  dues bigint[] := '{}';
+  head record;
+BEGIN
+  FOR head IN
+    SELECT ctid, due, expires FROM message
+    WHERE limited = l.id AND state = 1 AND coalesce("group", '') = p_name
+    ORDER BY rank, seq LIMIT p_limit FOR UPDATE SKIP LOCKED
+  LOOP
+    EXIT WHEN coalesce(p_now <= head.due + head.expires, true);
+    late := late || head.ctid;
+    dues := dues || head.due;
+  END LOOP;
+  PERFORM _expire(q, late, dues, p_now);
+  RETURN cardinality(late);
+END $$;
+
+-- Let groups in whose lines were empty, and have messages now. One that was idle begins anew.
+CREATE FUNCTION bide._enter(l bide.limited, p_names text[], p_us bigint) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+  INSERT INTO turn AS t (limited, name, standing, turn)
+  SELECT l.id, name, 1, 2 * l.turn - 1 FROM unnest(p_names) AS name
+  ON CONFLICT (limited, name) DO UPDATE SET
+    turn = excluded.turn,
+    last = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.last
+                ELSE 0 END,
+    freed = CASE WHEN t.running > 0 OR _opens_for(l, t.name, t.last) + 10000 > p_us THEN t.freed
+                 ELSE 0 END,
+    standing = _standing(l, t.name, t.running, t.last, true, p_us)
+$$;
+
+-- Put messages that are ready, and those that are due, into lines. `places` are locked.
+CREATE FUNCTION bide._into_lines(l bide.limited, p_places tid[], p_us bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  entering text[];
+BEGIN
+  SELECT array_agg(name) INTO entering FROM (
+    SELECT DISTINCT coalesce("group", '') AS name FROM message WHERE ctid = ANY (p_places)
+  ) AS g WHERE NOT _has_line(l.id, name);
+  UPDATE message SET state = 1, rank = _rank(1, due, priority), limited = l.id
+  WHERE ctid = ANY (p_places);
+  IF entering IS NOT NULL THEN
+    PERFORM _enter(l, entering, p_us);
+  END IF;
+END $$;
+
+-- Go on with what was leased and ready before the limits: all leases count from now on, and some 1,000
+-- messages get into lines. `p_more`: whether there are more.
+--
+-- A transaction that began before the limits may still make messages ready as if there were none; those
+-- that a user's transaction has locked have to wait, too. So the messages are gone through again until
+-- a round began after the end of all such transactions: those that began before `horizon`.
+CREATE FUNCTION bide._line_up(q bide.queue, INOUT l bide.limited, p_us bigint, OUT p_more boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  seen record;
+  places tid[];
+BEGIN
+  WITH leased AS (
+    SELECT ctid FROM message
+    WHERE queue = q.id AND state = 2 AND state >= 0 AND limited IS DISTINCT FROM l.id
+    ORDER BY rank, seq FOR UPDATE SKIP LOCKED
+  ), counted AS (
+    UPDATE message SET limited = l.id WHERE ctid = ANY (ARRAY(SELECT ctid FROM leased))
+    RETURNING coalesce("group", '') AS name
+  ), groups AS (
+    INSERT INTO turn AS t (limited, name, standing, turn, running)
+    SELECT l.id, name, 0, 0, count(*) FROM counted GROUP BY name
+    ON CONFLICT (limited, name) DO UPDATE SET
+      running = t.running + excluded.running,
+      standing = _standing(l, t.name, t.running + excluded.running, t.last,
+                           _has_line(l.id, t.name), p_us)
+  )
+  SELECT l.running + count(*) INTO l.running FROM counted;
+  IF l.lined = '{-1,-1}' THEN
+    l.horizon := coalesce(l.horizon, pg_snapshot_xmax(pg_current_snapshot())::text::bigint);
+    l.settled := pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= l.horizon;
+  END IF;
+  SELECT array_agg(s.ctid) FILTER (WHERE s.limited IS DISTINCT FROM l.id) AS places, count(*) AS n,
+         max(ARRAY[s.rank, s.seq]) AS last
+  INTO seen FROM (
+    SELECT ctid, limited, rank, seq FROM message
+    WHERE queue = q.id AND state = 1 AND state >= 0 AND (rank, seq) > (l.lined[1], l.lined[2])
+    ORDER BY rank, seq LIMIT 1024
+  ) AS s;
+  IF seen.places IS NOT NULL THEN
+    places := ARRAY(
+      SELECT ctid FROM message WHERE ctid = ANY (seen.places) AND state = 1 FOR UPDATE SKIP LOCKED);
+    PERFORM _into_lines(l, places, p_us);
+    IF cardinality(places) < cardinality(seen.places) THEN
+      l.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+      l.settled := false;
+    END IF;
+  END IF;
+  p_more := seen.n = 1024;
+  l.lined := CASE WHEN p_more THEN seen.last WHEN NOT l.settled THEN '{-1,-1}' END;
+END $$;
+
+-- From when a message of a limited queue may be served, in microseconds; null: when a lease has ended.
+CREATE FUNCTION bide._opens(l bide.limited, p_us bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  opens bigint;
+BEGIN
+  IF l."limit" > 0 AND l.running - (
+    SELECT coalesce(sum(ended), 0) FROM lease_end WHERE limited = l.id) >= l."limit" THEN
+    RETURN NULL;
+  END IF;
+  SELECT min(moment) INTO opens FROM (
+    (SELECT 0 AS moment FROM turn
+     WHERE limited = l.id AND standing = 1 AND _has_line(l.id, name) ORDER BY turn, name LIMIT 1)
+    UNION ALL
+    (SELECT _opens_for(l, name, last) FROM turn
+     WHERE limited = l.id AND standing = 2 AND _has_line(l.id, name) ORDER BY last, name LIMIT 1)
+    UNION ALL
+    SELECT _opens_for(l, e.name, coalesce(t.last, 0))
+    FROM (SELECT name, sum(ended) AS ended FROM lease_end WHERE limited = l.id GROUP BY name) AS e
+    LEFT JOIN turn AS t ON t.limited = l.id AND t.name = e.name
+    WHERE NOT _is_full(l, e.name, (coalesce(t.running, 0) - e.ended)::bigint)
+      AND _has_line(l.id, e.name)
+  ) AS first;
+  IF opens IS NULL THEN
+    RETURN NULL;
+  END IF;
+  RETURN greatest(opens, p_us, CASE WHEN l.rate > 0 THEN l.last + l.rate END);
+END $$;
+
+-- When there is something to claim from a limited queue, or to collect, in microseconds.
+CREATE FUNCTION bide._next_turn(q bide.queue, l bide.limited, p_floor bigint[], p_us bigint)
+RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN least(_opens(l, p_us), 1000 * _first_lapse(q.id, p_floor[2]),
+               1000 * _first_due(q.id, p_floor[1]));
+END $$;
+
+-- When to claim again after the end of a lease, in milliseconds; null: not before something else.
+CREATE FUNCTION bide._opens_again(q bide.queue, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  l limited;
+BEGIN
+  IF q.limited IS NULL OR q.paused OR NOT _is_ready(q.id) THEN
+    RETURN NULL;
+  END IF;
+  SELECT * INTO l FROM limited WHERE id = q.limited;
+  RETURN (_opens(l, p_now * 1000) + 999) / 1000;
+END $$;
+
+-- Claim from a limited queue, as `_claim` does and with the same answer. `floor` of a message tells its
+-- place in the order of serving, and when the last limit let it go (0: none held it); that of the last
+-- row is as in `_claim`. Its `planned` tells the microsecond, and its `attempt` is 1 if more is due than
+-- could be put into lines.
+CREATE FUNCTION bide._take_turns(
+  q bide.queue, p_clock double precision, p_count integer, p_slots integer, p_lease bigint,
+  p_holder text, p_max_bytes bigint, p_floor bigint[], p_process text, p_raise boolean
+) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
+                 attempt integer, attempts integer, expires bigint, "group" text, headers text,
+                 failures text, planned bigint, created bigint, holder text, token bigint,
+                 exactly double precision, floor bigint[], until bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT bigint := floor(p_clock);
+  us CONSTANT bigint := floor(p_clock * 1000);
+  reach CONSTANT integer := greatest(1024, p_count);
+  before CONSTANT limited := _lock_limits(q.limited);
+  l limited := before;
+  claim bigint;
+  room bigint := least(p_count, p_slots);
+  left_bytes bigint := p_max_bytes;
+  taken integer := 0;
+  examined integer := 0;
+  behind boolean := false;
+  is_full boolean := false;
+  late_name text;
+  places tid[];
+  groups record;
+  heads record;
+  lining record;
+  serving integer;
+BEGIN
+  exactly := p_clock;
+  l := _fold_limits(l, us);
+  PERFORM _wake_groups(l, us);
+  FOR id, attempt, holder IN
+    SELECT c.id, c.attempt, c.holder FROM _collect(q.id, moment, reach, p_floor[2]) AS c
+  LOOP
+    RETURN NEXT;
+  END LOOP;
+  id := NULL; attempt := NULL; holder := NULL;
+  l := _fold_limits(l, us);
+  IF l.lined IS NOT NULL THEN
+    lining := _line_up(q, l, us);
+    l := lining.l;
+    behind := lining.p_more;
+  END IF;
+  SELECT array_agg(d.ctid) INTO places FROM (
+    SELECT ctid FROM message
+    WHERE queue = q.id AND state = 0 AND state >= 0
+      AND rank BETWEEN _first_rank(q.id, p_floor[1]) AND moment * 256 + 255
+    ORDER BY rank, seq LIMIT reach FOR UPDATE SKIP LOCKED
+  ) AS d;
+  IF places IS NOT NULL THEN
+    PERFORM _into_lines(l, places, us);
+    behind := behind OR cardinality(places) = reach AND _first_due(q.id, p_floor[1]) <= moment;
+  END IF;
+  IF l."limit" > 0 THEN
+    room := least(room, l."limit" - l.running);
+  END IF;
+  room := least(room, _allowed(l.last, l.rate, us));
+  WHILE room > 0 AND examined < reach AND NOT is_full LOOP
+    -- As many messages of each group as all of them may have; so they are served in the order of turns.
+    SELECT array_agg(t.name ORDER BY t.turn, t.name) AS names,
+           array_agg(t.may ORDER BY t.turn, t.name) AS may, count(*) AS n,
+           array_agg(t.freed ORDER BY t.turn, t.name) AS freed,
+           array_agg(t.last ORDER BY t.turn, t.name) AS last
+    INTO groups FROM (
+      SELECT name, turn, freed, last, CASE WHEN name = '' THEN room ELSE least(
+               CASE WHEN l.group_limit > 0 THEN l.group_limit - running ELSE room END,
+               _allowed(last, l.group_rate, us)) END AS may
+      FROM turn WHERE limited = l.id AND standing = 1
+      ORDER BY turn, name LIMIT least(room, reach - examined)
+    ) AS t;
+    EXIT WHEN groups.n = 0;
+    SELECT array_agg(h.place ORDER BY h.round, h.nth) AS places, count(*) AS n,
+           array_agg(h.name ORDER BY h.round, h.nth) AS names,
+           array_agg(h.round ORDER BY h.round, h.nth) AS rounds,
+           array_agg(h.due ORDER BY h.round, h.nth) AS dues,
+           array_agg(h.bytes ORDER BY h.round, h.nth) AS sizes,
+           array_agg(h.too_late ORDER BY h.round, h.nth) AS lates, bool_or(h.too_late) AS any_late,
+           array_agg(h.freed ORDER BY h.round, h.nth) AS freed,
+           array_agg(h.last ORDER BY h.round, h.nth) AS last, sum(h.bytes) AS bytes
+    INTO heads FROM (
+      SELECT g.name, g.nth, g.freed, g.last, row_number() OVER (PARTITION BY g.nth) AS round, m.*
+      FROM unnest(groups.names, groups.may, groups.freed, groups.last) WITH ORDINALITY
+             AS g(name, may, freed, last, nth),
+      LATERAL (
+        SELECT ctid AS place, due, size + coalesce(octet_length(failures), 0) AS bytes,
+               coalesce(moment > due + expires, false) AS too_late
+        FROM message
+        WHERE limited = l.id AND state = 1 AND coalesce("group", '') = g.name
+        ORDER BY rank, seq LIMIT least(g.may, room / groups.n) FOR UPDATE SKIP LOCKED
+      ) AS m
+    ) AS h;
+    serving := heads.n;
+    late_name := NULL;
+    IF heads.any_late OR heads.bytes > left_bytes THEN
+      FOR i IN 1 .. heads.n LOOP
+        IF heads.lates[i] THEN
+          late_name := heads.names[i];
+        ELSIF heads.sizes[i] <= left_bytes OR taken = 0 AND i = 1 THEN
+          left_bytes := left_bytes - heads.sizes[i];
+          CONTINUE;
+        ELSE
+          is_full := true;
+        END IF;
+        serving := i - 1;
+        EXIT;
+      END LOOP;
+    ELSE
+      left_bytes := left_bytes - heads.bytes;
+    END IF;
+    IF serving > 0 THEN
+      claim := coalesce(claim, nextval('token'));
+      RETURN QUERY
+        UPDATE message m SET state = 2, rank = moment + p_lease, token = claim, holder = p_holder,
+          since = moment
+        FROM (
+          SELECT place, taken + nth AS nth, greatest(l.freed, s.freed, (greatest(
+                   _opened(l.last, l.rate, us, nth), CASE WHEN s.name <> '' THEN
+                     _opened(s.last, l.group_rate, us, s.round) END) + 999) / 1000) AS freed
+          FROM unnest(heads.places[:serving], heads.names[:serving], heads.rounds[:serving],
+                      heads.freed[:serving], heads.last[:serving]) WITH ORDINALITY
+                 AS s(place, name, round, freed, last, nth)
+        ) AS s, content c WHERE m.ctid = s.place AND c.seq = m.seq
+        RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
+                  m.expires, m."group", c.headers, m.failures, m.planned, m.created, p_holder, claim,
+                  p_clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
+      INSERT INTO tally
+      SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(heads.dues[:serving]) AS d GROUP BY 3;
+      UPDATE turn AS t SET turn = 2 * (l.turn + s.nth), running = t.running + s.n,
+        last = _served(t.last, l.group_rate, us, s.n),
+        standing = _standing(l, t.name, t.running + s.n, _served(t.last, l.group_rate, us, s.n),
+                             _has_line(l.id, t.name), us)
+      FROM (SELECT name, count(*) AS n, max(nth) AS nth
+            FROM unnest(heads.names[:serving]) WITH ORDINALITY AS s(name, nth) GROUP BY name) AS s
+      WHERE t.limited = l.id AND t.name = s.name;
+      l.turn := l.turn + serving;
+      l.running := l.running + serving;
+      l.last := _served(l.last, l.rate, us, serving);
+      taken := taken + serving;
+      examined := examined + serving;
+      room := room - serving;
+    END IF;
+    IF late_name IS NOT NULL THEN
+      examined := examined + _expire_heads(q, l, late_name, moment, reach - examined);
+      PERFORM _stand(l, ARRAY[late_name], us);
+    ELSIF serving = 0 AND NOT is_full THEN
+      EXIT WHEN NOT _stand(l, groups.names, us);  -- others have locked what is in line
+      examined := examined + groups.n;
+    END IF;
+  END LOOP;
+  IF l IS DISTINCT FROM before THEN
+    PERFORM _save_limits(l);
+  END IF;
+  IF taken > 0 THEN
+    INSERT INTO tally VALUES (q.id, 'leased', -1, taken);
+  ELSE
+    planned := _next_turn(q, l, p_floor, us);
+    IF planned <= us AND p_count > 0 AND examined < reach AND NOT behind
+       AND coalesce(_first_lapse(q.id, p_floor[2]) > moment, true)
+       AND (room > 0 OR coalesce(_opens(l, us) > us, true)) THEN
+      planned := us + 10000;  -- somebody else has locked what is due: look again, but do not spin
+    END IF;
+    due := -((-planned) / 1000);
+    until := _asleep(p_process, q.name, moment);
+  END IF;
+  attempt := behind::integer;
+  token := claim;
+  expires := q.result_ttl;
+  floor := _raised(q.id, p_floor, CASE WHEN p_raise THEN moment END);
+  RETURN NEXT;
+END $$;
+
