@@ -21,6 +21,7 @@ SETS = {
     "push": "subscriptions, from bide serve to a local receiver",
     "rabbitmq": "messages to RabbitMQ and from it, on SQLite",
     "celery": "delayed tasks of Celery, on a Redis server",
+    "dashboard": "the dashboard with 5,000,000 messages pending (10 min)",
     "timing": "the timers of one process",
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }

@@ -358,6 +358,19 @@ def test_a_message_that_is_gone_tells_how_it_ended(stage: Stage, ann: Visitor) -
     assert ann.get("/message?queue=orders&id=b").status == 404
 
 
+def test_a_list_with_a_filter_reads_a_bounded_number_of_bytes(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    large = "x" * 500_000
+    orders.put_many(bide.NewMessage(large, id=f"m{n:02}", delay=60 + n) for n in range(12))
+    orders.put(1, id="last", delay=600)
+    page = ann.get("/queue?queue=orders&prefix=last").text
+    assert "Searched 10 messages" in page
+    assert ">last</a>" not in page
+    following = re.search(r'href="([^"]*cursor=[^"#]*)', page)
+    assert following is not None
+    assert ">last</a>" in ann.get(following[1].replace("&amp;", "&")).text
+
+
 def test_a_search_looks_into_bodies_headers_and_errors(stage: Stage, ann: Visitor) -> None:
     orders = stage.queue("orders")
     orders.put({"n": 1}, id="one", delay=60, headers={"trace": "af12"})

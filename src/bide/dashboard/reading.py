@@ -15,7 +15,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, Forecast, Queues, Scan
 from bide.model.identity import is_listed
-from bide.model.message import Message
+from bide.model.message import Message, size_of
 from bide.model.replies import Explained, Forecasted, Names, Page, Reply
 from bide.observing.explain.facts import afollow, look_around, look_back
 from bide.observing.forecast import together
@@ -54,6 +54,9 @@ SEARCHED = 2_000
 """How many messages a search reads for one page."""
 
 READ_BYTES = 1 << 20
+
+SEARCHED_BYTES = 4 << 20
+"""How many bytes of messages a search reads for one page, and what one command reads more."""
 
 
 class Glance(NamedTuple):
@@ -234,11 +237,13 @@ class StoreReader:
         limit = want if matches is None else READ
         scan = msgspec.structs.replace(scan, limit=limit, max_bytes=READ_BYTES)
         found: list[Message] = []
-        searched = 0
+        searched = size = 0
         while True:
             page = await self.ask(Page, scan)
             searched += len(page.messages)
+            size += sum(map(size_of, page.messages))
             found += page.messages if matches is None else filter(matches, page.messages)
-            if page.cursor is None or len(found) >= want or searched >= SEARCHED:
+            enough = len(found) >= want or searched >= SEARCHED or size >= SEARCHED_BYTES
+            if page.cursor is None or enough:
                 return Found(found, page.cursor, searched)
             scan = msgspec.structs.replace(scan, cursor=page.cursor)
