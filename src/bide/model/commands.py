@@ -92,6 +92,8 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     where: Where | None = None
     dry_run: bool = False
     """With a rule: count the messages, change nothing."""
+    versions: list[str] = []
+    """One for each id, as `if_version`; empty: none."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
@@ -107,13 +109,14 @@ class Cancel(_Command, frozen=True, tag="cancel"):
 class Reschedule(_ById, frozen=True, tag="reschedule"):
     """Change the due time of messages that no worker holds: `at`, or `delay` from now.
 
-    Answers `Outcomes`. `if_due` and `if_version` as for `Cancel`.
+    Answers `Outcomes`. `if_due`, `if_version` and `versions` as for `Cancel`.
     """
 
     at: int | None = None
     delay: int = 0
     if_due: int | None = None
     if_version: str | None = None
+    versions: list[str] = []
 
 
 class Edit(_ById, frozen=True, tag="edit"):
@@ -243,9 +246,13 @@ class Release(_ById, frozen=True, tag="release"):
 
 
 class Revive(_ById, frozen=True, tag="revive"):
-    """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`."""
+    """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`.
+
+    `versions` as for `Cancel`.
+    """
 
     delay: int = 0
+    versions: list[str] = []
 
 
 class Find(_Command, frozen=True, tag="find"):
@@ -361,12 +368,14 @@ class Purge(_Command, frozen=True, tag="purge"):
     """Delete messages of a state, up to 1,000 at a time. Answers `Affected`.
 
     With `ids` it deletes dead letters by id, and answers `Outcomes`; `state` must be "dead" then.
+    `versions` as for `Cancel`.
     """
 
     state: State
     before: int | None = None
     """Only those that entered this state (delayed, ready: are due) before this time."""
     ids: list[str] | None = None
+    versions: list[str] = []
 
     @property
     def weight(self) -> int:

@@ -53,6 +53,12 @@ def check(command: cmd.Command, caller: Caller) -> None:
         value = getattr(command, name)
         if value is not None and (rule := RULES.get(name)) is not None:
             rule(value, name)
+    if versions := getattr(command, "versions", None):
+        named = len(getattr(command, "ids", None) or ())
+        if len(versions) != named:
+            raise InvalidArgument(
+                f"versions are {len(versions):,} for {named:,} ids; give one for each, or none"
+            )
     match command:
         case cmd.Put():
             if command.if_version is not None and command.on_conflict != "replace":
@@ -156,6 +162,12 @@ def _version(value: str, name: str) -> None:
         raise InvalidArgument(f"{name}={value!r} is no version: 16 hexadecimal digits")
 
 
+def _versions(values: list[str], name: str) -> None:
+    _few(values, name)
+    for value in values:
+        _version(value, name)
+
+
 def _where(where: cmd.Where, name: str) -> None:
     if where.group is not None:
         check_name(where.group, "group")
@@ -228,6 +240,7 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "result_ttl": _span,
     "results": _results,
     "slots": partial(_within, least=0, most=MAX_COUNT),
+    "versions": _versions,
     "where": _where,
 }
 """The rule of each field of a command, by name: a name means the same in every command."""

@@ -37,6 +37,7 @@ from bide.model.replies import (
     Settings,
     Sizes,
 )
+from bide.model.versions import versions_of
 
 __all__ = ["MemoryEngine"]
 
@@ -118,8 +119,11 @@ class MemoryEngine:
                 queue.tally["cancelled"] += 1
             return Affected(min(len(found), cmd.BULK), more=len(found) > cmd.BULK)
 
+        versions = versions_of(command)
+
         def cancel(record: Record) -> Outcome | None:
-            still = record.is_still(command.if_due, command.if_version)
+            version = versions.get(record.id, command.if_version)
+            still = record.is_still(command.if_due, version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
             queue.ends.add(record, "cancelled", command.actor, now)
@@ -132,9 +136,11 @@ class MemoryEngine:
     def _reschedule(self, command: cmd.Reschedule, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
         due = now + command.delay if command.at is None else command.at
+        versions = versions_of(command)
 
         def reschedule(record: Record) -> Outcome | None:
-            still = record.is_still(command.if_due, command.if_version)
+            version = versions.get(record.id, command.if_version)
+            still = record.is_still(command.if_due, version)
             if record.state not in ("delayed", "ready") or not still:
                 return None
             queue.plan(record, due)
@@ -172,9 +178,10 @@ class MemoryEngine:
 
     def _revive(self, command: cmd.Revive, now: int) -> Outcomes:
         queue = self._queue(command.queue, now)
+        versions = versions_of(command)
 
         def revive(record: Record) -> Outcome | None:
-            if record.state != "dead":
+            if record.state != "dead" or not record.is_still(None, versions.get(record.id)):
                 return None
             record.attempt = 0
             queue.plan(record, now + command.delay)
@@ -347,9 +354,10 @@ class MemoryEngine:
     def _purge(self, command: cmd.Purge, now: int) -> Outcomes | Affected:
         queue = self._queue(command.queue, now)
         if command.ids is not None:
+            versions = versions_of(command)
 
             def purge(record: Record) -> Outcome | None:
-                if record.state != "dead":
+                if record.state != "dead" or not record.is_still(None, versions.get(record.id)):
                     return None
                 queue.ends.add(record, "purged", command.actor, now)
                 queue.remove(record)

@@ -19,6 +19,7 @@ from bide.engines.postgres.reading import (
     forecast,
     history,
     of_version,
+    of_versions,
     queues,
     scan,
 )
@@ -58,10 +59,12 @@ def is_one_call(command: cmd.Command) -> bool:
     match command:
         case cmd.Put(if_version=None) | cmd.Claim() | cmd.Ack() | cmd.Extend() | cmd.Retry():
             return True
-        case cmd.Release() | cmd.Purge() | cmd.Configure():
+        case cmd.Release() | cmd.Configure():
             return True
-        case cmd.Cancel(if_version=None) | cmd.Reschedule(if_version=None) | cmd.Revive():
-            return True
+        case cmd.Cancel(if_version=None) | cmd.Reschedule(if_version=None):
+            return not command.versions
+        case cmd.Revive() | cmd.Purge():
+            return not command.versions
         case cmd.Edit(if_version=None):
             return True
         case _:
@@ -78,7 +81,9 @@ def _change(
     untouched: bool = False, results: Sequence[bytes | None] = (),
 ) -> Outcomes:  # fmt: skip
     only = None
-    if if_version is not None:
+    if versions := getattr(command, "versions", None):
+        only = integers(of_versions(run, command.queue, dict(zip(ids, versions, strict=True))))
+    elif if_version is not None:
         only = integers(of_version(run, command.queue, ids, if_version))
     rows = run(
         "_change", verb, command.queue, now, texts(ids),

@@ -1,6 +1,6 @@
 """Claim, find, scan, count, forecast, queues: calls whose rows tell of messages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,8 +66,13 @@ def message(queue: str, row: Any, now: int) -> Message:
 
 def of_version(run: Run, queue: str, ids: Sequence[str], version: str) -> list[int]:
     """Lock messages, and return which of them are of a version."""
-    rows = run("_find", queue, texts(sorted(set(ids))), NEVER, True)
-    return [row.seq for row in rows if message(queue, row, 0).version == version]
+    return of_versions(run, queue, dict.fromkeys(ids, version))
+
+
+def of_versions(run: Run, queue: str, versions: Mapping[str, str]) -> list[int]:
+    """Lock messages, and return which of them are of the versions that are given by id."""
+    rows = run("_find", queue, texts(sorted(versions)), NEVER, True)
+    return [row.seq for row in rows if message(queue, row, 0).version == versions[row.id]]
 
 
 def claim(run: Run, command: cmd.Claim, now: int | None) -> Reply:

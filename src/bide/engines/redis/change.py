@@ -72,7 +72,7 @@ _encode = msgspec.json.Encoder().encode
 def _named(command: Any) -> list[tuple[Arg, ...]]:
     """Return the id, and the token if there is one, of all messages that a command names.
 
-    Of an ack with results also the result.
+    Of an ack with results also the result; of a command with versions what the caller saw.
     """
     if isinstance(command, cmd.Ack) and command.results:
         both = zip(command.leases, command.results, strict=True)
@@ -80,6 +80,10 @@ def _named(command: Any) -> list[tuple[Arg, ...]]:
     leases: list[tuple[Arg, ...]] = [
         (lease.id, lease.token) for lease in getattr(command, "leases", ())
     ]
+    if versions := getattr(command, "versions", None):
+        due = getattr(command, "if_due", None)
+        wanted = "" if due is None else f"{due}"
+        return [(id, f"{wanted}v{v}") for id, v in zip(command.ids, versions, strict=True)]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 
 

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from bide.model import commands as cmd
@@ -46,6 +47,40 @@ class ChangeCases:
         desk.reschedule("a", at=START + 50)
         assert not desk.cancel("a", if_version=again)[0]
         assert desk.cancel("a", if_version=seen)[0]
+
+    @pytest.mark.parametrize("verb", ["cancel", "reschedule", "revive", "purge"])
+    def test_each_message_of_a_command_may_have_a_version_of_its_own(
+        self, desk: Desk, verb: str
+    ) -> None:
+        for number, id in enumerate("abc"):
+            desk.put(id, at=START + number, group=f"g{number}", expires=HOUR, attempts=2)
+        if verb in ("revive", "purge"):
+            desk.wait(2)
+            desk.bury(*leases(desk.claim(3)), reason="no")
+        versions = [desk.get(id).version for id in "abc"]
+        desk.edit("b", priority=7)
+        ids = ["c", "b", "a", "d"]
+        verbs: dict[str, Any] = {
+            "cancel": cmd.Cancel("q", ids),
+            "reschedule": cmd.Reschedule("q", ids, START + HOUR),
+            "revive": cmd.Revive("q", ids, HOUR),
+            "purge": cmd.Purge("q", "dead", ids=ids),
+        }
+        given = [*reversed(versions), versions[0]]
+        asked = msgspec.structs.replace(verbs[verb], versions=given)
+        outcomes = desk.ask(asked, Outcomes).outcomes
+        assert [(one.id, one.done) for one in outcomes] == [
+            ("c", True), ("b", False), ("a", True), ("d", False),
+        ]  # fmt: skip
+        assert desk.get("b").priority == 7
+        changed = desk.state("a"), desk.state("c")
+        assert changed == ((None,) * 2 if verb in ("cancel", "purge") else ("delayed",) * 2)
+        if verb in ("cancel", "reschedule"):
+            desk.put("e", at=START + 9)
+            mine = [desk.get("e").version]
+            for due, done in ((START + 8, False), (START + 9, True)):
+                asked = msgspec.structs.replace(verbs[verb], ids=["e"], versions=mine, if_due=due)
+                assert desk.ask(asked, Outcomes).outcomes[0].done == done
 
     def test_a_version_outlasts_attempts_also_those_that_move_the_due_time(
         self, desk: Desk

@@ -1,7 +1,7 @@
 -- change: do one thing to each of some messages.
 -- ARGV 8 verb; of those that know it 9 when: a moment, or + and milliseconds from now; 10 still: what
 --      the caller saw (see is_still), or empty; 11 reason; 12 actor: who gives the command, or empty; from 13 on, two for each: id, and token of
---      the lease or empty
+--      the lease, or what the caller saw of this one, or empty
 --   cancel      delete messages that nobody holds, if they are still what the caller saw
 --   reschedule  let them be due at another moment, likewise
 --   purge       delete dead letters
@@ -22,9 +22,10 @@ local function do_it(r, token)
   elseif verb == 'release' then
     if not r.token then return false end
   elseif verb == 'purge' or verb == 'revive' then
-    if r.state ~= 'dead' then return false end
-  elseif r.token or r.state or still ~= '' and not is_still(r, still) then
-    return false
+    if r.state ~= 'dead' or token ~= '' and not is_still(r, token) then return false end
+  else
+    local seen = token ~= '' and token or still
+    if r.token or r.state or seen ~= '' and not is_still(r, seen) then return false end
   end
 
   if verb == 'cancel' then

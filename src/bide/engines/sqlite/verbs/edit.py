@@ -23,6 +23,7 @@ from bide.model.commands import (
 from bide.model.message import IN_TRANSIT, STATES
 from bide.model.pace import LIMITS
 from bide.model.replies import PAUSES, Affected, Deleted, Outcome, Outcomes, Settings, Sizes
+from bide.model.versions import versions_of
 
 __all__ = [
     "cancel", "configure", "delete", "edit", "edit_each", "purge", "reschedule", "revive",
@@ -71,9 +72,22 @@ def _changed(
 def _still(session: Session, command: Cancel | Reschedule) -> May:
     """Return what tells of a message whether it waits, and still is what the caller saw."""
 
+    versions = versions_of(command)
+
     def may(queue: QueueRow, place: Place) -> bool:
         due = command.if_due is None or place.due == command.if_due
-        return _waits(queue, place) and due and session.is_of(queue, place, command.if_version)
+        version = versions.get(place.id, command.if_version)
+        return _waits(queue, place) and due and session.is_of(queue, place, version)
+
+    return may
+
+
+def _dead(session: Session, command: Revive | Purge) -> May:
+    """Return what tells of a message whether it is dead, and still is what the caller saw."""
+    versions = versions_of(command)
+
+    def may(queue: QueueRow, place: Place) -> bool:
+        return place.aside == DEAD and session.is_of(queue, place, versions.get(place.id))
 
     return may
 
@@ -226,9 +240,7 @@ def revive(session: Session, command: Revive) -> Outcomes:
         queue.revived += len(places)
         return _delayed(session, queue, places, due)
 
-    return edit_each(
-        session, command.queue, command.ids, lambda queue, place: place.aside == DEAD, back
-    )
+    return edit_each(session, command.queue, command.ids, _dead(session, command), back)
 
 
 def _delayed(session: Session, queue: QueueRow, places: Sequence[Place], due: int) -> list[Outcome]:
@@ -254,23 +266,23 @@ def set_aside(
     return edit_each(session, name, ids, _waits, aside)
 
 
-def _purge_by_id(session: Session, name: str, ids: Sequence[str], actor: str | None) -> Outcomes:
+def _purge_by_id(session: Session, command: Purge, ids: Sequence[str]) -> Outcomes:
     def remove(queue: QueueRow, places: list[Place]) -> list[Outcome]:
         seqs = [place.seq for place in places]
-        session.remember_ends(queue, seqs, "purged", actor)
+        session.remember_ends(queue, seqs, "purged", command.actor)
         session.run(SQL.drop_aside, (json_text(seqs),))
         session.delete(seqs)
         queue.dead -= len(seqs)
         queue.purged += len(seqs)
         return [Outcome(place.id, True, due=place.due) for place in places]
 
-    return edit_each(session, name, ids, lambda queue, place: place.aside == DEAD, remove)
+    return edit_each(session, command.queue, ids, _dead(session, command), remove)
 
 
 def purge(session: Session, command: Purge) -> Outcomes | Affected:
     """Delete messages of a state."""
     if command.ids is not None:
-        return _purge_by_id(session, command.queue, command.ids, command.actor)
+        return _purge_by_id(session, command, command.ids)
     queue = session.open(command.queue)
     if queue is None:
         return Affected(0)

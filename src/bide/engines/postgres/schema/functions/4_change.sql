@@ -48,7 +48,8 @@ BEGIN
       WHEN p_verb IN ('cancel', 'reschedule', 'bury_unheld') THEN
         was.state < 2 AND (p_if_due IS NULL OR was.due = p_if_due)
         AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs))
-      WHEN p_verb IN ('revive', 'purge') THEN was.state = 3
+      WHEN p_verb IN ('revive', 'purge') THEN
+        was.state = 3 AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs))
       WHEN p_verb = 'release' THEN was.state = 2
       ELSE was.state = 2 AND was.token = wanted.token
     END;

@@ -1,0 +1,1 @@
+-- `_change` takes versions for `purge` and `revive`, too: functions, and no table.
