@@ -20,6 +20,7 @@ from bide.model.errors import (
     NotAStore,
     NotEmpty,
     NotEnded,
+    NothingToUndo,
     NotRemembered,
     OutcomeUnknown,
     SchemaTooNew,
@@ -35,6 +36,7 @@ from bide.model.errors import (
 )
 from bide.model.message import Failure, Message, NewMessage
 from bide.model.replies import Counts, Flow, Outcome, Sizes
+from bide.model.undoing import Undone
 from bide.observing.explain import Explanation
 from bide.queue import AsyncDelivery, AsyncQueue, Audit, Delivery, Forecast, Imported, Queue
 from bide.queue.move import Moved, move
@@ -42,6 +44,7 @@ from bide.queue.search import SearchPage
 from bide.queue.sorted_set import LoadedSet, load_sorted_set
 from bide.queue.stores import aqueues, asearch, queues, search
 from bide.queue.takeover import TakenOver, take_over
+from bide.queue.undoing import Undoable
 from bide.queue.workers import WorkerProcess, stop_worker, workers
 from bide.targets.subscribe import subscribe, unsubscribe
 from bide.worker.app.app import App
@@ -83,6 +86,7 @@ __all__ = [
     "NotEmpty",
     "NotEnded",
     "NotRemembered",
+    "NothingToUndo",
     "Outcome",
     "OutcomeUnknown",
     "Queue",
@@ -98,6 +102,8 @@ __all__ = [
     "StoreUnavailable",
     "TakenOver",
     "Tick",
+    "Undoable",
+    "Undone",
     "Unsupported",
     "WorkerProcess",
     "WrongConnection",

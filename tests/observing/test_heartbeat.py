@@ -5,6 +5,7 @@ from bide.lane.steps import run_steps
 from bide.model.commands import Claim, Put
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
+from bide.model.undoing import records_of
 from bide.observing.heartbeat import (
     QUEUE,
     SILENT,
@@ -12,6 +13,7 @@ from bide.observing.heartbeat import (
     RecentLateness,
     Report,
     delete_report,
+    forget_changes,
     purge_silent,
     put_report,
 )
@@ -66,6 +68,17 @@ def test_one_that_falls_silent_is_told_and_forgotten_after_a_while() -> None:
     assert store.look("orders").workers == {}
     store.do(purge_silent())
     assert store.look(QUEUE).queues[QUEUE].sizes.total == 0
+
+
+def test_what_can_no_longer_be_taken_back_is_forgotten() -> None:
+    store = Store()
+    names = (records_of("orders"), records_of("shop/orders"), "orders")
+    for name in names:
+        store.do(Put(name, [Item("old", b"1", delay=5), Item("new", b"1", delay=50)]))
+    store.now += 5
+    run_steps(forget_changes(), lambda command: store.engine.execute([command], store.now)[0])
+    left = [store.look(*names).queues[name].sizes.total for name in names]
+    assert left == [1, 1, 2]
 
 
 def test_one_that_takes_its_leave_is_seen_no_more() -> None:

@@ -16,6 +16,7 @@ from bide.model.errors import (
     InvalidArgument,
     LeaseLost,
     NotEmpty,
+    NothingToUndo,
     Unsupported,
 )
 from bide.model.options import OPTIONS
@@ -35,7 +36,7 @@ BROKEN_PIPE = 141
 
 _CODES = (
     ((InvalidArgument, Unsupported), WRONG_USAGE),
-    ((AlreadyExists, AlreadyMoving, Empty, LeaseLost, NotEmpty), NOT_DONE),
+    ((AlreadyExists, AlreadyMoving, Empty, LeaseLost, NotEmpty, NothingToUndo), NOT_DONE),
 )  # fmt: skip
 
 

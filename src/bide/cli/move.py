@@ -16,6 +16,7 @@ from bide.cli.termination import DeferredInterrupt, raise_on_termination
 from bide.engines.registry import opener
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_PAGE
+from bide.model.undoing import is_records
 from bide.observing.heartbeat import is_register
 from bide.queue.move import Moved, Mover
 from bide.queue.move.ledger import ledger_name
@@ -103,7 +104,9 @@ def move(
 
 def _names(store: Store, queues: tuple[str, ...]) -> list[str]:
     names = store.names(own=True)
-    passing = {name for name in names if is_register(name) or name == ledger_name(name)}
+    passing = {
+        name for name in names if is_register(name) or is_records(name) or name == ledger_name(name)
+    }
     return list(queues) or [name for name in names if name not in passing]
 
 

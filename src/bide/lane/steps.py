@@ -8,28 +8,39 @@ from bide.model.commands import Command
 __all__ = ["Steps", "arun_steps", "run_steps"]
 
 R = TypeVar("R")
+C = TypeVar("C")
 
 Steps = Generator[Command, Any, R]
-"""Yields commands, receives their replies, and returns a result."""
+"""Yields commands, receives their replies or why there are none, and returns a result."""
 
 
-def run_steps(steps: Steps[R], ask: Callable[[Command], Any]) -> R:
+def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R:
     """Execute each command of some steps; return their result."""
     try:
         command = next(steps)
         while True:
-            command = steps.send(ask(command))
+            try:
+                reply = ask(command)
+            except Exception as error:  # noqa: BLE001  (the steps raise it, unless they go on)
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
     except StopIteration as done:
         found: R = done.value
         return found
 
 
-async def arun_steps(steps: Steps[R], ask: Callable[[Command], Awaitable[Any]]) -> R:
+async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[Any]]) -> R:
     """Async form of `run_steps`."""
     try:
         command = next(steps)
         while True:
-            command = steps.send(await ask(command))
+            try:
+                reply = await ask(command)
+            except Exception as error:  # noqa: BLE001  (the steps raise it, unless they go on)
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
     except StopIteration as done:
         found: R = done.value
         return found

@@ -93,7 +93,7 @@ class Cancel(_Command, frozen=True, tag="cancel"):
     dry_run: bool = False
     """With a rule: count the messages, change nothing."""
     versions: list[str] = []
-    """One for each id, as `if_version`; empty: none."""
+    """One for each id, as `if_version`; empty: none. So for other commands that have it."""
 
     @property
     def only_reads(self) -> bool:  # type: ignore[override]
@@ -246,10 +246,7 @@ class Release(_ById, frozen=True, tag="release"):
 
 
 class Revive(_ById, frozen=True, tag="revive"):
-    """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`.
-
-    `versions` as for `Cancel`.
-    """
+    """Return dead letters to the queue, with all their attempts again. Answers `Outcomes`."""
 
     delay: int = 0
     versions: list[str] = []

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDenied", "AlreadyExists", "AlreadyMoving", "BideError", "Closed", "Empty",
     "InvalidArgument", "LeaseLost", "NotAStore", "NotAcked", "NotEmpty", "NotEnded",
-    "NotRemembered", "OutcomeUnknown", "SchemaTooNew", "StoreBusy", "StoreCorrupt", "StoreError",
-    "StoreFull", "StoreReadOnly", "StoreUnavailable", "Unsupported", "WrongConnection",
-    "WrongContext",
+    "NotRemembered", "NothingToUndo", "OutcomeUnknown", "SchemaTooNew", "StoreBusy", "StoreCorrupt",
+    "StoreError", "StoreFull", "StoreReadOnly", "StoreUnavailable", "Unsupported",
+    "WrongConnection", "WrongContext",
 ]  # fmt: skip
 
 
@@ -52,6 +52,10 @@ class NotAcked(BideError):
 
 class NotRemembered(BideError):
     """A result was asked for, and nothing is known of the message."""
+
+
+class NothingToUndo(BideError):
+    """No bulk change can be taken back by this token: it is wrong, or ten minutes have passed."""
 
 
 class NotEmpty(BideError):

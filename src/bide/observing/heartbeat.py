@@ -16,10 +16,13 @@ import msgspec
 
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
-from bide.model.commands import Cancel, Purge, Put
+from bide.lane.steps import Steps, arun_steps
+from bide.model.commands import Cancel, Purge, Put, Queues
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.identity import OWN, check_name, check_queue
 from bide.model.message import Item, Message
+from bide.model.replies import Names
+from bide.model.undoing import forget_records, is_records
 from bide.observing.tally import Histogram, Tally
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Report",
     "can_report",
     "delete_report",
+    "forget_changes",
     "is_register",
     "purge_silent",
     "put_report",
@@ -139,6 +143,13 @@ def delete_report(process: str) -> Cancel:
 def purge_silent() -> Purge:
     """Return the command that deletes the reports of dead processes."""
     return Purge(QUEUE, "ready")
+
+
+def forget_changes() -> Steps[None]:
+    """Delete what was noted of bulk changes that can no longer be taken back."""
+    reply: Names = yield Queues("")
+    for name in filter(is_records, reply.names):
+        yield forget_records(name)
 
 
 def read(message: Message) -> Report | None:
@@ -292,6 +303,8 @@ class Heartbeat:
                 await self._say()
                 if beats % SWEEP_EVERY == 0 and self._listed:
                     await self._lane.acall(purge_silent())
+                if beats % SWEEP_EVERY == 0 and not self._lane.capabilities.takes_back:
+                    await arun_steps(forget_changes(), self._lane.acall)
                 self._complained = False
             except BideError as error:
                 if not self._complained:

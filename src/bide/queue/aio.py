@@ -26,6 +26,7 @@ from bide.queue.ending import AsyncEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import AsyncTake
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, commands_of_stream, to_line
+from bide.queue.undoing.faces import Undoable, bulk_of, reviving
 from bide.queue.values import one_or_several, wait_seconds
 
 __all__ = ["AsyncQueue"]
@@ -202,10 +203,20 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         """Async form of `Queue.dead`."""
         return self.scan("dead")
 
+    @overload
     async def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0
-    ) -> list[Outcome]:
+    ) -> list[Outcome]: ...
+    @overload
+    async def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
+    ) -> Undoable: ...
+    async def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False
+    ) -> list[Outcome] | Undoable:
         """Async form of `Queue.revive`."""
+        if undo:
+            return await self._bulk(reviving(self._builder, ids, delay))
         if ids is None:
             ids = [message.id async for message in self.dead()]
         chosen = one_or_several(ids)
@@ -223,9 +234,16 @@ class AsyncQueue(AsyncChanges, AsyncEndings):
         """Async form of `Queue.resume`."""
         await self._do(Settings, self._builder.configure(paused=False))
 
-    async def purge(self, *, state: State, before: Moment | None = None) -> int:
+    @overload
+    async def purge(self, *, state: State, before: Moment | None = None) -> int: ...
+    @overload
+    async def purge(
+        self, *, state: State, before: Moment | None = None, undo: Literal[True]
+    ) -> Undoable: ...
+    async def purge(self, *, state: State, before: Moment | None = None, undo: bool = False) -> int:
         """Async form of `Queue.purge`."""
-        return await self._repeat(self._builder.purge(state, before))
+        command = self._builder.purge(state, before)
+        return await self._bulk(bulk_of(command)) if undo else await self._repeat(command)
 
     async def delete(self) -> bool:
         """Async form of `Queue.delete`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,7 +13,7 @@ from bide.model.limits import BULK
 from bide.model.message import Message
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.model.times import Duration, Moment
-from bide.queue.base import AsyncBase, BlockingBase
+from bide.queue.undoing.faces import AsyncUndo, BlockingUndo, Undoable, bulk_of, check_undo
 
 __all__ = ["AsyncChanges", "BlockingChanges", "unheld"]
 
@@ -36,7 +36,7 @@ def _rescheduling(scan: Scan, command: Reschedule) -> Steps[int]:
         scan = msgspec.structs.replace(scan, cursor=page.cursor)
 
 
-class BlockingChanges(BlockingBase):
+class BlockingChanges(BlockingUndo):
     """The methods of `Queue` that change messages."""
 
     @overload
@@ -49,6 +49,11 @@ class BlockingChanges(BlockingBase):
         self, *, group: str | None = None, after: Moment | None = None,
         before: Moment | None = None, dry_run: bool = False, within: object = None,
     ) -> int: ...  # fmt: skip
+    @overload
+    def cancel(
+        self, *, group: str | None = None, after: Moment | None = None,
+        before: Moment | None = None, undo: Literal[True],
+    ) -> Undoable: ...  # fmt: skip
     def cancel(
         self,
         id: str | None = None,
@@ -59,6 +64,7 @@ class BlockingChanges(BlockingBase):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        undo: bool = False,
         within: object = None,
     ) -> Outcome | int:
         """Cancel a message that no worker holds; or all of a group, or of a time span.
@@ -71,15 +77,20 @@ class BlockingChanges(BlockingBase):
             after: and that are due at this time or later,
             before: and that are due before this time.
             dry_run: only count them.
+            undo: by group or span: let it be taken back for ten minutes, see `undo`.
             within: as for `put`.
 
         Returns:
             By id an `Outcome`: true if the message is gone for good, else it says where it is. By
-            group or span, how many were cancelled, 1,000 in each commit.
+            group or span, how many were cancelled, 1,000 in each commit; with `undo`, 500, and
+            the number has the token to take it back.
         """
         command = self._builder.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
         )
+        check_undo(undo, id is None, dry_run, within)
+        if undo:
+            return self._bulk(bulk_of(command))
         if id is None:
             return self._repeat(command, within)
         return self._do(Outcomes, command, within=within).outcomes[0]
@@ -98,6 +109,11 @@ class BlockingChanges(BlockingBase):
         self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
         after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
     ) -> int: ...  # fmt: skip
+    @overload
+    def reschedule(
+        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
+        after: Moment | None = None, before: Moment | None = None, undo: Literal[True],
+    ) -> Undoable: ...  # fmt: skip
     def reschedule(
         self,
         id: str | None = None,
@@ -110,6 +126,7 @@ class BlockingChanges(BlockingBase):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        undo: bool = False,
         within: object = None,
     ) -> Outcome | int:
         """Change when a message is due that no worker holds; or when those of a group are.
@@ -123,6 +140,7 @@ class BlockingChanges(BlockingBase):
             after: and that are due at this time or later,
             before: and that are due before this time.
             dry_run: only count them.
+            undo: of a group: as for `cancel`.
             within: as for `put`, by id.
 
         Returns:
@@ -134,11 +152,15 @@ class BlockingChanges(BlockingBase):
             id, delay, at, if_due, if_version, group=group, after=after, before=before,
             dry_run=dry_run, within=within,
         )  # fmt: skip
+        check_undo(undo, id is None, dry_run, within)
         if id is not None:
             return self._do(Outcomes, command, within=within).outcomes[0]
         if dry_run:
             counted = self._builder.cancel_where(group, after, before, dry_run=True)
             return self._do(Affected, counted).count
+        if undo:
+            where = self._builder.where(group, after, before)
+            return self._bulk(bulk_of(command, where))
         scan = self._builder.scan(None, group, after, before, BULK)
         return run_steps(_rescheduling(scan, command), partial(self._do, object))
 
@@ -186,7 +208,7 @@ class BlockingChanges(BlockingBase):
         return self._do(Outcomes, command).outcomes[0]
 
 
-class AsyncChanges(AsyncBase):
+class AsyncChanges(AsyncUndo):
     """The methods of `AsyncQueue` that change messages."""
 
     @overload
@@ -199,6 +221,11 @@ class AsyncChanges(AsyncBase):
         self, *, group: str | None = None, after: Moment | None = None,
         before: Moment | None = None, dry_run: bool = False, within: object = None,
     ) -> int: ...  # fmt: skip
+    @overload
+    async def cancel(
+        self, *, group: str | None = None, after: Moment | None = None,
+        before: Moment | None = None, undo: Literal[True],
+    ) -> Undoable: ...  # fmt: skip
     async def cancel(
         self,
         id: str | None = None,
@@ -209,12 +236,16 @@ class AsyncChanges(AsyncBase):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        undo: bool = False,
         within: object = None,
     ) -> Outcome | int:
         """Async form of `Queue.cancel`."""
         command = self._builder.cancel_by(
             id, if_due, if_version, group=group, after=after, before=before, dry_run=dry_run
         )
+        check_undo(undo, id is None, dry_run, within)
+        if undo:
+            return await self._bulk(bulk_of(command))
         if id is None:
             return await self._repeat(command, within)
         return (await self._do(Outcomes, command, within=within)).outcomes[0]
@@ -233,6 +264,11 @@ class AsyncChanges(AsyncBase):
         self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
         after: Moment | None = None, before: Moment | None = None, dry_run: bool = False,
     ) -> int: ...  # fmt: skip
+    @overload
+    async def reschedule(
+        self, *, delay: Duration | None = None, at: Moment | None = None, group: str,
+        after: Moment | None = None, before: Moment | None = None, undo: Literal[True],
+    ) -> Undoable: ...  # fmt: skip
     async def reschedule(
         self,
         id: str | None = None,
@@ -245,6 +281,7 @@ class AsyncChanges(AsyncBase):
         after: Moment | None = None,
         before: Moment | None = None,
         dry_run: bool = False,
+        undo: bool = False,
         within: object = None,
     ) -> Outcome | int:
         """Async form of `Queue.reschedule`."""
@@ -252,11 +289,15 @@ class AsyncChanges(AsyncBase):
             id, delay, at, if_due, if_version, group=group, after=after, before=before,
             dry_run=dry_run, within=within,
         )  # fmt: skip
+        check_undo(undo, id is None, dry_run, within)
         if id is not None:
             return (await self._do(Outcomes, command, within=within)).outcomes[0]
         if dry_run:
             counted = self._builder.cancel_where(group, after, before, dry_run=True)
             return (await self._do(Affected, counted)).count
+        if undo:
+            where = self._builder.where(group, after, before)
+            return await self._bulk(bulk_of(command, where))
         scan = self._builder.scan(None, group, after, before, BULK)
         return await arun_steps(_rescheduling(scan, command), partial(self._do, object))
 

@@ -16,6 +16,7 @@ from bide.queue.ending import BlockingEndings
 from bide.queue.results import Audit, Forecast, deleted, in_parts, must_be_new
 from bide.queue.take import Take
 from bide.queue.transfer import REMEMBERED, Imported, commands_of, to_line
+from bide.queue.undoing.faces import Undoable, bulk_of, reviving
 from bide.queue.values import one_or_several, wait_seconds
 
 __all__ = ["Queue"]
@@ -270,11 +271,22 @@ class Queue(BlockingChanges, BlockingEndings):
         """Read the dead letters, oldest first: `scan("dead")`."""
         return self.scan("dead")
 
-    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> list[Outcome]:
+    @overload
+    def revive(self, ids: Iterable[str] | None = None, *, delay: Duration = 0) -> list[Outcome]: ...
+    @overload
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
+    ) -> Undoable: ...
+    def revive(
+        self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: bool = False
+    ) -> list[Outcome] | Undoable:
         """Return dead letters (by default all) to the queue, due after `delay`.
 
-        They get all their attempts again.
+        They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
+        many then.
         """
+        if undo:
+            return self._bulk(reviving(self._builder, ids, delay))
         if ids is None:
             ids = [message.id for message in self.dead()]
         chosen = one_or_several(ids)
@@ -292,14 +304,23 @@ class Queue(BlockingChanges, BlockingEndings):
         """Let messages be claimed again."""
         self._do(Settings, self._builder.configure(paused=False))
 
-    def purge(self, *, state: State, before: Moment | None = None) -> int:
+    @overload
+    def purge(self, *, state: State, before: Moment | None = None) -> int: ...
+    @overload
+    def purge(
+        self, *, state: State, before: Moment | None = None, undo: Literal[True]
+    ) -> Undoable: ...
+    def purge(self, *, state: State, before: Moment | None = None, undo: bool = False) -> int:
         """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
         Args:
             state: delayed, ready or dead; acked or expired: forget these messages and their ids.
             before: only those that entered the state (delayed, ready: are due) before this time.
+            undo: let it be taken back for ten minutes, see `undo`; not for acked and expired ones.
+                Delayed and ready messages count as cancelled then.
         """
-        return self._repeat(self._builder.purge(state, before))
+        command = self._builder.purge(state, before)
+        return self._bulk(bulk_of(command)) if undo else self._repeat(command)
 
     def delete(self) -> bool:
         """Delete the queue, with its settings and counters; a later put makes it again.

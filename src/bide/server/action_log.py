@@ -15,6 +15,7 @@ import msgspec
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_NAME
 from bide.model.replies import Affected, Claimed, Found, Outcome, Outcomes, Page
+from bide.model.undoing import Part, Undone
 from bide.observing.logs import timestamp
 from bide.server import wire
 from bide.server.change_wire import MovedOut
@@ -156,4 +157,8 @@ def count_of(content: Any) -> int | None:
             return 1
         case Affected() | wire.AffectedOut() | MovedOut():
             return content.count
+        case Part():
+            return content.count
+        case Undone():
+            return content.restored
     return None

@@ -35,6 +35,7 @@ _OF_BIDE: dict[type[BideError], Kind] = {
         (errors.NotEmpty, "not-empty", 409, "The queue is not empty"),
         (errors.AlreadyExists, "already-exists", 409, "The id is taken"),
         (errors.LeaseLost, "lease-lost", 409, "The lease is over"),
+        (errors.NothingToUndo, "nothing-to-undo", 404, "Nothing can be taken back"),
         (errors.Empty, "empty", 404, "Nothing fell due"),
         (errors.WrongContext, "internal", 500, "A mistake in the server"),
         (errors.Closed, "stopping", 503, "The server is stopping", 1),
@@ -140,7 +141,7 @@ class Problem(Exception):
 _FIELD = re.compile(
     rf"({'|'.join(OPTIONS)}|after|at|before|body|bucket|ceiling|concurrency|count|cursor|delay|"
     r"expires|failures|first|headers|id|if_due|lease|limit|name|on_conflict|overlap|page|probe|"
-    r"queue|rate|secret|state|timeout|url|wait)(?=[= \[])"
+    r"queue|rate|secret|state|timeout|undo|url|wait)(?=[= \[])"
 )
 
 

@@ -11,12 +11,13 @@ from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import RESERVED
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
+from bide.model.undoing import Bulk, Undo, Verb, is_records
 from bide.observing.heartbeat import is_register
 from bide.observing.workers import is_stops
 
 __all__ = [
-    "ALL_QUEUES", "OPEN", "RIGHTS", "SCOPES", "Caller", "Right", "check_patterns", "check_rights",
-    "rights_of",
+    "ALL_QUEUES", "OPEN", "RIGHTS", "RIGHT_OF_VERB", "SCOPES", "Caller", "Right", "check_patterns",
+    "check_rights", "rights_of",
 ]  # fmt: skip
 
 Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
@@ -50,7 +51,13 @@ _OF_COMMAND: dict[type[cmd.Command], Right] = {
 """The right of each command, the same as that of its route."""
 
 
-def rights_of(command: cmd.Command) -> tuple[Right, ...]:
+RIGHT_OF_VERB: dict[Verb, Right] = {
+    "cancel": "change", "reschedule": "change", "purge": "admin", "revive": "admin",
+}  # fmt: skip
+"""The right for a bulk change, and for taking it back."""
+
+
+def rights_of(command: cmd.Command | Bulk | Undo) -> tuple[Right, ...]:
     """Return the rights that a command needs.
 
     Example:
@@ -58,6 +65,10 @@ def rights_of(command: cmd.Command) -> tuple[Right, ...]:
         (('put',), ('put', 'change'))
     """
     match command:
+        case Bulk():
+            return (RIGHT_OF_VERB[command.verb],)
+        case Undo():
+            return ()  # that of what is taken back, which the store tells
         case cmd.Cancel() if command.only_reads:
             return ("read",)
         case cmd.Put(on_conflict="revive"):
@@ -131,6 +142,11 @@ class Caller(msgspec.Struct, frozen=True):
             raise AccessDenied(
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"
+            )
+        if is_records(queue) and not self.may("admin"):
+            raise AccessDenied(
+                f"queue={queue!r} has messages of all queues; undo takes a change back, and only "
+                "the right 'admin' may look into it"
             )
         return self.prefix(queue)
 

@@ -29,6 +29,8 @@ from bide.model.message import REASON_LENGTH, Item
 from bide.model.options import check_options
 from bide.model.pace import SLOWEST
 from bide.model.times import LATEST
+from bide.model.undoing import Bulk, Undo
+from bide.queue.undoing.records import is_token
 from bide.server.rights import Caller, rights_of
 
 __all__ = ["check", "check_edit", "check_item"]
@@ -36,7 +38,7 @@ __all__ = ["check", "check_edit", "check_item"]
 _DIGITS = set("0123456789abcdef")
 
 
-def check(command: cmd.Command, caller: Caller) -> None:
+def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
     """Check that a command can be carried out; `check_item` checks the messages of a Put.
 
     Raises:
@@ -63,6 +65,9 @@ def check(command: cmd.Command, caller: Caller) -> None:
         case cmd.Put():
             if command.if_version is not None and command.on_conflict != "replace":
                 raise InvalidArgument('if_version is for replacing: on_conflict must be "replace"')
+        case Bulk():
+            state = "dead" if command.verb == "revive" else command.state
+            _cursor(cmd.Scan("", state, command.where, command.cursor))
         case cmd.Scan():
             _within(command.limit, "limit", least=1, most=MAX_COUNT)
             _cursor(command)
@@ -168,6 +173,11 @@ def _versions(values: list[str], name: str) -> None:
         _version(value, name)
 
 
+def _undo(value: str, name: str) -> None:
+    if not is_token(value):
+        raise InvalidArgument(f"{name}={value[:64]!r} is no token of a change; see bide undo")
+
+
 def _where(where: cmd.Where, name: str) -> None:
     if where.group is not None:
         check_name(where.group, "group")
@@ -240,6 +250,9 @@ RULES: dict[str, Callable[[Any, str], object]] = {
     "result_ttl": _span,
     "results": _results,
     "slots": partial(_within, least=0, most=MAX_COUNT),
+    "part": partial(_within, least=0, most=1 << 53),
+    "undo": _undo,
+    "until": _moment,
     "versions": _versions,
     "where": _where,
 }

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from bide.model import errors
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Found, Outcomes, Page, Reply, Settings
+from bide.model.undoing import Part, Undone
 
 __all__ = ["HttpEngine"]
 
@@ -33,7 +35,7 @@ class _Failed(msgspec.Struct, tag="failed"):
 
 
 class _Replies(msgspec.Struct):
-    replies: list[Reply | _Failed]
+    replies: list[Reply | Part | Undone | _Failed]
     now: int
 
 
@@ -88,7 +90,7 @@ class HttpEngine:
             ) from None
         middle = (began + time.time_ns()) // 2_000_000
         ahead = middle - answer.now if now is None else 0
-        outcomes: list[Reply | BideError] = []
+        outcomes: list[Any] = []
         for reply in answer.replies:
             if isinstance(reply, _Failed):
                 outcomes.append(error_named(reply.error)(reply.detail))
@@ -142,7 +144,7 @@ def _put_off(command: Command, reply: Reply | BideError) -> bool:
     return isinstance(reply, Page) and not reply.messages and reply.cursor is not None
 
 
-def _shifted(reply: Reply, ahead: int) -> Reply:
+def _shifted(reply: Reply | Part | Undone, ahead: int) -> Reply | Part | Undone:
     """Return a reply whose moment to wake up is one of this machine's clock."""
     if isinstance(reply, (Outcomes, Settings)) and reply.wake is not None:
         return msgspec.structs.replace(reply, wake=reply.wake + ahead)

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -9,11 +11,12 @@ import msgspec
 from bide.engines.port import Capabilities
 from bide.model import commands as cmd
 from bide.model.ended import PENDING
-from bide.model.errors import BideError, InvalidArgument
+from bide.model.errors import BideError, InvalidArgument, StoreFull
 from bide.model.identity import actor_of
 from bide.model.limits import MAX_BATCH_MESSAGES, MAX_COMMANDS
 from bide.model.message import WITHHELD, Item, Message
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page, Reply
+from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
@@ -23,6 +26,7 @@ from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
 from bide.server.structure import check_msgpack
 from bide.server.turns import give_way
+from bide.server.undoing import execute
 from bide.server.wire import without_results
 
 __all__ = ["BATCH"]
@@ -31,7 +35,7 @@ __all__ = ["BATCH"]
 class Batch(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Commands, to be carried out in their order, each all or nothing."""
 
-    commands: list[cmd.Command]
+    commands: list[cmd.Command | Bulk | Undo]
     now: int | None = None
     """By which clock, in Unix milliseconds; only a server under test takes it."""
 
@@ -47,7 +51,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 class Replies(msgspec.Struct):
     """A reply for each command, in their order."""
 
-    replies: list[Reply | Failed]
+    replies: list[Reply | Part | Undone | Failed]
     now: int
     """The server's clock, in Unix milliseconds."""
 
@@ -107,7 +111,13 @@ async def batch(call: Call) -> Answer:
                 service.quotas.bound(call.caller, moved, service.clock.now())
             elif isinstance(command, cmd.Edit):
                 await service.quotas.admit_edit(call.caller, command, service.clock.now())
-    answers = await service.batch(commands, lambda: call.counted(service.slow_calls))
+    answers: list[Any] = []
+    for composed, group in groupby(commands, lambda command: isinstance(command, (Bulk, Undo))):
+        if composed:
+            answers += [await _composed(call, command) for command in group]
+        else:
+            slowly = partial(call.counted, service.slow_calls)
+            answers += await service.batch(list(group), slowly)
     if service.admission.asks:
         answers = [
             await service.lease_secrets.signed(command.queue, reply)
@@ -135,6 +145,15 @@ async def batch(call: Call) -> Answer:
     return Answer(200, content)
 
 
+async def _composed(call: Call, command: Any) -> Part | Undone | BideError:
+    try:
+        return await execute(call.service, call.caller, command)
+    except Problem as problem:  # those before it were executed
+        return StoreFull(str(problem))
+    except BideError as error:
+        return error
+
+
 async def _unpacked(call: Call) -> Batch:
     try:
         data = await call.bytes()
@@ -147,7 +166,7 @@ async def _unpacked(call: Call) -> Batch:
         raise Problem("malformed", f"The body cannot be read: {error}") from None
 
 
-async def _own(call: Call, command: cmd.Command) -> cmd.Command:
+async def _own(call: Call, command: cmd.Command | Bulk | Undo) -> Any:
     """Return a command as it is for the store, if the caller may give it."""
     validate.check(command, call.caller)
     since = time.monotonic()
@@ -174,13 +193,15 @@ def _actor(call: Call, said: str | None) -> str | None:
     return actor_of(said, through=token)
 
 
-def _told(call: Call, reply: Reply | BaseException) -> Reply | Failed:
+def _told(call: Call, reply: Any) -> Any:
     """Return a reply as the caller may see it, with the names that their queues have."""
     caller = call.caller
     if isinstance(reply, BideError):
         return Failed(type(reply).__name__, call.service.client_text.of(reply))
     if isinstance(reply, BaseException):
         raise reply
+    if isinstance(reply, (Part, Undone)):
+        return reply
     if isinstance(reply, Names):
         return Names(own_names(caller, reply.names))
     if isinstance(reply, Claimed) and caller.namespace is not None:
@@ -212,7 +233,9 @@ async def about(call: Call) -> Answer:
 
     can = call.service.lane.capabilities
     by_caller = call.service.test_clock is not None
-    mine = msgspec.structs.replace(can, caller_time=by_caller, resends=False, overlaps=False)
+    mine = msgspec.structs.replace(
+        can, caller_time=by_caller, resends=False, overlaps=False, takes_back=True
+    )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]
     about = About(f"bide {version('bide')}", mine, caller.namespace, rights, list(caller.queues))

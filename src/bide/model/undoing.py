@@ -1,0 +1,136 @@
+"""Bulk changes that can be taken back: the commands, their replies, and what is noted of each.
+
+No store executes these commands itself. They are made of others (`bide.queue.undoing`), by the
+process that is next to the store: a client of a server sends them whole.
+"""
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+from bide.model.commands import Purge, Where
+from bide.model.identity import OWN
+from bide.model.message import Message, State
+
+__all__ = [
+    "PART", "UNDO_FOR", "Bulk", "Part", "Record", "Undo", "Undone", "Verb", "forget_records",
+    "is_records", "records_of",
+]  # fmt: skip
+
+UNDO_FOR = 600_000
+"""How long a bulk change can be taken back, in milliseconds."""
+
+PART = 500
+"""The maximum number of messages that one part of a bulk change changes."""
+
+_RECORDS = f"{OWN}undo"
+
+Verb = Literal["cancel", "purge", "revive", "reschedule"]
+
+
+def records_of(queue: str) -> str:
+    """Return the queue with the records of a queue's bulk changes: one in each namespace.
+
+    Example:
+        >>> records_of("orders"), records_of("shop/orders")
+        ('bide:undo', 'shop/bide:undo')
+    """
+    namespace, slash, _ = queue.rpartition("/")
+    return f"{namespace}{slash}{_RECORDS}"
+
+
+def is_records(queue: str) -> bool:
+    """Tell whether a queue has such records: bodies of messages of all queues beside it.
+
+    Example:
+        >>> is_records("shop/bide:undo"), is_records("orders")
+        (True, False)
+    """
+    return queue.rpartition("/")[2] == _RECORDS
+
+
+def forget_records(queue: str) -> Purge:
+    """Return the command that deletes the records of what can no longer be taken back."""
+    return Purge(queue, "ready")
+
+
+class _Composed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="command"):
+    queue: str
+    undo: str
+    """The token by which the change is taken back: an id."""
+    part: int = 0
+    """Which part of the change, from 0."""
+    actor: str | None = None
+
+    only_reads: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = False
+    weight: ClassVar[int] = PART
+
+
+class Bulk(_Composed, frozen=True, kw_only=True, tag="bulk"):
+    """Change a part of some messages, and note what is needed to take it back. Answers `Part`.
+
+    By `ids`, up to `PART`; or those that match, a part at a time: ask again for the next `part`
+    with what the reply says, until it has no `cursor`.
+    """
+
+    verb: Verb
+    ids: list[str] | None = None
+    state: State | None = None
+    """For "purge": of messages in this state."""
+    where: Where | None = None
+    """For "cancel" and "reschedule"; for "purge" of delayed and ready ones: when they are due."""
+    until: int | None = None
+    """Without ids, for "revive" and "purge" of dead letters: those that died before this time."""
+    cursor: str | None = None
+    at: int | None = None
+    delay: int = 0
+
+
+class Part(msgspec.Struct, frozen=True, tag="part", omit_defaults=True):
+    """What a part of a bulk change did."""
+
+    count: int
+    """How many messages were changed."""
+    part: int
+    """The number of the next part."""
+    cursor: str | None = None
+    until: int | None = None
+
+
+class Undo(_Composed, frozen=True, kw_only=True, tag="undo"):
+    """Take back a part of a bulk change. Answers `Undone`."""
+
+
+class Undone(msgspec.Struct, frozen=True, tag="undone", omit_defaults=True):
+    """What taking back a bulk change did: the number of messages, by what became of them."""
+
+    restored: int = 0
+    """They are as they were before the change."""
+    taken: int = 0
+    """Their ids were put again, or they were changed again, since then."""
+    claimed: int = 0
+    """A worker has got them since then, or they have ended."""
+    unknown: int = 0
+    """Not restored, because it is not certain that they were changed, or not restored before: a
+    process died or lost its store meanwhile."""
+    again: int = 0
+    """This change of them was taken back before."""
+    following: int | None = None
+    """The number of the next part; `None`: there is none."""
+
+    def plus(self, other: "Undone") -> "Undone":
+        """Return the sum with the next part."""
+        return Undone(
+            self.restored + other.restored, self.taken + other.taken, self.claimed + other.claimed,
+            self.unknown + other.unknown, self.again + other.again, other.following,
+        )  # fmt: skip
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is noted of a part before it is changed."""
+
+    queue: str
+    verb: Verb
+    messages: list[Message]
+    """As they were."""

@@ -1,0 +1,203 @@
+"""Bulk changes and their undo, for both kinds of queue."""
+
+import asyncio
+from collections.abc import Generator, Iterable
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+
+from bide.lane.steps import Steps, arun_steps, run_steps
+from bide.model.commands import Cancel, Command, Purge, Reschedule, Revive, Where
+from bide.model.errors import InvalidArgument
+from bide.model.identity import new_id
+from bide.model.times import Duration
+from bide.model.undoing import PART, Bulk, Part, Undo, Undone
+from bide.queue.base import AsyncBase, BlockingBase
+from bide.queue.command_builder import CommandBuilder
+from bide.queue.results import in_parts
+from bide.queue.undoing.back import undo_steps
+from bide.queue.undoing.change import bulk_steps
+from bide.queue.undoing.records import is_token, nothing
+from bide.queue.values import one_or_several
+
+__all__ = [
+    "AsyncUndo", "BlockingUndo", "Undoable", "bulk_of", "check_undo", "reviving", "steps_of",
+    "whole", "whole_undo",
+]  # fmt: skip
+
+
+class Undoable(int):
+    """How many messages were changed, and how to take that back.
+
+    Example:
+        >>> import bide
+        >>> mails = bide.Queue("mails", "memory://")
+        >>> outcome = mails.put("hello", group="order:42", delay="1h")
+        >>> cancelled = mails.cancel(group="order:42", undo=True)
+        >>> cancelled, mails.undo(cancelled.undo).restored
+        (1, 1)
+    """
+
+    undo: str
+    """The token for `Queue.undo`."""
+
+    def __new__(cls, count: int, undo: str) -> "Undoable":
+        """Return a count with a token."""
+        self = super().__new__(cls, count)
+        self.undo = undo
+        return self
+
+
+def bulk_of(
+    command: Cancel | Purge | Reschedule | Revive,
+    where: Where | None = None,
+    *,
+    by_id: bool = False,
+) -> Bulk:
+    """Return the first part of a bulk change, under a new token.
+
+    Args:
+        command: what changes, as it is given without undo.
+        where: which messages, of a command that has no rule of its own.
+        by_id: only the messages whose ids it names, which may be none.
+
+    Raises:
+        InvalidArgument: such a change cannot be taken back.
+    """
+    common: dict[str, Any] = {
+        "queue": command.queue, "undo": new_id(), "actor": command.actor,
+        "ids": list(dict.fromkeys(command.ids or ())) if by_id else None,
+    }  # fmt: skip
+    match command:
+        case Cancel():
+            return Bulk(**common, verb="cancel", where=command.where)
+        case Reschedule():
+            at, delay = command.at, command.delay
+            return Bulk(**common, verb="reschedule", where=where, at=at, delay=delay)
+        case Revive():
+            return Bulk(**common, verb="revive", delay=command.delay)
+    before, state = command.before, command.state
+    if state in ("acked", "expired"):
+        raise InvalidArgument(
+            f"undo= is not for {state} messages: they have left the queue, and a purge forgets them"
+        )
+    if state == "dead":
+        return Bulk(**common, verb="purge", state=state, until=before)
+    due = None if before is None else Where(before=before)
+    return Bulk(**common, verb="purge", state=state, where=due)
+
+
+def reviving(builder: CommandBuilder, ids: Iterable[str] | None, delay: Duration) -> Bulk:
+    """Return the first part of reviving dead letters; without ids, of all."""
+    command = builder.revive([] if ids is None else one_or_several(ids), delay)
+    return bulk_of(command, by_id=ids is not None)
+
+
+def check_undo(undo: bool, several: bool, dry_run: bool, within: object) -> None:
+    """Refuse `undo=True` where it has no meaning.
+
+    Raises:
+        InvalidArgument: it has none.
+    """
+    if undo and not several:
+        raise InvalidArgument("undo= is for many messages: a group or a span; put this one again")
+    if undo and (dry_run or within is not None):
+        name = "dry_run" if dry_run else "within"
+        raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
+
+
+def whole(bulk: Bulk) -> Generator[Bulk, Part, int]:
+    """Yield the parts of a bulk change, one after the other; return how many were changed."""
+    count = 0
+    for ids in [None] if bulk.ids is None else in_parts(bulk.ids, PART):
+        bulk = msgspec.structs.replace(bulk, ids=None if ids is None else list(ids))
+        while True:
+            reply = yield bulk
+            count += reply.count
+            bulk = msgspec.structs.replace(
+                bulk, part=reply.part, cursor=reply.cursor, until=reply.until
+            )
+            if reply.cursor is None:
+                break
+    return count
+
+
+def whole_undo(queue: str, undo: str, actor: str | None) -> Generator[Undo, Undone, Undone]:
+    """Yield the parts of taking back a bulk change; return what was restored in all.
+
+    Raises:
+        NothingToUndo: this is no token.
+    """
+    part = Undo(queue=queue, undo=undo, actor=actor)
+    if not is_token(undo):
+        raise nothing(part)
+    total = Undone()
+    while True:
+        total = total.plus((yield part))
+        if total.following is None:
+            return total
+        part = msgspec.structs.replace(part, part=total.following)
+
+
+class BlockingUndo(BlockingBase):
+    """These methods for threads."""
+
+    def undo(self, undo: str) -> Undone:
+        """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
+
+        Args:
+            undo: the token: `Undoable.undo`.
+
+        Returns:
+            How many messages are restored. Messages whose id was put again, or that a worker has
+            got since, are counted apart and stay as they are. A second time restores nothing.
+
+        Raises:
+            NothingToUndo: the token is none of this queue, or ten minutes have passed.
+        """
+        steps = whole_undo(self.name, undo, self._builder.actor)
+        return run_steps(steps, self._composed)
+
+    def _bulk(self, bulk: Bulk) -> Undoable:
+        try:
+            return Undoable(run_steps(whole(bulk), self._composed), bulk.undo)
+        except BaseException as error:
+            error.add_note(_note_of(bulk))
+            raise
+
+    def _composed(self, command: Bulk | Undo) -> Any:
+        if self._lane.capabilities.takes_back:
+            return self._do(object, cast("Command", command))
+        return run_steps(steps_of(command), partial(self._do, object))
+
+
+class AsyncUndo(AsyncBase):
+    """These methods for tasks."""
+
+    async def undo(self, undo: str) -> Undone:
+        """Async form of `Queue.undo`."""
+        steps = whole_undo(self.name, undo, self._builder.actor)
+        return await arun_steps(steps, self._composed)
+
+    async def _bulk(self, bulk: Bulk) -> Undoable:
+        try:
+            return Undoable(await arun_steps(whole(bulk), self._composed), bulk.undo)
+        except BaseException as error:
+            error.add_note(_note_of(bulk))
+            raise
+
+    async def _composed(self, command: Bulk | Undo) -> Any:
+        capabilities = await asyncio.to_thread(lambda: self._lane.capabilities)
+        if capabilities.takes_back:
+            return await self._do(object, cast("Command", command))
+        return await arun_steps(steps_of(command), partial(self._do, object))
+
+
+def _note_of(bulk: Bulk) -> str:
+    return f"What was changed before can be taken back: undo({bulk.undo!r})"
+
+
+def steps_of(command: Bulk | Undo) -> Steps[Any]:
+    """Return the steps of a command that no store executes itself."""
+    return bulk_steps(command) if isinstance(command, Bulk) else undo_steps(command)

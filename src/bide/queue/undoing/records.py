@@ -1,0 +1,80 @@
+"""What is noted of a bulk change: in a queue of its own, for as long as it can be taken back."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from bide.lane.steps import Steps
+from bide.model.commands import Find
+from bide.model.errors import NothingToUndo
+from bide.model.message import Item, Message
+from bide.model.replies import Found
+from bide.model.undoing import UNDO_FOR, Record, Undo
+
+__all__ = [
+    "Mark", "decode_mark", "decode_record", "is_token", "note", "noted",
+    "nothing", "pieces_of",
+]  # fmt: skip
+
+PIECE = 512 * 1024
+"""The maximum size of a message of a record, in bytes."""
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_record = msgspec.msgpack.Decoder(Record).decode
+
+
+_TOKEN = re.compile("[0-9a-hjkmnp-tv-z]{26}")
+
+
+def is_token(text: str) -> bool:
+    """Tell whether a text can be the token of a bulk change.
+
+    Example:
+        >>> is_token("01kb2n8m7dzz4r6y0t5v9x3h1q"), is_token("order-42")
+        (True, False)
+    """
+    return _TOKEN.fullmatch(text) is not None
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which messages of a record were changed."""
+
+    unchanged: list[int] = []
+    """The numbers of those that were not."""
+    due: int | None = None
+    """When the others are due since then."""
+
+
+decode_mark = msgspec.json.Decoder(Mark).decode
+
+
+def note(id: str, undo: str, data: bytes, headers: dict[str, str] | None = None) -> Item:
+    """Return a message that is kept for as long as a change can be taken back."""
+    return Item(id, data, False, delay=UNDO_FOR, group=undo, headers=headers)
+
+
+def pieces_of(key: str, undo: str, record: Record) -> Iterator[Item]:
+    """Yield the messages that a record is kept in; the first says how many there are."""
+    data = _encode(record)
+    parts = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
+    yield note(key, undo, parts[0], {"pieces": str(len(parts))})
+    for number, piece in enumerate(parts[1:], 1):
+        yield note(f"{key}:{number}", undo, piece)
+
+
+def noted(queue: str, ids: list[str]) -> Steps[list[Message | None]]:
+    """Return messages of a record, `None` for those that are not there or too old."""
+    found: list[Message | None] = []
+    while len(found) < len(ids):
+        reply: Found = yield Find(queue, ids[len(found) :])
+        found += reply.messages
+    return [one if one is not None and one.state == "delayed" else None for one in found]
+
+
+def nothing(undo: Undo) -> NothingToUndo:
+    """Return the error for a token by which nothing can be taken back."""
+    return NothingToUndo(
+        f"nothing can be taken back by undo={undo.undo!r}: it is no token of a change in this "
+        f"queue, or more than {UNDO_FOR // 60_000} minutes have passed"
+    )

@@ -1,0 +1,243 @@
+"""Bulk changes that are taken back, on every kind of store."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import bide
+from bide.model.undoing import PART, UNDO_FOR
+from bide.testing.clock import FakeClock
+from tests.queue.conftest import Make
+
+HOUR = 3_600
+
+
+@pytest.fixture(
+    params=[
+        ("sync", "sqlite"), ("async", "redis"), ("sync", "postgres"), ("sync", "http"),
+        pytest.param(("async", "http"), marks=pytest.mark.full),
+        pytest.param(("async", "postgres"), marks=pytest.mark.full),
+        pytest.param(("async", "memory"), marks=pytest.mark.full), ("sync", "memory"),
+    ],
+    ids="-".join,
+)  # fmt: skip
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def url(
+    request: pytest.FixtureRequest, pair: tuple[str, str], tmp_path: Path, clock: FakeClock
+) -> Iterator[str]:
+    kind = pair[1]
+    if kind in ("redis", "postgres"):
+        fresh: Callable[[], str] = request.getfixturevalue(f"{kind}_url")
+        yield fresh()
+    elif kind == "memory":
+        yield f"memory://undo-{tmp_path.name}"
+    elif kind == "sqlite":
+        yield f"sqlite:///{tmp_path}/bide.db?durability=normal"
+    else:
+        from bide.server.app import App
+        from bide.server.settings import Settings
+        from tests.server.conftest import running
+
+        app = App(Settings(store=f"sqlite:///{tmp_path}/bide.db?durability=normal"), clock)
+        with running(app) as port:
+            yield f"http://127.0.0.1:{port}"
+
+
+def fill(orders: Any, clock: FakeClock) -> None:
+    """Put ten messages of a group: of each kind one, of which two have failed once."""
+    for number in range(8):
+        orders.put(
+            {"n": number} if number % 2 else f"b{number}".encode(), id=f"m{number}", group="g",
+            delay=HOUR + number, priority=number, expires="1h", headers={"h": str(number)},
+            attempts=3,
+        )  # fmt: skip
+    orders.put(8, id="m8", group="g", attempts=3, expires="1h")
+    orders.put(9, id="m9", group="g", attempts=3)
+    clock.advance(1)
+    orders.retry(orders.claim(2), delay=30, reason="no luck")
+
+
+def state(orders: Any) -> dict[str, Any]:
+    """Return all messages of a queue, but for when a retry had planned them."""
+    found = {}
+    for message in orders.scan():
+        found[message.id] = msgspec.structs.replace(message, planned=None)
+    return found
+
+
+def test_a_cancelled_group_is_put_again_as_it_was(make: Make, clock: FakeClock) -> None:
+    orders = make()
+    fill(orders, clock)
+    orders.put(1, id="other", delay=HOUR)
+    before = state(orders)
+    cancelled = orders.cancel(group="g", undo=True)
+    assert cancelled == 10
+    assert list(state(orders)) == ["other"]
+    put = orders.counts().flow.put
+    undone = orders.undo(cancelled.undo)
+    assert undone == bide.Undone(restored=10)
+    assert state(orders) == before
+    assert orders.counts().flow.put == put + 10
+    assert orders.undo(cancelled.undo) == bide.Undone(again=10)
+    assert orders.audit()
+
+
+def test_a_moved_group_is_due_as_before(make: Make, clock: FakeClock) -> None:
+    orders = make()
+    fill(orders, clock)
+    before = {one.id: one.due for one in orders.scan()}
+    moved = orders.reschedule(group="g", delay="2h", undo=True)
+    assert moved == 10
+    later = {one.due for one in orders.scan()}
+    assert later == {clock.now() + 2 * HOUR * 1_000}
+    clock.advance(60)
+    assert orders.undo(moved.undo).restored == 10
+    assert {one.id: one.due for one in orders.scan()} == before
+    assert orders.undo(moved.undo) == bide.Undone(again=10)
+
+
+def bury_all(orders: Any, count: int = 3) -> dict[str, Any]:
+    for number in range(count):
+        orders.put({"n": number}, id=f"d{number}", attempts=2, headers={"h": "1"})
+    orders.retry(orders.claim(count), reason="first")
+    orders.retry(orders.claim(count), reason="second")
+    letters = state(orders)
+    assert {one.state for one in letters.values()} == {"dead"}
+    return letters
+
+
+def test_revived_letters_are_buried_again_with_their_failures(make: Make, clock: FakeClock) -> None:
+    orders = make()
+    letters = bury_all(orders)
+    clock.advance(5)
+    revived = orders.revive(delay="1m", undo=True)
+    assert (revived, orders.counts().sizes.delayed) == (3, 3)
+    assert orders.undo(revived.undo).restored == 3
+    assert state(orders) == letters
+    assert orders.revive([], undo=True) == 0
+    chosen = orders.revive(["d1", "d1", "none"], undo=True)
+    assert (chosen, orders.counts().sizes.ready) == (1, 1)
+    assert orders.undo(chosen.undo).restored == 1
+    assert state(orders) == letters
+
+
+@pytest.mark.parametrize("kind", ["dead", "delayed", "ready"])
+def test_what_was_purged_comes_back(make: Make, clock: FakeClock, kind: str) -> None:
+    orders = make()
+    if kind == "dead":
+        bury_all(orders)
+    else:
+        for number in range(3):
+            orders.put(number, id=f"m{number}", delay=HOUR if kind == "delayed" else 0)
+    before = state(orders)
+    clock.advance(1)
+    limit = (clock.now() + 2 * HOUR * 1_000) / 1_000
+    purged = orders.purge(state=kind, before=limit, undo=True)
+    assert (purged, state(orders)) == (3, {})
+    assert orders.undo(purged.undo).restored == 3
+    assert state(orders) == before
+    assert orders.purge(state=kind, before=1, undo=True) == 0
+
+
+def test_what_has_happened_since_is_told_and_left_as_it_is(make: Make, clock: FakeClock) -> None:
+    orders = make()
+    for number in range(3):
+        orders.put(number, id=f"m{number}", group="g", delay=HOUR)
+    cancelled = orders.cancel(group="g", undo=True)
+    orders.put("new", id="m1")
+    assert orders.undo(cancelled.undo) == bide.Undone(restored=2, taken=1)
+    assert orders.get("m1").body == "new"
+
+    orders.purge(state="ready")
+    for number in range(5):
+        orders.put(number, id=f"r{number}", group="h", delay=HOUR)
+    moved = orders.reschedule(group="h", delay=0, undo=True)
+    held, tried, acked = orders.claim(3)
+    tried.retry(delay=5)
+    acked.ack()
+    orders.edit("r4", body="edited")
+    assert orders.undo(moved.undo) == bide.Undone(restored=1, taken=1, claimed=3)
+    assert orders.get(held.id).state == "leased"
+    assert orders.get("r4").body == "edited"
+
+    letters = bury_all(make("letters"), 4)
+    letters = make("letters")
+    revived = letters.revive(undo=True)
+    held, tried = letters.claim(2)
+    tried.retry()
+    letters.reschedule("d2", delay=9)
+    assert letters.undo(revived.undo) == bide.Undone(restored=1, taken=1, claimed=2)
+    assert letters.get("d3").state == "dead"
+    assert letters.audit()
+
+
+def test_a_cancelled_message_that_is_due_meanwhile_is_delivered_when_it_comes_back(
+    make: Make, clock: FakeClock
+) -> None:
+    orders = make()
+    orders.put(1, id="a", group="g", delay=5)
+    cancelled = orders.cancel(group="g", undo=True)
+    clock.advance(60)
+    orders.undo(cancelled.undo)
+    assert [one.id for one in orders.claim(5)] == ["a"]
+
+
+def test_it_is_final_after_ten_minutes_and_forgotten(make: Make, clock: FakeClock) -> None:
+    orders = make()
+    orders.put(1, id="a", group="g", delay=HOUR)
+    orders.put(2, id="b", group="h", delay=HOUR)
+    cancelled = orders.cancel(group="g", undo=True)
+    records = make("bide:undo")
+    assert sum(1 for _ in records.scan()) == 2
+    clock.advance(UNDO_FOR / 1_000)
+    with pytest.raises(bide.NothingToUndo, match="more than 10 minutes"):
+        orders.undo(cancelled.undo)
+    assert orders.get("a") is None
+    orders.cancel(group="h", undo=True)
+    assert sum(1 for _ in records.scan()) == 2
+    for wrong in ("", "x", "a" * 26, "0" * 26):
+        with pytest.raises(bide.NothingToUndo):
+            orders.undo(wrong)
+    with pytest.raises(bide.NothingToUndo):
+        make("others").undo(cancelled.undo)
+
+
+def test_a_large_change_goes_in_parts(make: Make, clock: FakeClock) -> None:
+    orders = make()
+    count = 2 * PART + 7
+    orders.put_many(
+        [
+            bide.NewMessage("x" * (300_000 if number < 4 else 10), id=f"m{number:04}", group="g")
+            for number in range(count)
+        ],
+    )
+    before = orders.counts().sizes
+    cancelled = orders.cancel(group="g", undo=True)
+    assert (cancelled, orders.counts().sizes.total) == (count, 0)
+    assert orders.undo(cancelled.undo).restored == count
+    assert orders.counts().sizes == before
+    assert orders.get("m0001").body == "x" * 300_000
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"id": "a"}, "undo= is for many"), ({"group": "g", "dry_run": True}, "undo= and dry_run="),
+    ],
+)  # fmt: skip
+def test_where_undo_has_no_meaning(make: Make, given: dict[str, Any], why: str) -> None:
+    orders = make()
+    with pytest.raises(bide.InvalidArgument, match=why):
+        orders.cancel(**given, undo=True)
+    with pytest.raises(bide.InvalidArgument, match=why):
+        orders.reschedule(**given, delay=1, undo=True)
+    with pytest.raises(bide.InvalidArgument, match="undo= is not for acked"):
+        orders.purge(state="acked", undo=True)
