@@ -233,8 +233,8 @@ def test_a_large_change_goes_in_parts(make: Make, clock: FakeClock) -> None:
         ({"id": "a"}, "undo= is for many"), ({"group": "g", "dry_run": True}, "undo= and dry_run="),
     ],
 )  # fmt: skip
-def test_where_undo_has_no_meaning(make: Make, given: dict[str, Any], why: str) -> None:
-    orders = make()
+def test_where_undo_has_no_meaning(given: dict[str, Any], why: str) -> None:
+    orders: Any = bide.Queue("orders", "memory://undo-refused")
     with pytest.raises(bide.InvalidArgument, match=why):
         orders.cancel(**given, undo=True)
     with pytest.raises(bide.InvalidArgument, match=why):

@@ -1,6 +1,8 @@
 """Change messages and queues: cancel, reschedule, purge; pause, resume, delete."""
 
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import click
@@ -8,11 +10,13 @@ import click
 from bide.cli import option
 from bide.cli.errors import usage_error
 from bide.cli.messages import print_outcomes
-from bide.cli.output import DONE, NOT_DONE, Output, plural, warn
+from bide.cli.output import DONE, NOT_DONE, NOTHING, Output, plural, warn
 from bide.cli.store import Store, on_any_store, on_store
-from bide.model.message import State
+from bide.cli.undo import SHOWN, change, show_some, undo_option
+from bide.model.message import Message, State
 from bide.model.replies import Affected
 from bide.queue.command_builder import CommandBuilder
+from bide.queue.undoing.faces import bulk_of
 
 
 @click.command()
@@ -21,32 +25,35 @@ from bide.queue.command_builder import CommandBuilder
 @option.rule
 @option.if_due("Cancel")
 @option.if_version("One message only: only if")
-@option.flag("--dry-run", help="With a rule: only count.")
+@option.flag("--dry-run", help="With a rule: only count, and show the first.")
+@undo_option
 @on_store
 def cancel(
     store: Store, out: Output, queue: str, ids: tuple[str, ...], if_due: float | None,
-    if_version: str | None, dry_run: bool, **rule: Any,
+    if_version: str | None, dry_run: bool, undoable: bool, **rule: Any,
 ) -> bool:  # fmt: skip
     """Cancel messages that no worker holds.
 
-    By id, or by a rule. A confirmed cancel is final. The exit code is 1 if one of the messages was
-    not cancelled (a worker holds it, it is dead, it does not exist), or if the rule found nothing.
+    By id, or by a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
+    for ten minutes. The exit code is 1 if one of the messages was not cancelled (a worker holds it,
+    it is dead, it does not exist), or if the rule found nothing.
 
     In a pipe, each line is: id, "cancelled" or "no", state, why not. With a rule it is: cancelled
-    (in a dry run would-cancel), number.
+    (in a dry run would-cancel), number; with --undo also: undo, token.
 
     \b
     Example:
       bide cancel orders order-42
       bide cancel mail --group order:42
       bide cancel mail --after 2026-12-24T00:00Z --before 2026-12-27T00:00Z --dry-run
+      bide cancel mail --group order:42 --undo
     """  # fmt: skip
     ruled = any(value is not None for value in rule.values())
     as_seen = if_due is not None or if_version is not None
-    if ruled == bool(ids) or (ids and dry_run) or (ruled and as_seen):
+    if ruled == bool(ids) or (ids and (dry_run or undoable)) or (ruled and as_seen):
         raise usage_error(
             "cancel takes ids (with --if-due or --if-version), or a rule of --group, --after and "
-            "--before (with --dry-run)"
+            "--before (with --dry-run or --undo)"
         )
     if if_version is not None and len(ids) > 1:
         raise usage_error("--if-version is the version of one message; cancel them one by one")
@@ -59,6 +66,8 @@ def cancel(
         told = store.told(queue, outcomes)
         return print_outcomes(out, told, "cancelled", as_seen=as_seen)
     command = CommandBuilder(queue).cancel_where(**rule, dry_run=dry_run)
+    if undoable and not dry_run:
+        return change(store, out, queue, bulk_of(command), "cancelled")
     if dry_run:
         count = store.ask(Affected, command).count
     else:
@@ -69,6 +78,8 @@ def cancel(
     would = {"cancelled": "would-cancel"} if dry_run else None
     mark = DONE if count else NOT_DONE
     out.report({"cancelled": count}, mark, f"{plural(count, 'message')} {verb}", would=would)
+    if dry_run:
+        show_some(out, waiting(store.queue(queue).scan(**rule)))
     return count > 0
 
 
@@ -79,31 +90,32 @@ def cancel(
 @option.if_due("Move")
 @option.if_version("Only if")
 @option.rule
-@option.flag("--dry-run", help="With --group: only count.")
+@option.flag("--dry-run", help="With --group: only count, and show the first.")
+@undo_option
 @on_store
 def reschedule(
     store: Store, out: Output, queue: str, id: str | None, if_due: float | None,
     if_version: str | None, group: str | None, after: float | None, before: float | None,
-    dry_run: bool, **when: Any,
+    dry_run: bool, undoable: bool, **when: Any,
 ) -> bool:  # fmt: skip
     """Change when a message is due, if no worker holds it; or when those of a group are.
 
     In a pipe, the line is: id, "moved" or "no", state, why not; with --group: moved (in a dry run
-    would-move), number. The exit code is 1 if nothing was moved: a worker holds the message, it is
-    dead, or it does not exist.
+    would-move), number; with --undo also: undo, token. The exit code is 1 if nothing was moved: a
+    worker holds the message, it is dead, or it does not exist.
 
     \b
     Example:
       bide reschedule orders order-42 --delay 1h
       bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
-      bide reschedule mail --group order:42 --delay 1d
+      bide reschedule mail --group order:42 --delay 1d --undo
     """  # fmt: skip
     as_seen = if_due is not None or if_version is not None
-    spans = after is not None or before is not None or dry_run
+    spans = after is not None or before is not None or dry_run or undoable
     if (id is None) == (group is None) or (group is None and spans) or (group and as_seen):
         raise usage_error(
             "reschedule takes an id (with --if-due or --if-version), or --group (with --after, "
-            "--before and --dry-run)"
+            "--before, --dry-run and --undo)"
         )
     if (when["delay"] is None) == (when["at"] is None):
         raise usage_error("reschedule needs one new due time: --delay or --at")
@@ -111,6 +123,11 @@ def reschedule(
         outcome = store.queue(queue).reschedule(id, if_due=if_due, if_version=if_version, **when)
         return print_outcomes(out, store.told(queue, [outcome]), "moved", as_seen=as_seen)
     assert group is not None
+    if undoable and not dry_run:
+        builder = CommandBuilder(queue)
+        command = builder.reschedule([], when["delay"], when["at"], None)
+        bulk = bulk_of(command, builder.where(group, after, before))
+        return change(store, out, queue, bulk, "moved")
     count = store.queue(queue).reschedule(
         group=group, after=after, before=before, dry_run=dry_run, **when
     )
@@ -120,7 +137,15 @@ def reschedule(
     would = {"moved": "would-move"} if dry_run else None
     mark = DONE if count else NOT_DONE
     out.report({"moved": count}, mark, f"{plural(count, 'message')} {verb}", would=would)
+    if dry_run:
+        found = store.queue(queue).scan(group=group, after=after, before=before)
+        show_some(out, waiting(found))
     return count > 0
+
+
+def waiting(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages that no worker holds and that still are to be delivered."""
+    return (message for message in messages if message.state in ("delayed", "ready"))
 
 
 @click.command()
@@ -168,15 +193,24 @@ def resume(store: Store, out: Output, queue: str) -> None:
 @option.moment(
     "--before", "Only messages that entered the state (delayed, ready: fall due) before then."
 )
+@option.flag("--dry-run", help="Only count, and show the first.")
+@undo_option
 @option.flag("-y", "--yes", help="Do not ask.")
 @on_store
 def purge(
-    store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
+    store: Store,
+    out: Output,
+    queue: str,
+    state: State,
+    before: float | None,
+    dry_run: bool,
+    undoable: bool,
+    yes: bool,
 ) -> None:
     """Delete all messages of a state permanently. Messages that a worker holds stay.
 
-    Asks first on a terminal; elsewhere it needs --yes. Prints how many were deleted ("purged" in a
-    pipe and in JSON).
+    Asks first on a terminal; elsewhere it needs --yes, unless it can be taken back (--undo). Prints
+    how many were deleted ("purged" in a pipe and in JSON).
 
     Acked and expired messages have left the queue, which remembers their ids for a time. After a
     purge these ids can be put again.
@@ -185,8 +219,19 @@ def purge(
     Example:
       bide purge orders --state dead --before 2026-11-01T00:00Z
       bide purge orders --state delayed --yes
+      bide purge orders --state dead --undo
     """  # fmt: skip
-    confirmed_purge(store, out, queue, state, before, yes)
+    if dry_run:
+        found = store.existing(queue).scan(state)
+        limit = None if before is None else round(before * 1000)
+        fits = (one for one in found if limit is None or _since(one) < limit)
+        first = list(islice(fits, SHOWN))
+        count = len(first) + sum(1 for _ in fits)
+        told = f"{plural(count, f'{state} message')} would be purged"
+        out.report({"purged": count}, NOTHING, told, would={"purged": "would-purge"})
+        show_some(out, first)
+        return
+    confirmed_purge(store, out, queue, state, before, yes, undoable)
 
 
 @click.command()
@@ -206,11 +251,21 @@ def delete(store: Store, out: Output, queue: str) -> None:
     out.report({"queue": queue, "deleted": True}, DONE, f"{queue} deleted")
 
 
+def _since(message: Message) -> int:
+    """Return when a message entered its state; of a delayed or ready one, when it is due."""
+    return message.due if message.ended is None else message.ended
+
+
 def confirmed_purge(
-    store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool
-) -> None:
-    """Ask, then delete a thousand messages at a time."""
+    store: Store, out: Output, queue: str, state: State, before: float | None, yes: bool,
+    undoable: bool,
+) -> None:  # fmt: skip
+    """Ask, unless it can be taken back, then delete a thousand messages at a time."""
     sizes = store.existing(queue).counts().sizes
+    if undoable:
+        bulk = bulk_of(CommandBuilder(queue).purge(state, before))
+        change(store, out, queue, bulk, "purged", f"{state} message")
+        return
     # Acked and expired messages are only counted together.
     counted = before is None and state not in ("acked", "expired")
     total = int(getattr(sizes, state)) if counted else None

@@ -19,11 +19,14 @@ from bide.cli.read import MORE, SCREEN, limit_option
 from bide.cli.store import Store, on_store
 from bide.cli.tables import ID, TEXT, Cell, Column
 from bide.cli.times import iso, local, now_ms, relative
+from bide.cli.undo import change, show_some, undo_option
 from bide.model.commands import Purge
 from bide.model.message import Message
 from bide.model.replies import Outcome, Outcomes
+from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import in_parts
 from bide.queue.sync import Queue
+from bide.queue.undoing.faces import bulk_of, reviving
 
 LETTER = "dead letter"
 
@@ -34,7 +37,7 @@ OTHER_WORDS = {
 """The names that other tools use for these commands."""
 
 all_option = option.flag("--all", "everything", help="All dead letters.")
-dry_run_option = option.flag("--dry-run", help="Only count the dead letters.")
+dry_run_option = option.flag("--dry-run", help="Only count the dead letters, and show the first.")
 
 
 @dataclass
@@ -252,12 +255,13 @@ def show(store: Store, out: Output, queue: str, letters: DeadFilter) -> bool:
 @option.queue
 @dry_run_option
 @all_option
+@undo_option
 @option.time("--delay", "The delay from now until they are due; none by default.", 0)
 @on_store
 @with_filter
 def revive(
     store: Store, out: Output, queue: str, everything: bool, delay: float, dry_run: bool,
-    letters: DeadFilter,
+    undoable: bool, letters: DeadFilter,
 ) -> bool:  # fmt: skip
     """Return dead letters to the queue.
 
@@ -270,9 +274,13 @@ def revive(
       bide dead revive orders order-42      # the same
       bide revive orders --all --delay 5m
       bide revive orders --error ConnectionError --dry-run
+      bide revive orders --all --undo
     """
     letters.must_choose("revive", everything)
     orders = store.existing(queue)
+    if undoable and not dry_run:
+        bulk = reviving(CommandBuilder(queue), _ids(orders, letters), delay)
+        return change(store, out, queue, bulk, "revived", LETTER)
     if letters.ids and letters == DeadFilter(letters.ids) and not dry_run:
         return print_outcomes(out, orders.revive(list(letters.ids), delay=delay), "revived")
     return _change(
@@ -287,17 +295,18 @@ dead.add_command(revive)
 @option.queue
 @all_option
 @dry_run_option
+@undo_option
 @option.flag("-y", "--yes", help="Do not ask.")
 @on_store
 @with_filter
 def purge(
-    store: Store, out: Output, queue: str, everything: bool, dry_run: bool, yes: bool,
-    letters: DeadFilter,
+    store: Store, out: Output, queue: str, everything: bool, dry_run: bool, undoable: bool,
+    yes: bool, letters: DeadFilter,
 ) -> bool:  # fmt: skip
     """Delete dead letters permanently.
 
-    Asks first on a terminal; elsewhere it needs --yes. The exit code is 1 if ids, --error or
-    --after find none.
+    Asks first on a terminal; elsewhere it needs --yes, unless it can be taken back (--undo). The
+    exit code is 1 if ids, --error or --after find none.
 
     \b
     Example:
@@ -308,14 +317,24 @@ def purge(
     """
     letters.must_choose("purge", everything)
     if not dry_run and letters == DeadFilter(before=letters.before):
-        confirmed_purge(store, out, queue, "dead", letters.before, yes)
+        confirmed_purge(store, out, queue, "dead", letters.before, yes, undoable)
         return True
     orders = store.existing(queue)
+    if undoable and not dry_run:
+        command = Purge(queue, "dead", ids=_ids(orders, letters))
+        return change(store, out, queue, bulk_of(command, by_id=True), "purged", LETTER)
 
     def delete(ids: list[str]) -> list[Outcome]:
         return store.ask(Outcomes, Purge(queue, "dead", ids=ids)).outcomes
 
     return _change(out, orders, letters, "purged", dry_run, delete, asks=not yes)
+
+
+def _ids(queue: Queue, letters: DeadFilter) -> list[str]:
+    """Return the ids of the letters that match; those of a named one that is none, too."""
+    if letters == DeadFilter(letters.ids) and letters.ids:
+        return list(letters.ids)
+    return [letter.id for letter in letters.of(queue)]
 
 
 def _change(
@@ -328,6 +347,7 @@ def _change(
     if dry_run:
         what = f"{plural(len(ids), LETTER)} of {queue.name} would be {verb}"
         out.report({verb: len(ids)}, NOTHING, what, would={verb: f"would-{verb[:-1]}"})
+        show_some(out, letters.of(queue))
         return bool(ids)
     if asks:
         confirm(f"Delete {plural(len(ids), LETTER)} of {queue.name} permanently?")

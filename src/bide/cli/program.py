@@ -15,7 +15,7 @@ from bide.model.errors import BideError
 
 SECTIONS = {
     "Messages": {
-        "put": "put", "edit": "edit", "change": "cancel reschedule",
+        "put": "put", "edit": "edit", "change": "cancel reschedule", "undo": "undo",
         "read": "get explain peek scan", "ending": "history result",
         "search": "search",
     },
