@@ -18,7 +18,7 @@ from tests.docs.test_pages import ROOT, blocks
 from tests.server.conftest import running
 from tests.targets.http.receiver import receiver
 
-PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md")]
+PAGES = [ROOT / "docs/howto" / name for name in ("service.md", "push.md", "undo.md")]
 ELSEWHERE = {"docsScript", "healthz", "readyz", "metrics", "openapi", "docs"}
 """Operations that the page tells of without a call."""
 

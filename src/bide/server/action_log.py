@@ -19,6 +19,7 @@ from bide.model.undoing import Part, Undone
 from bide.observing.logs import timestamp
 from bide.server import wire
 from bide.server.change_wire import MovedOut
+from bide.server.undo_wire import RevivedOut, UndoneOut
 
 __all__ = ["DONE", "Act", "ActionLog", "Entry", "count_of"]
 
@@ -159,6 +160,9 @@ def count_of(content: Any) -> int | None:
             return content.count
         case Part():
             return content.count
-        case Undone():
+        case Undone() | UndoneOut():
             return content.restored
+        case RevivedOut():
+            outcomes = content.outcomes or []
+            return content.count or sum(outcome.done for outcome in outcomes)
     return None

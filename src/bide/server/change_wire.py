@@ -48,3 +48,5 @@ class MovedOut(msgspec.Struct, omit_defaults=True):
     count: int
     cursor: str | None = None
     """Give it with the next request; all were changed when it is missing."""
+    undo: str | None = None
+    """The token by which it is taken back: the same for all parts of a change."""

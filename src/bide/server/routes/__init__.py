@@ -13,12 +13,13 @@ from bide.server.routes.monitoring import MONITORING
 from bide.server.routes.queues import QUEUES
 from bide.server.routes.search import SEARCH
 from bide.server.routes.subscriptions import SUBSCRIPTIONS
+from bide.server.routes.undoing import UNDOING
 from bide.server.routes.workers import WORKERS
 
 __all__ = ["OPERATIONS"]
 
 OPERATIONS: tuple[Operation, ...] = (
-    *MESSAGES, *CHANGES, *EXPLANATION, *ENDING, *DELIVERIES, *QUEUES, *SEARCH, *DEAD,
+    *MESSAGES, *CHANGES, *UNDOING, *EXPLANATION, *ENDING, *DELIVERIES, *QUEUES, *SEARCH, *DEAD,
     *SUBSCRIPTIONS, *BATCH, *EVENTS, *WORKERS, *MONITORING,
 )  # fmt: skip
 """All of them, in the order in which they are described."""

@@ -11,13 +11,16 @@ from bide.model.limits import BULK
 from bide.model.message import Item, Message, Name, version_of
 from bide.model.replies import Affected, Outcome, Outcomes, Page
 from bide.queue.changing import unheld
+from bide.queue.undoing.faces import bulk_of
 from bide.server import wire
 from bide.server.change_wire import Changed, Moved, MovedOut
 from bide.server.conditions import changed, chosen, tag_of
 from bide.server.operation import Answer, Call, Operation
 from bide.server.routes.given import body_of, headers_of
 from bide.server.routes.messages import find_or_none
+from bide.server.routes.undoing import change
 from bide.server.structure import check_fields
+from bide.server.undo_wire import UndoableOut
 
 __all__ = ["CHANGES"]
 
@@ -32,6 +35,10 @@ class RuleQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     before: wire.When | None = None
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=1, le=BULK)] = BULK
+    dry_run: bool = False
+    """Only count."""
+    undo: bool = False
+    """Let it be taken back for ten minutes; 500 at a time, whatever the limit."""
 
 
 class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -42,6 +49,10 @@ class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     before: wire.When | None = None
     dry_run: bool = False
     """Only count."""
+    undo: bool = False
+    """Let it be taken back for ten minutes."""
+    cursor: str | None = None
+    """With `undo`: of the answer before."""
 
 
 async def edit(call: Call) -> Answer:
@@ -83,6 +94,14 @@ async def reschedule_where(call: Call) -> Answer:
     query = call.query(RuleQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.reschedule([], moved.delay, wire.moment(moved.at, "at"), None)
+    if query.dry_run:
+        counted = call.arguments.cancel_where(query.group, after, before, dry_run=True)
+        return Answer(200, MovedOut((await call.ask(Affected, counted)).count))
+    if query.undo:
+        bulk = bulk_of(command, call.arguments.where(query.group, after, before))
+        done = await change(call, bulk, query.cursor)
+        assert isinstance(done.undo, str)
+        return Answer(200, MovedOut(done.count, done.cursor or None, done.undo))
     scan = call.arguments.scan(None, query.group, after, before, query.limit)
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
@@ -108,8 +127,10 @@ async def cancel_where(call: Call) -> Answer:
     query = call.query(CancelQuery)
     after, before = wire.moment(query.after, "after"), wire.moment(query.before, "before")
     command = call.arguments.cancel_where(query.group, after, before, query.dry_run)
+    if query.undo and not query.dry_run:
+        return Answer(200, await change(call, bulk_of(command), query.cursor))
     found = await call.ask(Affected, command)
-    return Answer(200, wire.AffectedOut(found.count, found.more))
+    return Answer(200, UndoableOut(count=found.count, more=found.more))
 
 
 async def _only_if(call: Call, command: Conditional) -> tuple[Message | None, Conditional]:
@@ -150,7 +171,8 @@ CHANGES = (
     ),
     Operation(
         "cancelWhere", "DELETE", f"{_QUEUE}/messages", "Take back a group or a range of time",
-        "change", cancel_where, {200: wire.AffectedOut}, query=CancelQuery,
-        description="Up to 1,000 at a time; repeat while `more` is true.",
+        "change", cancel_where, {200: UndoableOut}, query=CancelQuery, problems=(429, 507),
+        description="Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; "
+        "repeat with the `cursor`.",
     ),
 )  # fmt: skip

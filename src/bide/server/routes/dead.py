@@ -3,13 +3,16 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from bide.model.commands import Scan
 from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_PAGE
 from bide.model.replies import Outcomes, Page
+from bide.queue.undoing.faces import reviving
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
+from bide.server.routes.undoing import change
+from bide.server.undo_wire import RevivedOut, UndoableRevive
 
 __all__ = ["DEAD"]
 
@@ -32,13 +35,17 @@ async def list_dead(call: Call) -> Answer:
 
 async def revive(call: Call) -> Answer:
     """Have dead letters delivered again, with all their attempts before them."""
-    asked = await call.read(wire.ReviveRequest)
+    asked = await call.read(UndoableRevive)
     ids = asked.ids
+    if asked.undo:
+        bulk = reviving(call.arguments, ids, asked.delay)
+        done = await change(call, bulk, asked.cursor)
+        return Answer(200, RevivedOut(UNSET, done.count, done.more, done.undo, done.cursor))
     if ids is None:
         page = await call.service.ask(Page, Scan(call.arguments.queue, "dead", limit=MAX_HTTP_IDS))
         ids = [message.id for message in page.messages]
     command = call.arguments.revive(ids, asked.delay)
-    return Answer(200, wire.OutcomesOut((await call.service.ask(Outcomes, command)).outcomes))
+    return Answer(200, RevivedOut((await call.service.ask(Outcomes, command)).outcomes))
 
 
 _QUEUE = "/v1/queues/{queue}"
@@ -50,6 +57,6 @@ DEAD = (
     ),
     Operation(
         "revive", "POST", f"{_QUEUE}/revive", "Have dead letters delivered again", "admin", revive,
-        {200: wire.OutcomesOut}, takes=wire.ReviveRequest, tag="dead letters",
+        {200: RevivedOut}, takes=UndoableRevive, problems=(429, 507), tag="dead letters",
     ),
 )  # fmt: skip

@@ -8,9 +8,12 @@ from msgspec import Meta
 from bide.model.commands import Configure, Count, Delete
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
+from bide.queue.undoing.faces import bulk_of
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
+from bide.server.routes.undoing import change
+from bide.server.undo_wire import UndoableOut, UndoablePurge
 
 __all__ = ["QUEUES"]
 
@@ -129,10 +132,12 @@ async def _configure(call: Call, command: Configure) -> Answer:
 
 async def purge(call: Call) -> Answer:
     """Delete messages of a state that nobody holds."""
-    asked = await call.read(wire.PurgeRequest)
+    asked = await call.read(UndoablePurge)
     command = call.arguments.purge(asked.state, wire.moment(asked.before, "before"))
+    if asked.undo:
+        return Answer(200, await change(call, bulk_of(command), asked.cursor))
     found = await call.service.ask(Affected, command)
-    return Answer(200, wire.AffectedOut(found.count, found.more))
+    return Answer(200, UndoableOut(count=found.count, more=found.more))
 
 
 async def delete(call: Call) -> Answer:
@@ -171,8 +176,9 @@ QUEUES = (
     ),
     Operation(
         "purge", "POST", f"{_QUEUE}/purge", "Delete messages of a state", "admin", purge,
-        {200: wire.AffectedOut}, takes=wire.PurgeRequest, tag="queues",
-        description="Up to 1,000 at a time; repeat while `more` is true.",
+        {200: UndoableOut}, takes=UndoablePurge, problems=(429, 507), tag="queues",
+        description="Up to 1,000 at a time; repeat while `more` is true. With `undo` up to 500; "
+        "repeat with the `cursor`.",
     ),
     Operation(
         "deleteQueue", "DELETE", _QUEUE, "Delete an empty queue", "admin", delete,

@@ -1,0 +1,57 @@
+"""Take back a bulk change."""
+
+from bide.model.undoing import Bulk, Part, Undo, Undone
+from bide.queue.undoing.records import is_token, nothing
+from bide.server.operation import Answer, Call, Operation
+from bide.server.undo_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
+from bide.server.undoing import execute
+
+__all__ = ["UNDOING", "change"]
+
+PARTS = 20
+"""How many parts of a change one request takes back."""
+
+
+async def change(call: Call, bulk: Bulk, cursor: str | None) -> UndoableOut:
+    """Make a part of a change that can be taken back: the first, or that after a cursor."""
+    bulk = from_cursor(bulk, cursor)
+    part = await execute(call.service, call.caller, bulk)
+    assert isinstance(part, Part)
+    following = cursor_of(bulk, part)
+    return UndoableOut(
+        count=part.count, more=part.cursor is not None, undo=bulk.undo, cursor=following
+    )
+
+
+async def undo(call: Call) -> Answer:
+    """Take back a change, up to `PARTS` of its parts."""
+    asked = await call.read(UndoRequest)
+    part = Undo(
+        queue=call.arguments.queue, undo=asked.undo, part=asked.part, actor=call.arguments.actor
+    )
+    if not is_token(asked.undo):
+        raise nothing(part)
+    total = Undone(following=asked.part)
+    for _ in range(PARTS):
+        if total.following is None:
+            break
+        command = Undo(queue=part.queue, undo=part.undo, part=total.following, actor=part.actor)
+        done = await execute(call.service, call.caller, command)
+        assert isinstance(done, Undone)
+        total = total.plus(done)
+    answer = UndoneOut(total.restored, total.taken, total.claimed, total.unknown, total.again)
+    if total.following is not None:
+        answer.following = total.following
+    return Answer(200, answer)
+
+
+UNDOING = (
+    Operation(
+        "undo", "POST", "/v1/queues/{queue}/undo", "Take back a bulk change", "", undo,
+        {200: UndoneOut}, takes=UndoRequest, problems=(404, 429, 507),
+        description="One that was made with `undo`, up to ten minutes ago. Needs the right that "
+        "the change needed. What is put back counts as put; ids that were put again since, and "
+        "messages that were claimed since, are counted and stay as they are. Up to 10,000 "
+        "messages; repeat with `part` while `following` is there.",
+    ),
+)  # fmt: skip
