@@ -161,7 +161,7 @@ def test_a_connection_that_the_server_closed_is_opened_again(
 def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
     script: Script, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.engines.http.connection._has_ended", lambda descriptor: False)
+    monkeypatch.setattr("bide.engines.http.connection.readable", lambda descriptor, seconds: False)
     script.hang_up = True
     script.then(200, {"replies": [], "now": 5})
     assert engine.execute([], 5) == []
