@@ -24,7 +24,11 @@ def orders(stage: Stage) -> bide.Queue:
 
 
 def said(reply: Reply) -> str:
-    """Return where an action that was done leads to."""
+    """Return where an action that was done leads to, but for how it is taken back."""
+    return re.sub("&undo=.*", "", leads_to(reply))
+
+
+def leads_to(reply: Reply) -> str:
     assert reply.status == 303, reply.text
     return reply.headers["location"]
 
@@ -41,7 +45,7 @@ def confirm(visitor: Visitor, question: Reply) -> Reply:
 def test_cancel_asks_first(ann: Visitor, orders: bide.Queue) -> None:
     orders.put(1, id="a", delay=60)
     question = ann.do("cancel", queue="orders", id="a", back="/queue?queue=orders")
-    assert "This cannot be undone" in question.text
+    assert "This can be undone for ten minutes" in question.text
     assert orders.get("a") is not None
     assert said(confirm(ann, question)) == "/queue?queue=orders&said=cancel&count=1"
     assert orders.get("a") is None

@@ -156,7 +156,7 @@ def test_a_message_is_found_moved_copied_and_cancelled(tab: Tab, redis: RedisSer
     tab.until("A copy was put.")
     tab.open("message?queue=orders&id=order-40007")
     tab.press("Cancel")
-    tab.until("This cannot be undone")
+    tab.until("This can be undone for ten minutes")
     tab.press("Cancel")
     tab.until("Cancelled: 1.")
     with bide.Queue("orders", redis.url) as orders:
@@ -175,12 +175,16 @@ def test_dead_letters_are_revived_and_purged(tab: Tab, redis: RedisServer) -> No
     tab.open("queue?queue=mail&state=dead")
     tab.browser.find_element(By.ID, "choose-all").click()
     tab.press("Purge")
-    tab.until("deleted for good")
+    tab.until("They are deleted.")
     tab.press("Purge")
     tab.until("Purged: ")
     tab.until("There are no such messages.")
     with bide.Queue("mail", redis.url) as mail:
         assert mail.counts().sizes.dead == 0
+        tab.press("Undo")
+        tab.until("Taken back: ")
+        assert mail.counts().sizes.dead > 0
+        assert mail.audit()
 
 
 def test_a_lease_is_ended_and_a_queue_paused(tab: Tab, redis: RedisServer) -> None:
@@ -226,6 +230,15 @@ def test_pages_work_without_javascript_and_in_chinese(tab: Tab) -> None:
         tab.open("queue?queue=webhooks")
         tab.press("Resume")
         tab.until("Done.")
+        tab.open("queue?queue=orders&state=next&group=customer:7")
+        count = len(tab.browser.find_elements(By.NAME, "id"))
+        tab.press("Cancel all")
+        tab.until(f"Messages of orders: {count}")
+        tab.press("Cancel")
+        tab.until("No message matches.")
+        tab.press("Undo")
+        tab.until(f"Taken back: {count}.")
+        tab.open("queue?queue=webhooks")
         tab.press("简体中文", "header")
         tab.until("队列")
         tab.press("English", "header")

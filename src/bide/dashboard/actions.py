@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from msgspec import UNSET
@@ -11,6 +11,7 @@ from bide.dashboard.access import ACTIONS
 from bide.dashboard.pages.audit import GONE
 from bide.dashboard.pages.dead import error_kind, letters
 from bide.dashboard.pages.subscriptions import records_of
+from bide.dashboard.undoing import BULK, change, count_of, first_of, rule_of, take_back
 from bide.dashboard.view import Page, Redirect, Refused, View
 from bide.model.commands import (
     Cancel,
@@ -23,29 +24,33 @@ from bide.model.commands import (
     Purge,
     Put,
     Release,
+    Reschedule,
     Revive,
+    Where,
 )
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.options import options_of
 from bide.model.replies import Counts, Deleted, Found, Outcome, Outcomes, Reply, Settings
+from bide.model.undoing import UNDO_FOR
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Audit, deleted, in_parts
+from bide.queue.undoing.faces import bulk_of
 from bide.server.action_log import DONE, Act
 
 __all__ = ["act"]
 
 R = TypeVar("R", bound=Reply)
 
-BULK = 10_000
-"""How many dead letters one action by error changes at most."""
-
 NAMED = 20
 """How many messages a page names for which something could not be done."""
 
-FINAL = ("cancel", "purge", "release")
-"""Actions that are asked about first: they cannot be taken back."""
+ASKED = ("cancel", "purge", "release")
+"""Actions that are asked about first, also for one message."""
+
+UNDOABLE = ("cancel", "purge", "reschedule", "revive")
+"""Actions that can be taken back for a while."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -54,6 +59,8 @@ class Result(msgspec.Struct, frozen=True):
     count: int = 1
     refused: Sequence[Outcome] = ()
     """Messages for which it could not be done."""
+    undo: str | None = None
+    """The token by which it is taken back."""
     page: Page | None = None
     """What to show instead of the page that the visitor came from."""
 
@@ -71,6 +78,8 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     """
     request = view.request
     action = request.get("action")
+    if action == "undo":
+        return await _undo(view, log)
     if action not in ACTIONS:
         raise Refused(404, "not-found")
     ids = [check_name(id) for id in request.form.get("id", [])]
@@ -82,13 +91,15 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     count = 0
     try:
         if action not in _WITHOUT_IDS:
-            if request.get("by"):
+            where = rule_of(view) if request.get("by") == "rule" else None
+            if request.get("by") and where is None:
                 ids = await _of_kind(view)
-            if not ids:
+            if not (ids or where):
                 raise Refused(400, "nothing-chosen")
-            if (action in FINAL or request.get("by")) and not request.get("confirmed"):
+            several = where is not None or len(ids) > 1
+            if (action in ASKED or several) and not request.get("confirmed"):
                 result = "asked"
-                return _question(view, action, ids)
+                return await _question(view, action, ids, where)
         done = await _DO[action](view, ids)
         result, count = DONE, done.count
     finally:
@@ -99,23 +110,55 @@ async def act(view: View, log: Callable[[Act], None]) -> Page | Redirect:
     if done.refused:
         return Page("refused.html", {
             "action": action, "count": done.count, "refused": done.refused[:NAMED],
-            "more": len(done.refused[NAMED:]), "back": request.inside(request.get("back")),
+            "more": len(done.refused[NAMED:]), "back": _back(view), "undo": done.undo,
+            "until": view.now + UNDO_FOR,
         }, 409)  # fmt: skip
-    said = urlencode({"said": action, "count": done.count})
-    back = request.inside(request.get("back")).partition("#")[0]
-    return Redirect(f"{back}{'&' if '?' in back else '?'}{said}")
+    said: dict[str, Any] = {"said": action, "count": done.count}
+    if done.undo is not None and done.count:
+        said |= {"undo": done.undo, "of": queue, "until": view.now + UNDO_FOR}
+    return _to(view, said)
 
 
-def _question(view: View, action: str, ids: list[str]) -> Page:
-    """Return the page that asks whether an action is meant."""
+def _to(view: View, said: dict[str, Any]) -> Redirect:
+    """Return to the page that the visitor came from, and have it say what was done."""
+    back = _back(view)
+    return Redirect(f"{back}{'&' if '?' in back else '?'}{urlencode(said)}")
+
+
+def _back(view: View) -> str:
+    """Return the URL of that page, without what it said before."""
+    path, _, query = view.request.inside(view.request.get("back")).partition("#")[0].partition("?")
+    kept = [(name, value) for name, value in parse_qsl(query) if name not in SAID]
+    return f"{path}{'?' * bool(kept)}{urlencode(kept)}"
+
+
+async def _undo(view: View, log: Callable[[Act], None]) -> Redirect:
+    """Take back a change."""
+    queue, result, count = view.request.get("queue"), "failed", 0
+    try:
+        undone = await take_back(view, _actor(view))
+        result, count = DONE, undone.restored
+    except Refused:
+        result = "forbidden"
+        raise
+    finally:
+        log(Act("undo", queue or None, count, result))
+    said = {"said": "undo", "count": count, **msgspec.structs.asdict(undone)}
+    return _to(view, {name: value for name, value in said.items() if name in SAID})
+
+
+async def _question(view: View, action: str, ids: list[str], where: Where | None) -> Page:
+    """Return the page that asks whether an action is meant, with the first messages."""
+    count = len(ids) if where is None else await count_of(view, where)
+    first = await first_of(view, ids, where)
     form = view.request.form
     kept = [(name, value) for name, values in form.items() for value in values]
     if view.request.get("by"):
         kept.append(("until", str(view.now)))
     return Page("confirm.html", {
-        "action": action, "queue": view.request.get("queue"), "ids": ids[:NAMED],
-        "count": len(ids), "more": max(0, len(ids) - NAMED), "fields": kept, "most": BULK,
-        "back": view.request.inside(view.request.get("back")),
+        "action": action, "queue": view.request.get("queue"), "first": first, "count": count,
+        "more": max(0, count - len(first)), "fields": kept, "most": BULK,
+        "undoable": action in UNDOABLE, "back": _back(view),
     })  # fmt: skip
 
 
@@ -153,9 +196,23 @@ async def _each(view: View, ids: list[str], command: Callable[[list[str]], Comma
     return Result(len(outcomes) - len(refused), refused)
 
 
+async def _undoably(
+    view: View, command: Cancel | Purge | Reschedule | Revive, where: Where | None
+) -> Result:
+    """Execute a command for the messages that it names, or for those that a rule selects."""
+    command = msgspec.structs.replace(command, actor=_actor(view))
+    bulk = bulk_of(command, where, by_id=where is None)
+    count, refused = await change(view, bulk)
+    return Result(count, refused, bulk.undo)
+
+
+def _rule(view: View) -> Where | None:
+    return rule_of(view) if view.request.get("by") == "rule" else None
+
+
 async def _cancel(view: View, ids: list[str]) -> Result:
-    full = view.queue()
-    return await _each(view, ids, lambda part: Cancel(full, part))
+    where = _rule(view)
+    return await _undoably(view, Cancel(view.queue(), ids, where=where), where)
 
 
 async def _reschedule(view: View, ids: list[str]) -> Result:
@@ -164,8 +221,8 @@ async def _reschedule(view: View, ids: list[str]) -> Result:
         raise InvalidArgument('delay="" is not a duration; write 30s, 5m or 1h30m, or give a time')
     full = view.queue()
     command = CommandBuilder(full).reschedule(ids[:1], delay, at, None)
-    await view.admit(full, Edit(full, ids[:1], at=command.at, delay=command.delay))
-    return await _each(view, ids, lambda part: msgspec.structs.replace(command, ids=part))
+    await view.admit(full, Edit(full, ["-"], at=command.at, delay=command.delay))
+    return await _undoably(view, msgspec.structs.replace(command, ids=ids), _rule(view))
 
 
 async def _edit(view: View, ids: list[str]) -> Result:
@@ -221,13 +278,11 @@ async def _release(view: View, ids: list[str]) -> Result:
 
 
 async def _revive(view: View, ids: list[str]) -> Result:
-    full = view.queue()
-    return await _each(view, ids, lambda part: Revive(full, part))
+    return await _undoably(view, Revive(view.queue(), ids), None)
 
 
 async def _purge(view: View, ids: list[str]) -> Result:
-    full = view.queue()
-    return await _each(view, ids, lambda part: Purge(full, "dead", ids=part))
+    return await _undoably(view, Purge(view.queue(), "dead", ids=ids), None)
 
 
 async def _pause(view: View, _: list[str]) -> Result:
@@ -291,5 +346,8 @@ _DO: dict[str, Callable[[View, list[str]], Awaitable[Result]]] = {
     "revive": _revive, "purge": _purge, "pause": _pause, "delete": _delete,
     "subscriptions": _subscription, "audit": _audit, "stop": _stop,
 }  # fmt: skip
+
+SAID = ("said", "count", "undo", "of", "until", "taken", "claimed", "unknown", "again")
+"""Parameters of a URL by which a page says what was done."""
 
 _WITHOUT_IDS = ("pause", "delete", "subscriptions", "audit")

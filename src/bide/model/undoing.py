@@ -96,6 +96,8 @@ class Part(msgspec.Struct, frozen=True, tag="part", omit_defaults=True):
     """The number of the next part."""
     cursor: str | None = None
     until: int | None = None
+    unchanged: list[str] = []
+    """Of a change by ids, those that were not changed."""
 
 
 class Undo(_Composed, frozen=True, kw_only=True, tag="undo"):

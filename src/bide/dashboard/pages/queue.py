@@ -41,8 +41,17 @@ async def queue(view: View) -> Page:
         "queue": view.own(full), "counts": counts, "span": span, "chart": histogram(forecast, span),
         "tabs": TABS, "tab": tab, "filters": filters, "found": found, "searched": bool(matches),
         "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
-        "filtered": any(filters.values()), "paged": bool(request.get("cursor")),
+        "filtered": any(filters.values()), "ruled": _is_rule(view, tab, filters),
+        "paged": bool(request.get("cursor")),
     })  # fmt: skip
+
+
+def _is_rule(view: View, tab: str, filters: dict[str, str]) -> bool:
+    """Tell whether a list has all that wait and match a rule: a group, a range of due times."""
+    given = {name for name, value in filters.items() if value}
+    later = (view.request.moment("after") or 0) > view.now  # what is due then is delayed
+    lists_all = tab in ("next", "all") or (tab == "delayed" and later)
+    return lists_all and bool(given) and given <= {"group", "after", "before"}
 
 
 async def counts_of(store: StoreReader, queue: str) -> Counts:

@@ -33,14 +33,14 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
         yield forget_records(records_of(bulk.queue))
     if bulk.ids is None:
         return (yield from _matching(bulk))
-    ids, part, count = list(dict.fromkeys(bulk.ids)), bulk.part, 0
-    while ids:
-        found: Found = yield Find(bulk.queue, ids, max_bytes=MAX_BYTES // 2)
+    left, part, done = list(dict.fromkeys(bulk.ids)), bulk.part, set[str]()
+    while left:
+        found: Found = yield Find(bulk.queue, left, max_bytes=MAX_BYTES // 2)
         messages = [m for m in found.messages if m is not None and m.state in _CHANGED[bulk.verb]]
-        count += yield from _change(bulk, part, messages)
+        done |= yield from _change(bulk, part, messages)
         part += bool(messages)
-        ids = ids[max(1, len(found.messages)) :]
-    return Part(count, part)
+        left = left[max(1, len(found.messages)) :]
+    return Part(len(done), part, unchanged=[id for id in bulk.ids if id not in done])
 
 
 _CHANGED: dict[Verb, Sequence[str]] = {
@@ -64,14 +64,14 @@ def _matching(bulk: Bulk) -> Steps[Part]:
     if state == "dead" and until is not None:
         messages = [m for m in messages if m.ended is not None and m.ended < until]
         cursor = cursor if len(messages) == len(page.messages) else None
-    count = yield from _change(bulk, bulk.part, messages)
-    return Part(count, bulk.part + bool(messages), cursor, until)
+    done = yield from _change(bulk, bulk.part, messages)
+    return Part(len(done), bulk.part + bool(messages), cursor, until)
 
 
-def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[int]:
-    """Note messages, change those that still are so, and mark these; return how many."""
+def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[set[str]]:
+    """Note messages, change those that still are so, and mark these; return their ids."""
     if not messages:
-        return 0
+        return set()
     beside, key = records_of(bulk.queue), f"{bulk.undo}:{part}"
     pieces = list(pieces_of(key, bulk.undo, Record(bulk.queue, bulk.verb, messages)))
     noted: Outcomes = yield Put(beside, pieces, actor=bulk.actor)
@@ -93,7 +93,7 @@ def _change(bulk: Bulk, part: int, messages: list[Message]) -> Steps[int]:
     due = next((one.due for one in done.values()), None)
     mark = Mark(unchanged, due if bulk.verb in ("reschedule", "revive") else None)
     yield Put(beside, [note(f"{key}:changed", bulk.undo, msgspec.json.encode(mark))])
-    return len(done)
+    return set(done)
 
 
 def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[Command]:
