@@ -12,9 +12,10 @@ from bide.engines.redis import RedisEngine
 from bide.engines.redis.keys import shard_of
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.commands import Claim, Command, Configure, Extend, Find, Lease, Put
+from bide.model.commands import Ack, Claim, Command, Configure, Extend, Find, Lease, Put, Release
 from bide.model.errors import Closed
 from bide.model.message import Item, Message
+from bide.model.pace import interval
 from bide.model.replies import Claimed, Found
 from tests.descriptors import low_ones_taken
 from tests.engines.redis.conftest import Open
@@ -91,6 +92,48 @@ def test_a_put_elsewhere_wakes_who_waits(
     ((id, late),) = waiter.got
     assert id == "a"
     assert 0 <= late < 0.5
+
+
+@pytest.mark.process
+def test_the_end_of_a_lease_wakes_one_that_waits_for_a_limit(
+    engine: RedisEngine, url: str, server: "client_library.Redis", redis_server: RedisServer
+) -> None:
+    (_, _, claimed) = engine.execute(
+        [Configure("q", limit=1), put("a", "b", "c"), Claim("q", 9, 60_000, "w")]
+    )
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["a"]
+    crowd = [Waiter(url), Waiter(url)]  # one leads: it sleeps until the lease is over
+    eventually(lambda: server.exists("bide:{q#0}:waiters") == 1)
+    eventually(lambda: server.hexists("bide:{q#0}:meta", "leader"))
+    before = scripts_run(redis_server)
+    engine.execute([Ack("q", [Lease("a", claimed.token)])])
+    eventually(lambda: any(waiter.got for waiter in crowd))
+    engine.execute([Release("q", ["b"], "again")])
+    for waiter in crowd:
+        waiter.join()
+    assert sorted(id for waiter in crowd for id, _ in waiter.got) == ["b", "b"]
+    assert scripts_run(redis_server) - before < 15  # nobody polls
+
+
+@pytest.mark.process
+def test_claims_wait_for_as_long_as_a_rate_says(
+    engine: RedisEngine, url: str, redis_server: RedisServer
+) -> None:
+    (_, _, claimed) = engine.execute(
+        [Configure("q", rate=interval(5)), put("a", "b", "c"), Claim("q", 9, 60_000, "w")]
+    )
+    assert isinstance(claimed, Claimed)
+    assert [message.id for message in claimed.messages] == ["a"]
+    before = scripts_run(redis_server)
+    crowd = [Waiter(url), Waiter(url)]
+    for waiter in crowd:
+        waiter.join()
+    (b, late), (c, later) = sorted(got for waiter in crowd for got in waiter.got)
+    assert (b, c) == ("b", "c")
+    assert late >= 0.19
+    assert later >= 0.39
+    assert scripts_run(redis_server) - before < 15
 
 
 @pytest.mark.process

@@ -148,6 +148,7 @@ def configure(command: cmd.Configure, shards: int) -> Step:
     """Set what is given."""
     limits = [getattr(command, name) for name in LIMITS]
     if shards > 1 and any(limits):
+        yield ()
         return [
             Unsupported(
                 f"queue {command.queue!r} is made of {shards} shards, and a queue with limits has "

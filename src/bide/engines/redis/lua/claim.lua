@@ -233,11 +233,8 @@ local function take_turns()
   open_groups()
   lapsed = take_back(tonumber(ARGV[12]))
   if lapsed == 200 then return reply(nil, true) end
-  if lining then
-    if line_up_step() then return reply(nil, true) end  -- what is leased has to be counted first
-  elseif promote_up_to(tonumber(ARGV[13])) then
-    return reply(nil, true)
-  end
+  if lining and line_up_step() then return reply(nil, true) end  -- what is leased counts first
+  if not lining and promote_up_to(tonumber(ARGV[13])) then return reply(nil, true) end
   settle_all()
   local most = min(wanted, SLICE, tonumber(ARGV[18]) or wanted)
   if limit > 0 then most = min(most, limit - call('HLEN', LEASES)) end

@@ -1,0 +1,138 @@
+"""Limits on Redis: what is stored for them, by many messages at once, and in queues of shards."""
+
+import pytest
+import redis as client_library
+
+from bide.engines.port import PartlyDone
+from bide.engines.redis import RedisEngine
+from bide.model.commands import Ack, Claim, Command, Configure, Count, Put, Release
+from bide.model.errors import Unsupported
+from bide.model.message import Item
+from bide.model.pace import interval
+from bide.model.replies import Claimed, Counts, Outcomes, Settings
+from tests.engines.redis.claims import LEASE, NOW, claim, key, of, put, sound
+from tests.engines.redis.conftest import Open
+
+Server = client_library.Redis
+
+MANY = 2_600
+"""More than one call lines up."""
+
+
+def configure(engine: RedisEngine, now: int = NOW, **limits: int) -> Settings:
+    (settings,) = engine.execute([Configure("q", **limits)], now)  # type: ignore[arg-type]
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def put_at_once(engine: RedisEngine, total: int) -> None:
+    items = [Item(f"m{number:06}", b"1", group="g") for number in range(total)]
+    for first in range(0, total, 500):
+        engine.execute([Put("q", items[first : first + 500])], NOW)
+
+
+def test_many_leases_are_counted_before_a_claim_gives_more(engine: RedisEngine) -> None:
+    put_at_once(engine, MANY + 5)
+    claimed = claim(engine, MANY)
+    configure(engine, group_limit=MANY + 2)
+    assert len(claim(engine, 10).messages) == 2
+    assert sound(engine).sizes.leased == MANY + 2
+    (acked,) = engine.execute([Ack("q", of(claimed)[:1])], NOW)
+    assert isinstance(acked, Outcomes)
+    assert acked.wake == NOW
+    assert len(claim(engine, 10).messages) == 1
+    sound(engine)
+
+
+def test_nothing_of_lines_stays_behind(engine: RedisEngine, server: Server) -> None:
+    configure(engine, limit=50, group_limit=5, group_rate=interval(100))
+    for group in ("g", "h", "i"):
+        put(engine, 4, group, group)
+    put(engine, 4)
+    now = NOW
+    while (claimed := claim(engine, now=now)).messages or claimed.next is not None:
+        engine.execute([Ack("q", of(claimed))], now)
+        now += 10
+    sound(engine, now)
+    claim(engine, now=now + 100)  # what the rate of a group needed is forgotten
+    assert server.exists(*map(key, ("lines", "turns", "shares"))) == 0
+
+
+def test_without_limits_nothing_is_stored_for_them(engine: RedisEngine, server: Server) -> None:
+    put(engine, 40, group="g")
+    claim(engine, 3)
+    before = server.hgetall(key("meta"))
+    configure(engine, limit=9)
+    claim(engine, 3)
+    assert server.exists(*map(key, ("lines", "turns", "shares"))) == 3
+    configure(engine, limit=0)
+    assert server.exists(*map(key, ("lines", "turns", "shares"))) == 0
+    assert server.hgetall(key("meta")).keys() == before.keys()
+
+
+def test_an_older_client_that_settles_leases_does_not_block_a_group(
+    engine: RedisEngine, server: Server
+) -> None:
+    """It does not know of lines: the next claim that finds nothing lines up everything anew."""
+    configure(engine, group_limit=2)
+    put(engine, 6, group="g")
+    claim(engine)
+    server.hdel(key("leases"), "m0000")
+    server.hdel(key("records"), "m0000")
+    server.zrem(key("leased"), "000000000000m0000")
+    server.hincrby(key("meta"), "acked", 1)
+    assert [message.id for message in claim(engine).messages] == ["m0002"]
+    sound(engine)
+
+
+BROKEN = {
+    "a ready message in no line": lambda server: server.zrem(
+        key("lines"), *server.zrangebylex(key("lines"), "[w", "(x", start=0, num=1)
+    ),
+    "a lease that does not run": lambda server: server.zrem(
+        key("lines"), *server.zrangebylex(key("lines"), "[r", "(s", start=0, num=1)
+    ),
+    "a group that never gets its turn": lambda server: server.zrem(key("turns"), "g"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_audit_finds_lines_that_are_wrong(
+    engine: RedisEngine, server: Server, broken: str
+) -> None:
+    configure(engine, group_limit=5)
+    put(engine, 4, group="g")
+    claim(engine, 2)
+    sound(engine)
+    BROKEN[broken](server)
+    (counts,) = engine.execute([Count("q", recount=True)], NOW)
+    assert isinstance(counts, Counts)
+    assert counts.strays == 2
+
+
+def test_a_queue_of_several_shards_refuses_limits(open_engine: Open, url: str) -> None:
+    """Only their caller meets the refusal; what else is in the batch is carried out."""
+    engine = open_engine(f"{url}&shards=4")
+    engine.execute([Put("q", [Item("a", b"1")])], NOW)
+    with pytest.raises(Unsupported, match=r"queue 'q' is made of 4 shards, .* `bide move`"):
+        configure(engine, limit=1)
+    commands: list[Command] = [Configure("q", limit=1), Claim("q", 1, LEASE, "w")]
+    for each in (engine, open_engine()):  # the second one does not know of the shards yet
+        with pytest.raises(PartlyDone) as caught:
+            each.execute(commands, NOW)
+        refused, claimed = caught.value.outcomes
+        assert isinstance(refused, Unsupported)
+        assert isinstance(claimed, Claimed)
+        for message in claimed.messages:
+            each.execute([Release("q", [message.id])], NOW)
+    assert configure(engine, limit=0, keep=5).keep == 5
+
+
+def test_limits_make_a_queue_of_one_shard(open_engine: Open, url: str) -> None:
+    engine = open_engine(f"{url}&shards=4")
+    configure(engine, group_limit=1)
+    put(engine, 10, group="g")
+    other = open_engine(f"{url}&shards=4")
+    assert [message.id for message in claim(other).messages] == ["m0000"]
+    assert claim(engine).messages == []
+    sound(engine)
