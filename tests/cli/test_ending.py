@@ -13,6 +13,7 @@ Bide = Callable[..., Result]
 def test_history_shows_how_messages_ended(run: Bide, orders: bide.Queue) -> None:
     assert run("set", "orders", "--history", "7d").stdout == (
         "keep\t0\nhistory\t604800000\nresult_ttl\t0\n"
+        "limit\t0\nrate\t0\ngroup_limit\t0\ngroup_rate\t0\n"
     )
     orders.put(1, id="a")
     run("cancel", "orders", "a")
@@ -60,9 +61,20 @@ def test_result_prints_what_ack_was_given(run: Bide, orders: bide.Queue) -> None
     assert "nothing is remembered of 'b'" in run("result", "orders", "b").stderr
 
 
+def test_set_changes_limits(run: Bide, orders: bide.Queue) -> None:
+    told = run("set", "orders", "--rate", "100/m", "--group-limit", "1").stdout.splitlines()
+    assert told[3:] == ["limit\t0", "rate\t100/m", "group_limit\t1", "group_rate\t0"]
+    found = json.loads(run("set", "orders", "--limit", "5", "--rate", "0", "--json").output)
+    assert (found["limit"], found["rate"], found["group_limit"]) == (5, 0, 1)
+    assert (orders.counts().limit, orders.counts().rate) == (5, 0)
+    wrong = run("set", "orders", "--group-rate", "5 per s")
+    assert wrong.exit_code == 2
+    assert "group_rate='5 per s' is not a valid rate; write '5/s'" in wrong.stderr
+
+
 def test_set_needs_something_to_set(run: Bide) -> None:
     nothing = run("set", "orders")
     assert nothing.exit_code == 2
-    assert "set needs what to set: --keep, --history or --result-ttl" in nothing.stderr
+    assert "set needs what to set, such as --keep, --history or --limit" in nothing.stderr
     new = run("set", "odrers", "--keep", "1h")
     assert "odrers is new" in new.stderr

@@ -13,7 +13,7 @@ import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
 from bide.model.message import Item
-from bide.model.replies import AHEAD, Explained, Pause, Serving, Subscribed
+from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
 from bide.model.times import LATEST
 from bide.observing.explain import Explanation
 from bide.observing.explain.sentences import clauses
@@ -118,6 +118,30 @@ def test_a_ready_message_tells_what_is_ahead_and_what_failed(store: Store) -> No
     [first] = orders.claim(1)
     first.retry(0, "no")
     assert orders.explain(first.id).reasons == ("failed", "next")
+
+
+def test_a_ready_message_tells_which_limit_holds_it(store: Store) -> None:
+    orders = store.queue(limit=1, group_limit=1, rate="30/m", group_rate="1/m")
+    store.report("web1:7", None)
+    orders.put_many([1, 2, 3], group="a")
+    orders.put(1, id="a", group="a")
+    held = orders.claim(1)
+    told = orders.explain("a")
+    assert told.reasons == ("limit", "ahead")
+    assert "a limit of 1 messages at a time, and 1 are being handled" in told.sentence
+    assert told.sentence.endswith("messages of its group delivered before it: 2")
+    assert "现有 1 条正在处理" in told.in_language("zh")
+    orders.configure(limit=0)
+    assert "1 of its group are being handled" in orders.explain("a").sentence
+    held[0].ack()
+    told = orders.explain("a")
+    assert told.facts.limited == Limited("group_rate", 60_000_000, 0, store.clock.now() + 59_990)
+    assert "each group has a rate of 1/m, and the next message of its group is" in told.sentence
+    orders.put(1, id="b", group="b")
+    assert "the queue has a rate of 30/m, and delivers the next" in orders.explain("b").sentence
+    assert orders.explain("b").reasons == ("limit",)
+    store.clock.advance(2)
+    assert orders.explain("b").reasons == ("next",)
 
 
 def test_a_tenant_hears_of_its_own_workers_and_those_of_the_whole_store(store: Store) -> None:

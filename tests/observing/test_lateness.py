@@ -19,6 +19,8 @@ def one_by_one(waited: Waited, pauses: list[Span], unserved: list[Span]) -> dict
     for moment in range(int(waited.due), int(waited.began)):
         if within(moment, pauses):
             cause = "paused"
+        elif waited.retried <= moment < waited.freed:
+            cause = "limit"
         elif within(moment, unserved):
             cause = "no-worker"
         elif moment < waited.retried:
@@ -31,12 +33,12 @@ def one_by_one(waited: Waited, pauses: list[Span], unserved: list[Span]) -> dict
     return found
 
 
-@given(st.lists(times, min_size=5, max_size=5), times, spans, spans)
+@given(st.lists(times, min_size=5, max_size=5), times, times, spans, spans)
 def test_the_causes_add_up_to_the_lateness(
-    moments: list[int], asked: int, pauses: list[Span], unserved: list[Span]
+    moments: list[int], asked: int, freed: int, pauses: list[Span], unserved: list[Span]
 ) -> None:
     due, retried, claimed, began, _ = sorted(moments)
-    waited = Waited(due, retried, min(asked, claimed), claimed, began)
+    waited = Waited(due, retried, min(asked, claimed), claimed, began, min(freed, claimed))
     found = causes_of(waited, pauses, unserved)
     assert found == one_by_one(waited, pauses, unserved)
     assert sum(found.values()) == began - due

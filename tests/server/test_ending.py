@@ -25,7 +25,10 @@ def claimed(client: Client) -> dict[str, Any]:
 
 def test_history_tells_how_messages_ended(client: Client) -> None:
     told = settings(client, history="7d", result_ttl="1h")
-    assert told == {"paused": False, "keep": 0, "history": 604_800_000, "result_ttl": 3_600_000}
+    assert told == {
+        "paused": False, "keep": 0, "history": 604_800_000, "result_ttl": 3_600_000,
+        "limit": 0, "rate": None, "group_limit": 0, "group_rate": None,
+    }  # fmt: skip
     assert client.get(Q).json["history"] == 604_800_000
     client.put(ONE, {"body": 1})
     client.send("DELETE", ONE)
@@ -40,6 +43,20 @@ def test_history_tells_how_messages_ended(client: Client) -> None:
     assert (cancelled["how"], cancelled["by"]) == ("cancelled", "127.0.0.1")
     assert "result" not in cancelled
     assert client.get(f"{Q}/messages/b/history").problem["type"] == "/docs#problem-not-found"
+
+
+def test_limits_are_set_and_told(client: Client) -> None:
+    told = client.send("PATCH", Q, {"limit": 3, "group_rate": "100/m", "rate": 0.5}).json
+    assert (told["limit"], told["rate"], told["group_rate"]) == (3, "30/m", "100/m")
+    counts = client.get(Q).json
+    assert (counts["limit"], counts["rate"], counts["group_rate"]) == (3, "30/m", "100/m")
+    assert "group_limit" not in counts
+    wrong = client.send("PATCH", Q, {"rate": "often"})
+    assert wrong.status == 400
+    assert "rate='often' is not a valid rate" in wrong.problem["detail"]
+    assert client.send("PATCH", Q, {"limit": -1}).status == 400
+    client.post(f"{Q}/messages", {"messages": [{"body": n} for n in range(4)]})
+    assert len(client.post(f"{Q}/claim", {"count": 4}).json["messages"]) == 1
 
 
 def test_a_result_is_answered_once_the_message_has_ended(client: Client) -> None:

@@ -31,6 +31,7 @@ class Claimer(ABC):
         self._loop = asyncio.get_running_loop()
         self._claim: asyncio.Task[Claimed] | None = None
         self._recalled = False
+        self._limited = False  # whether the last claim found a limited queue
         self._asked = 0.0  # when the last claim began, by the monotonic clock
         self._vacancy = asyncio.Event()  # set when a place has become free
 
@@ -40,6 +41,10 @@ class Claimer(ABC):
 
         `None` waits until `recall` is called or a place becomes free.
         """
+
+    def slots(self) -> int | None:
+        """Return how many of them can be started at once; `None`: all."""
+        return None
 
     @abstractmethod
     def start(self, reply: Claimed) -> None:
@@ -68,7 +73,11 @@ class Claimer(ABC):
                     if not admitted:
                         self.give_back(reply)
                 if admitted:
+                    self._limited = bool(reply.freed)
                     self.start(reply)
+                while reply.behind:  # all groups are to be in line before the next turn
+                    command = self._claim_of(0)
+                    reply = await self._store_client.patiently(Claimed, command, self)
 
     def recall(self) -> None:
         """End the waiting claim, and look again how many messages to claim."""
@@ -79,11 +88,8 @@ class Claimer(ABC):
 
     async def _claimed(self, count: int) -> Claimed | None:
         """Return what a claim brought; `None` if it was recalled."""
-        queue, lease = self.queue_handlers.queue, self.queue_handlers.lease
         self._asked = self._clock.monotonic()
-        self._claim = claim = self._loop.create_task(
-            self.ask(Claim(queue, count, lease, self._holder))
-        )
+        self._claim = claim = self._loop.create_task(self.ask(self._claim_of(count)))
         try:
             return await claim
         except asyncio.CancelledError:
@@ -92,6 +98,10 @@ class Claimer(ABC):
             if not claim.cancelled() and claim.exception() is None:
                 self.give_back(claim.result())  # it came with the cancellation
             raise
+
+    def _claim_of(self, count: int) -> Claim:
+        queue, lease = self.queue_handlers.queue, self.queue_handlers.lease
+        return Claim(queue, count, lease, self._holder, slots=self.slots())
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for messages, also while the store is unavailable."""

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import repeat
 from types import SimpleNamespace
 
 from bide.clock import Timer, sleep
@@ -208,7 +209,12 @@ class Consumer(Claimer):
     def room(self) -> tuple[int, float | None]:
         """Return how many messages can be started soon."""
         waiting, most = len(self._prefetch.waiting), self._prefetch.most
+        most = 0 if self._limited else most  # what would wait here, others could start
         return policy.room(self.queue_handlers.concurrency, len(self.running), waiting, most), None
+
+    def slots(self) -> int:
+        """Return how many places are free, and one at least: else the claim waits for nothing."""
+        return max(1, self.queue_handlers.concurrency - len(self.running))
 
     def judge(self, one: Handling, error: BaseException) -> Verdict | None:
         """Return how to settle a message whose handler raised; `None` leaves it to `policy`."""
@@ -226,10 +232,11 @@ class Consumer(Claimer):
             self.tally.ended("dead", len(reply.died))
         token, claimed, expires, state = reply.token, reply.now, now + self._lease, self._state
         queue_handlers = self.queue_handlers
-        for message in reply.messages:
+        for message, freed in zip(reply.messages, reply.freed or repeat(0), strict=False):
             handler = queue_handlers.of(message)
             one = Handling(message, token, claimed, handler or queue_handlers.any, state)
-            one.arrived, one.expires, one.keeps_result = now, expires, reply.results
+            one.arrived, one.expires, one.freed = now, expires, freed
+            one.keeps_result = reply.results
             if message.failures and not self._may_begin(one, now):
                 continue
             if handler is None:
@@ -334,18 +341,11 @@ class Consumer(Claimer):
             elif self._leaving:
                 return policy.RELEASE
         elif not isinstance(error, Exception):
-            delivery_log.tell(
-                logging.ERROR, one, "failed",
-                "%s raised %r; the worker goes on, and the attempt has failed",
-                one.handler.name, error,
-            )  # fmt: skip
+            delivery_log.raised(one, error)
         try:
             return policy.judge(one.message, error, one.handler.retry, self._chance())
         except Exception as mistake:  # noqa: BLE001  (code of a user's exception)
-            delivery_log.tell(
-                logging.ERROR, one, "failed", "%s raised a %s whose own code failed",
-                one.handler.name, type(error).__name__, exc_info=mistake,
-            )  # fmt: skip
+            delivery_log.misjudged(one, error, mistake)
             return policy.misjudged(one.message, error, mistake, one.handler.retry)
 
     def _out_of_time(self, one: Handling) -> None:

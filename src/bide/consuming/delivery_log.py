@@ -10,7 +10,9 @@ from bide.model.replies import Outcome
 from bide.model.times import format_duration
 from bide.observing.tally import OUTCOMES, Tally
 
-__all__ = ["SUMMARY", "Summary", "lasting", "overrun", "settled", "tell"]
+__all__ = [
+    "SUMMARY", "Summary", "lasting", "misjudged", "overrun", "raised", "settled", "tell",
+]  # fmt: skip
 
 SUMMARY = 10.0
 """Seconds between two summaries of a queue."""
@@ -126,3 +128,15 @@ def _fields(one: Handling, outcome: str, verdict: Verdict | None = None) -> dict
     if verdict is not None:
         fields["reason"] = verdict.reason
     return fields
+
+
+def raised(one: Handling, error: BaseException) -> None:
+    """Log that a handler raised what is no exception of a program, such as `SystemExit`."""
+    text = "%s raised %r; the worker goes on, and the attempt has failed"
+    tell(logging.ERROR, one, "failed", text, one.handler.name, error)
+
+
+def misjudged(one: Handling, error: BaseException, mistake: Exception) -> None:
+    """Log that the exception of a handler has failed itself."""
+    text, how = "%s raised a %s whose own code failed", (one.handler.name, type(error).__name__)
+    tell(logging.ERROR, one, "failed", text, *how, exc_info=mistake)

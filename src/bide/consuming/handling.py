@@ -31,7 +31,7 @@ class Handling(Delivery):
     """
 
     __slots__ = (
-        "_event", "arrived", "began", "error", "expires", "given", "gone", "handler",
+        "_event", "arrived", "began", "error", "expires", "freed", "given", "gone", "handler",
         "keeps_result", "result", "returned", "state", "task", "timed_out", "timer", "took",
         "warning",
     )  # fmt: skip
@@ -55,6 +55,8 @@ class Handling(Delivery):
         """How many seconds it ran; set after its end."""
         self.expires = 0.0
         """When the lease ends as far as the worker knows, by the monotonic clock."""
+        self.freed = 0
+        """When the limits of its queue last let it go, in Unix milliseconds; 0: none held it."""
         self.keeps_result = False
         """Whether its queue remembers the results of messages."""
         self.returned: Any = None

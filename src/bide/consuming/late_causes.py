@@ -65,7 +65,7 @@ class LateCauses:
         claimed = one.claimed
         before = claimed - (one.arrived - asked) * 1000
         began = claimed + (one.began - one.arrived) * 1000
-        self._waited.append(Waited(due, min(retried, claimed), before, claimed, began))
+        self._waited.append(Waited(due, min(retried, claimed), before, claimed, began, one.freed))
         if len(self._waited) >= MOST:
             self._find()
         self._late.set()
@@ -109,8 +109,9 @@ class LateCauses:
         timer = self._found.setdefault("timer", [])
         over = max((end for _, end in (*self._pauses, *self.unserved)), default=0.0)
         for waited in self._waited:
-            due, retried, asked, claimed, began = waited
-            if over <= due and retried <= due <= claimed:  # in a backlog all are like this
+            due, retried, asked, claimed, began, freed = waited
+            # In a backlog all are like this.
+            if max(over, freed, retried) <= due <= claimed:
                 asked = min(max(asked, due), claimed)
                 if busy := asked - due + began - claimed:
                     backlog.append(busy / 1000)

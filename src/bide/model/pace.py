@@ -9,6 +9,7 @@ woke late, may catch up on `CREDIT` of it and no more. So in any span of `w` sec
 
 import math
 import re
+from typing import Any
 
 from bide.model.commands import Configure
 from bide.model.errors import InvalidArgument, Unsupported
@@ -19,6 +20,7 @@ __all__ = [
     "SLOWEST",
     "Rate",
     "interval",
+    "limits_of",
     "rate_text",
     "refuse_limits",
     "served",
@@ -40,7 +42,7 @@ Rate = float | str
 """Messages per second, or a string: "5/s", "100/m", "1000/h", "20/d"."""
 
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": SLOWEST}
-_FORM = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*/\s*([smhd])\s*")
+_FORM = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(?:/\s*([smhd])\s*)?")
 
 
 def refuse_limits(command: Configure) -> None:
@@ -59,7 +61,7 @@ def interval(rate: Rate, what: str = "rate") -> int:
     """Return the interval of a rate in microseconds, rounded up; 0 for a rate of 0: no limit.
 
     Args:
-        rate: messages per second, or a string such as "100/m" (units s, m, h, d).
+        rate: messages per second, or a string such as "100/m" (units s, m, h, d) or "5".
         what: the name of the argument, for the error.
 
     Raises:
@@ -77,7 +79,7 @@ def interval(rate: Rate, what: str = "rate") -> int:
                 f"{what}={rate[:64]!r} is not a valid rate; write '5/s', '100/m', '1000/h' or "
                 "'20/d', or give messages per second"
             )
-        count, unit = float(found[1]), _UNITS[found[2]]
+        count, unit = float(found[1]), _UNITS[found[2] or "s"]
     if isinstance(count, bool) or not isinstance(count, (int, float)):
         raise InvalidArgument(
             f"{what} cannot be a {type(rate).__name__}; give messages per second, or a string "
@@ -105,6 +107,20 @@ def rate_text(us: int) -> str:
         if math.ceil(round(length / count, 6)) == us:
             return f"{count}/{unit}"
     return f"{_UNITS['s'] / us:.6g}/s"
+
+
+def limits_of(told: Any) -> dict[str, Any]:
+    """Return the limits in settings or counts as people and programs read them: rates as text.
+
+    Example:
+        >>> from bide.model.replies import Settings
+        >>> limits_of(Settings(False, 0, limit=3, group_rate=600_000))
+        {'limit': 3, 'rate': None, 'group_limit': 0, 'group_rate': '100/m'}
+    """
+    found: dict[str, Any] = {name: getattr(told, name) for name in LIMITS}
+    for name in ("rate", "group_rate"):
+        found[name] = rate_text(getattr(told, name)) if found[name] else None
+    return found
 
 
 def served(last: int, us: int, now: int) -> int:

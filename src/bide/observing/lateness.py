@@ -32,6 +32,8 @@ class Waited(NamedTuple):
     """When it got this one."""
     began: float
     """When the handler was started."""
+    freed: float = 0
+    """When the limits of the queue last let it go; 0: none is known to have held it."""
 
 
 def causes_of(
@@ -52,6 +54,7 @@ def causes_of(
     found: dict[str, float] = {}
     parts: Sequence[tuple[str, Iterable[Span]]] = (
         ("paused", pauses),
+        ("limit", [(waited.retried, waited.freed)]),
         ("no-worker", unserved),
         ("retry", [(waited.due, waited.retried)]),
         ("backlog", [(waited.due, waited.asked), (waited.claimed, waited.began)]),

@@ -22,6 +22,7 @@ from bide.model.commands import Cancel, Command, Explain, Find, Purge, Put, Scan
 from bide.model.errors import Closed, InvalidArgument, Unsupported, WrongContext
 from bide.model.identity import actor_of, check_name
 from bide.model.message import Message
+from bide.model.pace import Rate
 from bide.model.replies import Affected, Explained, Found, Outcome, Outcomes, Page
 from bide.model.times import Duration
 from bide.observing.explain import Explanation
@@ -54,6 +55,7 @@ class BaseQueue:
             queue, for all who use it. `None` leaves it as it is.
         history: how long the queue remembers how messages ended; stored like `keep`.
         result_ttl: how long it remembers the results of messages; stored like `keep`.
+        limit, rate, group_limit, group_rate: as for `Queue.configure`; stored like `keep`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
@@ -68,6 +70,10 @@ class BaseQueue:
         keep: Duration | None = None,
         history: Duration | None = None,
         result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
         actor: str | None = None,
@@ -82,8 +88,11 @@ class BaseQueue:
         if actor is None and self._holder is not None:
             actor = actor_of(self._holder)
         self._builder = CommandBuilder(name, max_body, actor)
-        settings = self._builder.settings(keep=keep, history=history, result_ttl=result_ttl)
-        self._to_set = settings if (keep, history, result_ttl) != (None, None, None) else None
+        settings = self._builder.settings(
+            keep=keep, history=history, result_ttl=result_ttl, limit=limit, rate=rate,
+            group_limit=group_limit, group_rate=group_rate,
+        )  # fmt: skip
+        self._to_set = None if settings == self._builder.configure() else settings
         self._own_clock = clock
         if _detours and clock is SYSTEM_CLOCK:
             self._go(*_detours[-1])

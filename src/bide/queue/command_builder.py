@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +15,8 @@ from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_P
 from bide.model.message import Item, NewMessage, State
 from bide.model.options import DEFAULTS, OPTIONS, check_options, values_of
 from bide.model.times import Duration, Moment, milliseconds, unix, when
+from bide.queue import values
+from bide.queue.shared_options import all_but_body, behind_body
 from bide.queue.values import (
     OnConflict,
     check_state,
@@ -24,33 +25,17 @@ from bide.queue.values import (
     ids_of,
     lasting,
     own_name,
-    policy_of,
     policy_of_many,
     refuse_whole,
-    results_of,
     text_of,
 )
 
-__all__ = [
-    "ID_OR_RULE", "CommandBuilder", "OnConflict",
-]  # fmt: skip
+__all__ = ["ID_OR_RULE", "CommandBuilder", "OnConflict"]
 
 ID_OR_RULE = "name one message by its id, or several by group=, after= and before=, not both"
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
 """Types of bodies that are never a `NewMessage`."""
-
-_all_but_body = attrgetter(
-    *(name for name in NewMessage.__struct_fields__ if name not in ("body", "id"))
-)
-
-
-def _behind_body(item: Item) -> tuple[Any, ...]:
-    """Return the fields of an item after its body, up to the last that is not a default."""
-    values = msgspec.structs.astuple(item)[3:]
-    defaults = Item.__struct_defaults__[-len(values) :]
-    used = [place for place, value in enumerate(values, 1) if value != defaults[place - 1]]
-    return values[: max(used, default=0)]
 
 
 class CommandBuilder:
@@ -86,7 +71,7 @@ class CommandBuilder:
         if not listed or not _SIMPLE.issuperset(map(type, listed)):
             return self.put([_as_message(each, shared) for each in listed], on_conflict)
         ids = new_ids(len(listed))
-        same = _behind_body(self.item(shared, ""))
+        same = behind_body(self.item(shared, ""))
         encoded, kinds = bodies.encode_all(listed, self.max_body)
         items = list(map(Item, ids, encoded, kinds, *map(repeat, same)))
         return cmd.Put(self.queue, items, policy_of_many(on_conflict))
@@ -103,27 +88,27 @@ class CommandBuilder:
         same: tuple[Any, ...] = ()
         for message, data, is_json in zip(listed, *pairs, strict=True):
             id = next(fresh) if message.id is None else check_name(message.id)
-            options = _all_but_body(message)
+            options = all_but_body(message)
             if options == before and type(message.body) in _SIMPLE:  # as of most batches
                 items.append(Item(id, data, is_json, *same))
                 continue
             item = self.item(message, id, encoded=(data, is_json))
             items.append(item)
             before = options if item.headers is None else None
-            same = _behind_body(item)
+            same = behind_body(item)
         return cmd.Put(self.queue, items, policy)
 
     def put_one(self, message: NewMessage, on_conflict: str, if_version: str | None) -> cmd.Put:
         """Return the command that puts one message; its body may be a whole `NewMessage`."""
         if isinstance(message.body, NewMessage):
-            if _all_but_body(message) != _all_but_body(NewMessage(None)) or message.id is not None:
+            if all_but_body(message) != all_but_body(NewMessage(None)) or message.id is not None:
                 raise InvalidArgument(
                     "a NewMessage has its own id, due time and options: set them there, and call "
                     "put(message) without others"
                 )
             message = message.body
         item = self.item(message)
-        policy = "keep" if on_conflict == "keep" else policy_of(on_conflict)
+        policy = "keep" if on_conflict == "keep" else values.policy_of(on_conflict)
         if if_version is None:
             return cmd.Put(self.queue, [item], policy)
         if message.id is None or on_conflict != "replace":
@@ -323,7 +308,7 @@ class CommandBuilder:
 
     def ack(self, leases: Sequence[cmd.Lease], results: Sequence[Any] | None = None) -> cmd.Ack:
         """Return the command that acks; a result that is `None` is none."""
-        return cmd.Ack(self.queue, list(leases), results_of(results, len(leases)))
+        return cmd.Ack(self.queue, list(leases), values.results_of(results, len(leases)))
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.Retry:
         """Return the command that returns messages for another attempt."""
@@ -343,10 +328,9 @@ class CommandBuilder:
         """Return the command that pauses or resumes."""
         return cmd.Configure(self.queue, paused, actor=self.actor)
 
-    def settings(self, **times: Duration | None) -> cmd.Configure:
-        """Return the command that sets `keep`, `history` and `result_ttl`, where they are given."""
-        given = {n: milliseconds(time, n) for n, time in times.items() if time is not None}
-        return msgspec.structs.replace(self.configure(), **given)
+    def settings(self, **given: object) -> cmd.Configure:
+        """Return the command that changes the settings that are given."""
+        return msgspec.structs.replace(self.configure(), **values.settings_of(**given))
 
     def history(self, id: str, *, watch: bool = False) -> cmd.History:
         """Return the command that tells how messages with an id ended."""

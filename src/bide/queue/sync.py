@@ -30,7 +30,8 @@ class Queue(BlockingChanges, BlockingEndings):
         url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
         keep: how long acked messages are remembered, so that their ids are refused; stored with the
             queue, for all who use it. `None` leaves it as it is.
-        history, result_ttl: as for `configure`; stored like `keep`.
+        history, result_ttl, limit, rate, group_limit, group_rate: as for `configure`; stored like
+            `keep`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings, in at most 64 bytes; `holder` by default.

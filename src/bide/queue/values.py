@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -12,13 +12,15 @@ from bide.model.commands import Command
 from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
+from bide.model.limits import MAX_COUNT
 from bide.model.message import STATES, NewMessage, State
+from bide.model.pace import interval
 from bide.model.times import Duration, milliseconds
 
 __all__ = [
     "OnConflict", "check_joins", "check_state", "checked_version", "headers_of", "ids_of",
     "lasting", "one_or_several", "own_name", "policy_of", "policy_of_many", "refuse_whole",
-    "results_of", "text_of", "wait_seconds",
+    "results_of", "settings_of", "text_of", "wait_seconds",
 ]  # fmt: skip
 
 OnConflict = Literal["keep", "replace"]
@@ -85,6 +87,31 @@ def lasting(expires: Duration) -> int:
     if not ms:
         raise InvalidArgument("expires must be longer than 0; leave it out for 'never'")
     return ms
+
+
+def settings_of(**given: Any) -> dict[str, int]:
+    """Return the settings that are given, as `Configure` takes them.
+
+    Raises:
+        InvalidArgument: one is not valid.
+    """
+    rules: dict[str, Callable[[Any, str], int]] = {
+        "limit": _at_a_time, "group_limit": _at_a_time, "rate": interval, "group_rate": interval,
+    }  # fmt: skip
+    return {
+        name: rules.get(name, milliseconds)(value, name)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _at_a_time(count: object, what: str) -> int:
+    if type(count) is not int or not 0 <= count <= MAX_COUNT:
+        raise InvalidArgument(
+            f"{what}={count!r} must be a whole number of messages from 0 (no limit) to "
+            f"{MAX_COUNT:,}"
+        )
+    return count
 
 
 def text_of(reason: object) -> str:

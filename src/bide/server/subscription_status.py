@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bide.server.wire import CountsOut
+from bide.server.queue_wire import CountsOut
 from bide.targets.amqp import is_amqp
 from bide.targets.amqp import shown as shown_address
 from bide.targets.http.circuit import Circuit

@@ -15,7 +15,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_IDS, MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
 from bide.model.message import Failure, Message, Name, Options, State
 from bide.model.options import OPTIONS
-from bide.model.replies import Counts, Ends, Flow, Outcome, Sizes
+from bide.model.replies import Ends, Outcome
 from bide.model.times import Moment
 
 __all__ = [
@@ -23,8 +23,6 @@ __all__ = [
     "AffectedOut",
     "BuryRequest",
     "ClaimedOut",
-    "ConfigureRequest",
-    "CountsOut",
     "Deliver",
     "Empty",
     "EndLeaseRequest",
@@ -192,18 +190,6 @@ class PurgeRequest(_In):
     """Only those that came into this state (delayed, ready: fall due) before this moment."""
 
 
-class ConfigureRequest(_In):
-    """What to set for a queue."""
-
-    paused: bool | None = None
-    keep: Span | None = None
-    """How long acked messages and their ids are remembered."""
-    history: Span | None = None
-    """How long the queue remembers how messages ended; "0s": not at all."""
-    result_ttl: Span | None = None
-    """How long the queue remembers the results of messages; "0s": not at all."""
-
-
 class Empty(_In):
     """Nothing; the body may be left out."""
 
@@ -285,33 +271,6 @@ class AffectedOut(msgspec.Struct):
 
     count: int
     more: bool
-
-
-class CountsOut(msgspec.Struct, omit_defaults=True):
-    """How many messages are where, and what has become of the others."""
-
-    sizes: Sizes
-    flow: Flow
-    kept: int = 0
-    """Messages that are remembered though they are gone."""
-    paused: bool = False
-    keep: int = 0
-    """For how many milliseconds acked messages are remembered."""
-    history: int = 0
-    """For how many milliseconds the queue remembers how messages ended."""
-    result_ttl: int = 0
-    """For how many milliseconds it remembers their results."""
-    oldest: int | None = None
-    """The due moment of the message that has waited longest, if one is due."""
-    recount: Sizes | None = None
-    """In an audit: the messages themselves, counted in the same snapshot."""
-    strays: int | None = None
-    """In an audit: messages in no state or in two. Always 0 in a sound store."""
-
-    @classmethod
-    def of(cls, counts: Counts) -> "CountsOut":
-        """Return counts as they are sent."""
-        return cls(**{name: getattr(counts, name) for name in cls.__struct_fields__})
 
 
 def without_results(reply: Ends) -> Ends:

@@ -181,6 +181,21 @@ def test_how_long_acked_ids_are_kept_comes_over(
     assert new.counts().keep == 86_400_000
 
 
+def test_limits_come_over_unless_the_target_has_its_own(
+    stores: Stores, old: bide.Queue, new: bide.Queue
+) -> None:
+    old.configure(limit=3, group_rate="5/s")
+    old.put_many([1, 2, 3, 4], group="a")
+    bide.move(old, new)
+    assert (new.counts().limit, new.counts().group_rate) == (3, 200_000)
+    assert len(new.claim(4)) == 1
+    assert new.audit()
+    new.configure(limit=9, group_rate=0)
+    old.put(5)
+    bide.move(old, new)
+    assert (new.counts().limit, new.counts().group_rate) == (9, 0)
+
+
 def test_a_waiting_claim_on_the_target_is_woken(stores: Stores, old: bide.Queue) -> None:
     old.put(1, id="a")
     replies: list[int] = []

@@ -15,6 +15,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.body import MAX_BODY
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
+from bide.model.pace import Rate
 from bide.model.replies import Outcomes, Reply
 from bide.model.times import Duration
 from bide.outbox.guest import outbox, pending, timed
@@ -40,6 +41,10 @@ class OfSettings(BaseQueue):
         keep: Duration | None = None,
         history: Duration | None = None,
         result_ttl: Duration | None = None,
+        limit: int | None = None,
+        rate: Rate | None = None,
+        group_limit: int | None = None,
+        group_rate: Rate | None = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
         actor: str | None = None,
@@ -48,6 +53,7 @@ class OfSettings(BaseQueue):
         self._is_fixed = url is not None
         super().__init__(
             name, url or store_url(), keep=keep, history=history, result_ttl=result_ttl,
+            limit=limit, rate=rate, group_limit=group_limit, group_rate=group_rate,
             max_body=max_body, holder=holder, actor=actor, clock=clock,
         )  # fmt: skip
 
@@ -77,7 +83,8 @@ class Queue(OfSettings, bide.Queue):
     Args:
         name: of the queue.
         url: of another store; by default the one of the settings.
-        keep, history, result_ttl, max_body, holder, actor, clock: as for `bide.Queue`.
+        keep, history, result_ttl, limit, rate, group_limit, group_rate, max_body, holder, actor,
+            clock: as for `bide.Queue`.
     """
 
     def _do(
@@ -130,7 +137,8 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
     `sync_to_async`.
 
     Args:
-        name, url, keep, history, result_ttl, max_body, holder, actor, clock: as for `Queue`.
+        name, url, keep, history, result_ttl, limit, rate, group_limit, group_rate, max_body,
+            holder, actor, clock: as for `Queue`.
     """
 
     async def _do(

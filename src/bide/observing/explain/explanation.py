@@ -7,14 +7,15 @@ import msgspec
 
 from bide.model.ended import End
 from bide.model.message import State
-from bide.model.replies import AHEAD, Explained, Pause
+from bide.model.pace import rate_text
+from bide.model.replies import AHEAD, Explained, Limited, Pause
 from bide.observing.explain.sentences import joined, render
 
 __all__ = ["Explanation", "Reason"]
 
 Reason = Literal[
-    "missing", "delayed", "retry", "returned", "paused", "subscription", "no-worker", "busy",
-    "failed", "ahead", "next", "leased", "lapsed", "dead", "acked", "expired",
+    "missing", "delayed", "retry", "returned", "paused", "limit", "subscription", "no-worker",
+    "busy", "failed", "ahead", "next", "leased", "lapsed", "dead", "acked", "expired",
     "cancelled", "purged",
 ]  # fmt: skip
 """One cause. A ready message may have several: the first one counts most."""
@@ -118,6 +119,8 @@ class Explanation(msgspec.Struct, frozen=True):
             since = {} if pause.since is None else self._since(pause.since)
             values = {"actor": pause.actor, **since}
             yield "paused", _Clause(name if since else "paused before", values)
+        if facts.limited is not None:
+            yield "limit", self._limit(facts.limited)
         for one in facts.subscriptions or ():
             name = "subscription paused" if one.paused else "circuit"
             since = self._since(one.since or facts.now)
@@ -129,9 +132,23 @@ class Explanation(msgspec.Struct, frozen=True):
         if facts.ahead:
             many = facts.ahead > AHEAD
             count = AHEAD if many else facts.ahead
-            yield "ahead", _Clause("ahead more" if many else "ahead", {"count": count})
-        elif pause.until is not None and not facts.subscriptions and facts.workers:
+            name = "ahead more" if many else "ahead"
+            if facts.limited is not None:
+                name += " of its group"
+            yield "ahead", _Clause(name, {"count": count})
+        elif pause.until is not None and facts.limited is None and self._is_served:
             yield "next", _Clause("next", {})
+
+    @property
+    def _is_served(self) -> bool:
+        return not self.facts.subscriptions and bool(self.facts.workers)
+
+    def _limit(self, limited: Limited) -> _Clause:
+        name, running = limited.by.replace("_", " "), {"running": limited.running}
+        if limited.until is None:
+            return _Clause(name, {"count": limited.value, **running})
+        left = {"until": limited.until, "left": limited.until - self.facts.now}
+        return _Clause(name, {"rate": rate_text(limited.value), **left, **running})
 
     def _workers(self) -> Iterator[tuple[Reason, _Clause]]:
         workers = self.facts.workers

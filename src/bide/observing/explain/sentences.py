@@ -41,7 +41,7 @@ def joined(parts: Sequence[str], language: str) -> str:
 
 _MOMENTS = {"due", "since", "until"}
 _SPANS = {"left", "late", "lasting"}
-_COUNTS = {"count", "places", "workers", "extended", "attempt", "attempts"}
+_COUNTS = {"count", "places", "running", "workers", "extended", "attempt", "attempts"}
 
 
 def _text(name: str, value: Any, language: str) -> str:

@@ -10,6 +10,7 @@ from bide.model.commands import Count
 from bide.model.errors import BideError, InvalidArgument, OutcomeUnknown, Unsupported
 from bide.model.limits import MAX_PAGE
 from bide.model.message import Message
+from bide.model.pace import LIMITS
 from bide.model.replies import Counts, Settings
 from bide.queue.move.ledger import LEASE, Ledger
 from bide.queue.move.steps import Steps
@@ -278,16 +279,18 @@ class Mover:
         return count
 
     def _settings(self) -> None:
-        """Give the target the settings of the source that are longer, and pause a new one."""
+        """Give the target the limits of the source and its longer settings; pause a new one."""
         there = self._source._do(Counts, Count(self._source.name))
         here = self._target._do(Counts, Count(self._target.name))
         new = here.flow.put == 0 and not here.paused
         paused = True if new and there.paused else None
         names = ("keep", "history", "result_ttl")
-        longer = {n: getattr(there, n) for n in names if getattr(there, n) > getattr(here, n)}
-        if paused is not None or longer:
+        given = {n: getattr(there, n) for n in names if getattr(there, n) > getattr(here, n)}
+        if not any(getattr(here, name) for name in LIMITS):  # else its own limits stay
+            given |= {n: getattr(there, n) for n in LIMITS if getattr(there, n)}
+        if paused is not None or given:
             command = self._target._builder.configure(paused=paused)
-            self._target._do(Settings, msgspec.structs.replace(command, **longer))
+            self._target._do(Settings, msgspec.structs.replace(command, **given))
 
 
 def _movable(counts: Counts) -> object:

@@ -6,12 +6,14 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.commands import Configure, Count, Delete
+from bide.model.pace import limits_of
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, Settings
 from bide.queue.results import Audit, deleted
 from bide.queue.undoing.faces import bulk_of
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
+from bide.server.queue_wire import ConfigureRequest, CountsOut
 from bide.server.routes.undoing import change
 from bide.server.undo_wire import UndoableOut, UndoablePurge
 
@@ -34,6 +36,14 @@ class SettingsOut(msgspec.Struct):
     """For how many milliseconds the queue remembers how messages ended."""
     result_ttl: int
     """For how many milliseconds it remembers their results."""
+    limit: int
+    """How many of its messages may be leased at a time; 0: no limit."""
+    rate: str | None
+    """How many may be delivered, such as "5/s"; null: no limit."""
+    group_limit: int
+    """`limit` for each group."""
+    group_rate: str | None
+    """`rate` for each group."""
 
 
 class AuditOut(msgspec.Struct):
@@ -42,7 +52,7 @@ class AuditOut(msgspec.Struct):
     balanced: bool
     problems: list[str]
     """What does not add up, in words."""
-    counts: wire.CountsOut
+    counts: CountsOut
 
 
 class ForecastOut(msgspec.Struct):
@@ -83,14 +93,14 @@ async def list_queues(call: Call) -> Answer:
 async def counts(call: Call) -> Answer:
     """Count the messages of a queue."""
     found = await call.service.ask(Counts, Count(call.arguments.queue))
-    return Answer(200, wire.CountsOut.of(found))
+    return Answer(200, CountsOut.of(found))
 
 
 async def audit(call: Call) -> Answer:
     """Check that every message is accounted for."""
     found = await call.ask(Counts, Count(call.arguments.queue, recount=True))
     checked = Audit.of(call.queue, found)
-    return Answer(200, AuditOut(bool(checked), checked.problems, wire.CountsOut.of(found)))
+    return Answer(200, AuditOut(bool(checked), checked.problems, CountsOut.of(found)))
 
 
 async def forecast(call: Call) -> Answer:
@@ -118,16 +128,18 @@ async def resume(call: Call) -> Answer:
 
 async def configure(call: Call) -> Answer:
     """Set what is given, leave the rest."""
-    given = await call.read(wire.ConfigureRequest)
+    given = await call.read(ConfigureRequest)
     command = call.arguments.settings(
-        keep=given.keep, history=given.history, result_ttl=given.result_ttl
-    )
+        keep=given.keep, history=given.history, result_ttl=given.result_ttl, limit=given.limit,
+        rate=given.rate, group_limit=given.group_limit, group_rate=given.group_rate,
+    )  # fmt: skip
     return await _configure(call, msgspec.structs.replace(command, paused=given.paused))
 
 
 async def _configure(call: Call, command: Configure) -> Answer:
     reply = await call.service.ask(Settings, command)
-    return Answer(200, SettingsOut(reply.paused, reply.keep, reply.history, reply.result_ttl))
+    times = reply.keep, reply.history, reply.result_ttl
+    return Answer(200, SettingsOut(reply.paused, *times, **limits_of(reply)))
 
 
 async def purge(call: Call) -> Answer:
@@ -159,12 +171,12 @@ QUEUES = (
     ),
     Operation(
         "counts", "GET", _QUEUE, "Count the messages in each state", "read", counts,
-        {200: wire.CountsOut}, tag="queues",
+        {200: CountsOut}, tag="queues",
         description="And what has become of all others since the queue exists.",
     ),
     Operation(
-        "configure", "PATCH", _QUEUE, "Pause, resume, or set what is remembered", "admin",
-        configure, {200: SettingsOut}, takes=wire.ConfigureRequest, tag="queues",
+        "configure", "PATCH", _QUEUE, "Pause, resume, limit, or set what is remembered", "admin",
+        configure, {200: SettingsOut}, takes=ConfigureRequest, tag="queues",
     ),
     Operation(
         "pause", "POST", f"{_QUEUE}/pause", "Let nobody claim", "admin", pause,

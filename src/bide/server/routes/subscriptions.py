@@ -12,6 +12,7 @@ from bide.model.times import milliseconds
 from bide.server import wire
 from bide.server.operation import Answer, Call, Operation
 from bide.server.problem import Problem
+from bide.server.queue_wire import CountsOut
 from bide.server.receiving import unless_gone
 from bide.server.subscription_status import SubscriptionOut, Subscriptions, masked, shown
 from bide.server.subscription_wire import (
@@ -255,7 +256,7 @@ async def _answer(
     peers = call.service.pushing.records.peers
     circuit, deliveries = await peers.circuit(one.key), (await peers.deliveries()).get(one.key)
     told = _told(call, one, circuit, secret, deliveries)
-    told.messages = wire.CountsOut.of(await call.service.ask(Counts, Count(one.source)))
+    told.messages = CountsOut.of(await call.service.ask(Counts, Count(one.source)))
     headers = {"etag": f'"{one.tag}"', "cache-control": "no-store"}
     return Answer(status, told, headers)
 
