@@ -55,7 +55,8 @@ def test_limits_are_set_and_told(client: Client) -> None:
     assert wrong.status == 400
     assert "rate='often' is not a valid rate" in wrong.problem["detail"]
     assert client.send("PATCH", Q, {"limit": -1}).status == 400
-    client.post(f"{Q}/messages", {"messages": [{"body": n} for n in range(4)]})
+    for number in range(4):
+        client.put(f"{Q}/messages/m{number}", {"body": number})
     assert len(client.post(f"{Q}/claim", {"count": 4}).json["messages"]) == 1
 
 
