@@ -11,8 +11,7 @@ import math
 import re
 from typing import Any
 
-from bide.model.commands import Configure
-from bide.model.errors import InvalidArgument, Unsupported
+from bide.model.errors import InvalidArgument
 
 __all__ = [
     "CREDIT",
@@ -22,7 +21,6 @@ __all__ = [
     "interval",
     "limits_of",
     "rate_text",
-    "refuse_limits",
     "served",
 ]
 
@@ -43,18 +41,6 @@ Rate = float | str
 
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": SLOWEST}
 _FORM = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(?:/\s*([smhd])\s*)?")
-
-
-def refuse_limits(command: Configure) -> None:
-    """Refuse limits on a store that does not know them.
-
-    Raises:
-        Unsupported: the command sets one.
-    """
-    if any(getattr(command, name) for name in LIMITS):
-        raise Unsupported(
-            "this kind of store has no limits of queues and groups yet; memory:// has them"
-        )
 
 
 def interval(rate: Rate, what: str = "rate") -> int:
