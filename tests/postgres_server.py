@@ -163,6 +163,9 @@ def empty_stores(server: PostgresServer) -> Iterator[Callable[[], str]]:
                             "total",
                             "sleeper",
                             "lowered",
+                            "limited",
+                            "turn",
+                            "lease_end",
                         )
                     ).encode()
                 )

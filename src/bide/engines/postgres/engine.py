@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from bide.engines.port import Capabilities, Notifier
-from bide.engines.postgres.arrays import Array, integers
+from bide.engines.postgres.arrays import Array, integers, texts
 from bide.engines.postgres.caller import Caller
 from bide.engines.postgres.calls import is_one_call, replies
 from bide.engines.postgres.faults import CHANGED, RETRIED, translate
@@ -23,7 +23,7 @@ from bide.engines.postgres.schema import prepare
 from bide.engines.postgres.settings import Settings, is_pooled
 from bide.engines.postgres.witness import Witness
 from bide.engines.waiting import readable
-from bide.model.commands import Command, History
+from bide.model.commands import Claim, Command, History
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, StoreError, StoreUnavailable
 from bide.model.replies import Claimed, Ends, Outcomes, Reply
@@ -105,6 +105,7 @@ class PostgresEngine:
         self._forget_floors = 0.0
         self._witness = Witness(settings.place)
         self._pauses: dict[str, float] = {}
+        self._limited: set[str] = set()  # queues whose last claim said that they have limits
         self._connect()
 
     @property
@@ -200,6 +201,7 @@ class PostgresEngine:
                 end = rows[-1]
                 told.floors[queue] = end.floor
                 told.waits[queue] = (_NEVER if end.due is None else end.due, end.until)
+                (self._limited.discard if end.attempt is None else self._limited.add)(queue)
                 return rows
             rows = caller(function, *arguments)
             if function in PUTS and rows[-1].due is not None:
@@ -214,7 +216,10 @@ class PostgresEngine:
                 told.deltas = max(told.deltas, rows[0][0]["deltas"] or 0)
             return rows
 
+        claimed = {command.queue for command in commands if isinstance(command, Claim)}
         with transaction:
+            if len(limited := claimed & self._limited) > 1:
+                caller("_lock_turns", texts(list(limited)))
             found = replies(noted, commands, now, hopeful=hopeful)
         self._witness.confirmed(told.places)
         if now is None:

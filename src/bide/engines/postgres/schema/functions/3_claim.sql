@@ -50,8 +50,8 @@ BEGIN
   END IF;
   IF q.limited IS NOT NULL THEN
     RETURN QUERY SELECT * FROM _take_turns(
-      q, clock, p_count, p_slots, p_lease, p_holder, p_max_bytes, floors, p_process,
-      first_in_transaction AND p_now IS NULL);
+      q, p_now, p_count, p_slots, p_lease, p_holder, p_max_bytes, floors, p_process,
+      CASE WHEN first_in_transaction AND p_now IS NULL THEN moment END);
     RETURN;
   END IF;
   FOR id, attempt, holder IN

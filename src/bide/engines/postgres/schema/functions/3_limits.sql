@@ -17,6 +17,16 @@ BEGIN
   RETURN found;
 END $$;
 
+-- Lock the limits of several queues that one transaction claims from, in the same order as others do.
+CREATE FUNCTION bide._lock_turns(p_queues text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+BEGIN
+  PERFORM _check_access(name) FROM unnest(p_queues) AS name;
+  PERFORM _lock_limits(limited) FROM (
+    SELECT limited FROM queue WHERE name = ANY (p_queues) AND limited IS NOT NULL ORDER BY limited
+  ) AS q;
+END $$;
+
 CREATE FUNCTION bide._save_limits(l bide.limited) RETURNS void LANGUAGE sql VOLATILE AS $$
   UPDATE limited SET "limit" = l."limit", rate = l.rate, group_limit = l.group_limit,
     group_rate = l.group_rate, turn = l.turn, running = l.running, last = l.last, freed = l.freed,

@@ -241,8 +241,8 @@ END $$;
 -- row is as in `_claim`. Its `planned` tells the microsecond, and its `attempt` is 1 if more is due than
 -- could be put into lines.
 CREATE FUNCTION bide._take_turns(
-  q bide.queue, p_clock double precision, p_count integer, p_slots integer, p_lease bigint,
-  p_holder text, p_max_bytes bigint, p_floor bigint[], p_process text, p_raise boolean
+  q bide.queue, p_now bigint, p_count integer, p_slots integer, p_lease bigint, p_holder text,
+  p_max_bytes bigint, p_floor bigint[], p_process text, p_raise bigint
 ) RETURNS TABLE (seq bigint, id text, is_json boolean, data bytea, due bigint, priority smallint,
                  attempt integer, attempts integer, expires bigint, "group" text, headers text,
                  failures text, planned bigint, created bigint, holder text, token bigint,
@@ -250,10 +250,11 @@ CREATE FUNCTION bide._take_turns(
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-  moment CONSTANT bigint := floor(p_clock);
-  us CONSTANT bigint := floor(p_clock * 1000);
-  reach CONSTANT integer := greatest(1024, p_count);
   before CONSTANT limited := _lock_limits(q.limited);
+  clock CONSTANT double precision := _exactly(p_now);  -- it may have waited for others
+  moment CONSTANT bigint := floor(clock);
+  us CONSTANT bigint := floor(clock * 1000);
+  reach CONSTANT integer := greatest(1024, p_count);
   l limited := before;
   claim bigint;
   room bigint := least(p_count, p_slots);
@@ -269,7 +270,7 @@ DECLARE
   lining record;
   serving integer;
 BEGIN
-  exactly := p_clock;
+  exactly := clock;
   l := _fold_limits(l, us);
   PERFORM _wake_groups(l, us);
   FOR id, attempt, holder IN
@@ -365,7 +366,7 @@ BEGIN
         ) AS s, content c WHERE m.ctid = s.place AND c.seq = m.seq
         RETURNING m.seq, m.id, c.is_json, c.data, m.due, m.priority, m.attempt + 1, m.attempts,
                   m.expires, m."group", c.headers, m.failures, m.planned, m.created, p_holder, claim,
-                  p_clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
+                  clock, ARRAY[s.nth, CASE WHEN s.freed > m.due THEN s.freed ELSE 0 END], NULL::bigint;
       INSERT INTO tally
       SELECT q.id, 'pending', _hour(d), -count(*) FROM unnest(heads.dues[:serving]) AS d GROUP BY 3;
       UPDATE turn AS t SET turn = 2 * (l.turn + s.nth), running = t.running + s.n,
@@ -408,7 +409,7 @@ BEGIN
   attempt := behind::integer;
   token := claim;
   expires := q.result_ttl;
-  floor := _raised(q.id, p_floor, CASE WHEN p_raise THEN moment END);
+  floor := _raised(q.id, p_floor, p_raise);
   RETURN NEXT;
 END $$;
 

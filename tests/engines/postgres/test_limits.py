@@ -1,0 +1,200 @@
+"""Limited queues: what open transactions, other processes and the death of one do to them."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+import bide
+from bide.engines.postgres import PostgresEngine, from_url
+from bide.model import commands as cmd
+from bide.model.message import Item
+from bide.model.pace import CREDIT
+from bide.model.replies import Claimed, Counts
+from tests.postgres_server import BOUND, PostgresServer, until
+
+MESSAGES, PROCESSES = 150, 5
+
+
+@pytest.fixture
+def url(postgres_url: Callable[[], str]) -> str:
+    return postgres_url()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[PostgresEngine]:
+    engine = from_url(urlsplit(url))()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def user(postgres: PostgresServer, engine: PostgresEngine) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres.url) as connection:
+        yield connection
+        connection.rollback()
+
+
+def put(engine: PostgresEngine, text: str, queue: str = "q", **fields: Any) -> None:
+    items = [Item(id, b"1", group=id[0], **fields) for id in text.split()]
+    engine.execute([cmd.Put(queue, items)])
+
+
+def claim(engine: PostgresEngine, count: int = 10, queue: str = "q") -> Claimed:
+    (reply,) = engine.execute([cmd.Claim(queue, count, 60_000, "w")])
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def ids(claimed: Claimed) -> list[str]:
+    return [message.id for message in claimed.messages]
+
+
+def leases(claimed: Claimed) -> list[cmd.Lease]:
+    return [cmd.Lease(message.id, claimed.token) for message in claimed.messages]
+
+
+def counts(engine: PostgresEngine) -> Counts:
+    (reply,) = engine.execute([cmd.Count("q", recount=True)])
+    assert isinstance(reply, Counts)
+    assert (reply.recount, reply.strays) == (reply.sizes, 0)
+    return reply
+
+
+def test_what_an_open_transaction_has_locked_stops_no_claim(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Configure("q", limit=4, group_limit=2)])
+    put(engine, "a1 a2 a3 b1")
+    claim(engine, 0)  # all are in line
+    query = f"SELECT (s).done FROM {engine.schema}.cancel('q', %s) AS s".encode()
+    assert user.execute(query, ("a1",)).fetchone() == (True,)
+    assert user.execute(query, ("b1",)).fetchone() == (True,)
+    user.execute(f"SELECT {engine.schema}.put('q', '1', id => 'c1')".encode())
+    first = claim(engine)
+    assert ids(first) == ["a2", "a3"]
+    user.rollback()
+    engine.execute([cmd.Ack("q", leases(first))])
+    assert ids(claim(engine)) == ["b1", "a1"]  # a was served
+    assert counts(engine).sizes.leased == 2
+
+
+def test_a_claim_that_finds_only_what_is_locked_does_not_ask_again_at_once(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    engine.execute([cmd.Configure("q", limit=4)])
+    put(engine, "a1")
+    claim(engine, 0)
+    query = f"SELECT (s).done FROM {engine.schema}.cancel('q', %s) AS s".encode()
+    user.execute(query, ("a1",))
+    assert claim(engine).next == 10
+    put(engine, "b1")
+    user.execute(query, ("b1",))  # due, and in no line yet
+    assert claim(engine).next == 10
+    user.commit()
+    assert claim(engine).next is None
+
+
+def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    """It has begun before the limits, and makes a message ready after they were set."""
+    put(engine, "a1 a2", attempts=9)
+    (lease, _) = leases(claim(engine))
+    user.execute("SELECT pg_current_xact_id()")
+    engine.execute([cmd.Configure("q", limit=1)])
+    assert ids(claim(engine)) == []
+    user.execute(
+        f"UPDATE {engine.schema}.message SET state = 1, limited = NULL, token = NULL,"
+        f" rank = {engine.schema}._rank(1, due, priority) WHERE id = %s".encode(), (lease.id,),
+    )  # fmt: skip
+    user.execute(
+        f"INSERT INTO {engine.schema}.lease_end (limited, name, ended, entered, moment)"
+        f" SELECT limited, 'a', 1, false, 0 FROM {engine.schema}.queue".encode()
+    )
+    claim(engine, 0)
+    user.commit()
+    engine.execute([cmd.Release("q", ["a2"])])
+    assert ids(claim(engine)) == ["a1"]
+
+
+def test_claims_of_several_limited_queues_wait_in_no_circle(
+    engine: PostgresEngine, url: str, postgres: PostgresServer
+) -> None:
+    for queue in "qp":
+        engine.execute([cmd.Configure(queue, limit=1_000)])
+        put(engine, " ".join(f"a{number}" for number in range(400)), queue)
+    query = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
+    with postgres.client() as client:
+        before = client.execute(query.encode()).fetchall()
+
+    def many(order: str) -> None:
+        own = from_url(urlsplit(url))()
+        for queue in order:
+            claim(own, 0, queue)  # so that it knows of the limits
+        for _ in range(60):
+            own.execute([cmd.Claim(queue, 1, 60_000, "w") for queue in order])
+        own.close()
+
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(many, ("qp", "pq", "pqp", "qpq"))) == [None] * 4
+    with postgres.client() as client:
+        client.execute("SELECT pg_stat_force_next_flush()")
+        assert client.execute(query.encode()).fetchall() == before
+
+
+def work(url: str, log: str) -> None:
+    """Claim and ack; write down what was claimed when."""
+    with Path(log).open("a", buffering=1) as file, bide.Queue("q", url) as queue:
+        while True:
+            for delivery in queue.claim(2, wait=60, lease=0.5):
+                file.write(f"{delivery.claimed}\n")
+                time.sleep(0.01)  # it works
+                with suppress(bide.LeaseLost):  # this process had no turn on a busy machine
+                    delivery.ack()
+
+
+@pytest.mark.process
+def test_processes_together_keep_limits_and_those_that_are_killed_hold_nothing_up(
+    engine: PostgresEngine, url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    limits = {"limit": 4, "group_limit": 2, "rate": 2_000}
+    engine.execute([cmd.Configure("q", **limits)])  # type: ignore[arg-type]
+    context = multiprocessing.get_context("spawn")
+    log = tmp_path / "log"
+    workers = [context.Process(target=work, args=(url, str(log))) for _ in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    leased = f"FROM {engine.schema}.message WHERE state = 2"
+    look = (
+        f"SELECT (SELECT count(*) FROM {engine.schema}.message), (SELECT count(*) {leased}),"
+        f' (SELECT max(n) FROM (SELECT count(*) AS n {leased} GROUP BY "group") AS g)'
+    )
+    left, most = MESSAGES, 0
+    with postgres.client() as client:
+        until(client, f"SELECT count(*) FROM {engine.schema}.sleeper", [(PROCESSES,)])
+        put(engine, " ".join(f"{'abcdef'[n % 6]}{n}" for n in range(MESSAGES)), attempts=99)
+        deadline = time.monotonic() + BOUND
+        while left and time.monotonic() < deadline:
+            ((left, of_all, of_group),) = client.execute(look.encode()).fetchall()
+            assert of_all <= limits["limit"]
+            assert (of_group or 0) <= limits["group_limit"]
+            most = max(most, of_all)
+            for worker in workers[: max(0, 2 - left * 3 // MESSAGES)]:  # two die on the way
+                worker.kill()
+    for worker in workers:
+        worker.kill()
+        worker.join()
+    assert (left, most) == (0, limits["limit"])
+    assert counts(engine).flow.acked == MESSAGES
+    times = sorted(int(line) for line in log.read_text().split())
+    for first, start in enumerate(times):
+        for count, end in enumerate(times[first:], 1):
+            assert count <= ((end + 1 - start) * 1000 + CREDIT) // limits["rate"] + 1
