@@ -127,6 +127,24 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def postgres_15() -> Iterator[PostgresServer]:
+    """Provide the PostgreSQL server of Debian."""
+    programs = Path("/usr/lib/postgresql/15/bin")
+    assert programs.exists(), "no PostgreSQL 15: run `make test-full`, or tools/servers full"
+    with new_folder() as folder:
+        server = PostgresServer(folder, bin=programs)
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_15_url(postgres_15: PostgresServer) -> Iterator[Callable[[], str]]:
+    """Provide URLs of stores on it that are empty when they are handed out."""
+    with empty_stores(postgres_15) as empty:
+        yield empty
+
+
+@pytest.fixture(scope="session")
 def postgres_url(postgres: PostgresServer) -> Iterator[Callable[[], str]]:
     """Provide URLs of stores that are empty when they are handed out."""
     with empty_stores(postgres) as empty:

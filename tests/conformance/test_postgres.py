@@ -1,5 +1,4 @@
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,7 +11,6 @@ from bide.testing.conformance.scripts import LimitedScriptCases, ScriptCases
 from bide.testing.conformance.turns import TurnCases
 from tests.conformance.shards import fewer
 from tests.effort import effort
-from tests.postgres_server import PostgresServer, empty_stores, new_folder
 
 
 class TestPostgres(LimitedScriptCases, LimitCases, TurnCases, EngineConformance):
@@ -45,19 +43,6 @@ class TestPostgres(LimitedScriptCases, LimitCases, TurnCases, EngineConformance)
         return lambda engine: from_url(urlsplit(urls[engine]))()
 
 
-@pytest.fixture(scope="module")
-def urls_of_15() -> Iterator[Callable[[], str]]:
-    programs = Path("/usr/lib/postgresql/15/bin")
-    assert programs.exists(), "no PostgreSQL 15: run `make test-full`, or tools/servers full"
-    with new_folder() as folder:
-        server = PostgresServer(folder, bin=programs)
-        try:
-            with empty_stores(server) as empty:
-                yield empty
-        finally:
-            server.stop()
-
-
 @pytest.mark.full
 class TestPostgres15(TestPostgres):
     """Debian's server, without the long random scripts."""
@@ -67,5 +52,5 @@ class TestPostgres15(TestPostgres):
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None
 
     @pytest.fixture
-    def postgres_url(self, urls_of_15: Callable[[], str]) -> Callable[[], str]:
-        return urls_of_15
+    def postgres_url(self, postgres_15_url: Callable[[], str]) -> Callable[[], str]:
+        return postgres_15_url
