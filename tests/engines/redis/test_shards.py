@@ -202,6 +202,16 @@ def test_what_goes_by_a_rule_goes_over_all_shards(open_engine: Open, url: str) -
     assert taken == [1_000, 1_000, 500]
 
 
+@pytest.mark.parametrize(
+    "cursor", ["0.5..0", "0.5.aaaaaaaaaaaa-bbbbbbbbbbbb.0", "0..aaaaaaaaaaaa.1", "2...0"]
+)
+def test_a_cursor_that_no_scan_made_is_refused(open_engine: Open, url: str, cursor: str) -> None:
+    engine = open_engine(f"{url}&shards=2")
+    ask(engine, put("a", "d"), NOW)
+    with pytest.raises(InvalidArgument, match="comes from no scan"):
+        ask(engine, Scan("q", "ready", cursor=cursor), NOW)
+
+
 def test_pause_holds_in_all_shards(open_engine: Open, url: str) -> None:
     engine = open_engine(f"{url}&shards=4")
     ask(engine, put(*many(20)))

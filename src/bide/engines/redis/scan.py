@@ -1,5 +1,6 @@
 """Scan: pages of messages, of each state in rank order over all shards."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ _PHASES: dict[str, tuple[_Phase, ...]] = {
     "delayed": (_Phase("delayed", "waiting"),),
     **{state: (_Phase(state),) for state in ("leased", "dead", "acked", "expired")},
 }
+
+
+_ORDERS = rf"(?:[0-9a-f]{{{ORDER}}}(?:-[0-9a-f]{{{ORDER}}})*)?"
+_CURSOR = re.compile(rf"([0-9])\.([0-9]{{0,20}})\.({_ORDERS})\.([0-9]{{1,3}})")
 
 
 class _Place(NamedTuple):
@@ -70,22 +75,14 @@ def check_cursor(command: Scan) -> _Place:
     """
     if command.cursor in (None, BEGIN):
         return _Place()
-    parts = str(command.cursor).split(".")
-    wrong = len(parts) != 4 or not all(part.isascii() and len(part) < 32_768 for part in parts)
-    if not wrong:
-        phase, rank, order, shard = parts
-        wrong = not (phase.isdecimal() and shard.isdecimal() and len(phase + shard) < 6)
-        wrong = wrong or not (rank == "" or (rank.isdecimal() and len(rank) < 21))
-        wrong = wrong or not all(
-            len(each) == ORDER and _is_hex(each) for each in order.split("-") if order
-        )
-        if not wrong and int(phase) < len(_phases(command)):
-            return _Place(int(phase), rank, order, int(shard))
+    found = _CURSOR.fullmatch(command.cursor or "")
+    if found is not None:
+        place = _Place(int(found[1]), found[2], found[3], int(found[4]))
+        phases = _phases(command)[place.phase : place.phase + 1]
+        one_order = len(place.order) == (ORDER if place.rank else 0)
+        if phases and (one_order or phases[0].which == "all"):
+            return place
     raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
-
-
-def _is_hex(text: str) -> bool:
-    return set(text) <= set("0123456789abcdef")
 
 
 def scan(command: Scan, shards: int) -> Step:
