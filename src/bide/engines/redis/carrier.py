@@ -200,16 +200,25 @@ class Carrier:
         except Lost as error:
             # What a server has said that has died since, and no replica has, is not so.
             lost, told = error, [] if waits else error.answers
+        self.hear(connection, due, told, lost)
+        return told[-1] if waits and lost is None else None
+
+    def hear(
+        self,
+        connection: Connection,
+        due: Sequence[Sent | None],
+        told: Sequence[Any],
+        lost: Lost | None,
+    ) -> None:
+        """Take in what a server has answered; the rest was lost with the connection."""
         for each, answer in zip(due, told, strict=False):
             if each is not None:
                 each.asking = None
                 self._judge(each, connection, answer)
         if lost is not None:
             self._lose(connection, due[len(told) :], lost)
-            return None
-        if forgotten := [each for each in due if each and not each.done and _is_forgotten(each)]:
+        elif forgotten := [each for each in due if each and not each.done and _is_forgotten(each)]:
             self._load(connection, forgotten)
-        return told[-1] if waits else None
 
     def _load(self, connection: Connection, group: Sequence[Sent]) -> None:
         """Have a server load the library that it has forgotten."""

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from contextlib import suppress
 
 from bide.engines.redis.connection import Connection, Lost, is_away
 from bide.engines.redis.faults import Refusal, translate
@@ -42,6 +41,8 @@ class Nodes:
         self._settings = settings
         self._many = settings.cluster is not None
         self._open: dict[Address, Connection] = {}
+        self.latest: Connection | None = None
+        """The connection that was asked for last."""
         self._lost: dict[Address, Connection] = {}
         self._away: dict[Address, _Away] = {}
         self._closed = threading.Event()
@@ -70,13 +71,14 @@ class Nodes:
         if found is None or not found.open:
             found = self._open[address] = self._connect(address)
             self._lost.pop(address, None)
+        self.latest = found
         return found
 
     def _connect(self, address: Address) -> Connection:
         away, lost, settings = self._away.get(address), self._lost.get(address), self._settings
         if away is not None:
             if away.found is None:
-                raise away.error
+                raise away.error.with_traceback(None)  # else each one would add to it
             del self._away[address]
             return away.found
         try:
@@ -98,13 +100,16 @@ class Nodes:
     def _seek(self, address: Address, away: _Away, lost: Connection | None) -> None:
         """Try again and again, until the node answers or nobody wants it."""
         while not self._closed.wait(REST) and self._away.get(address) is away:
-            with suppress(StoreError):
+            try:
                 found = Connection(self._settings, address, lost)
-                with self._lock:
-                    if self._away.get(address) is away:
-                        away.found = found
-                        return
-                found.close()
+            except StoreError as error:
+                away.error = error
+                continue
+            with self._lock:
+                if self._away.get(address) is away:
+                    away.found = found
+                    return
+            found.close()
 
     def _forget(self, address: Address) -> None:
         """Seek a node no longer."""

@@ -34,7 +34,8 @@ class Topology:
     """
 
     def __init__(self, address: Address | None = None) -> None:
-        self._address = address
+        self.address = address
+        """The one server that has all slots; `None` while it is not known, and for a cluster."""
 
     @property
     def masters(self) -> frozenset[Address]:
@@ -52,7 +53,7 @@ class Topology:
         Raises:
             StoreUnavailable: it is not known where the server is.
         """
-        return self._address
+        return self.address
 
     def moved(self, slot: int, to: Address) -> None:
         """Note that a node of a cluster says where a slot is now."""
@@ -85,16 +86,16 @@ class SentinelGroup(Topology):
 
     def owner(self, slot: int) -> Address | None:
         """Return the master."""
-        return self._address or self._learn()
+        return self.address or self._learn()
 
     def refresh(self, ask: Ask, first: First) -> bool:
         """Ask the sentinels for the master."""
-        before = self._address
+        before = self.address
         return self._learn() != before
 
     def doubt(self) -> None:
         """Ask for the master again the next time, and another sentinel first."""
-        self._address = None
+        self.address = None
         self._sentinels.doubt()
 
     def close(self) -> None:
@@ -102,12 +103,12 @@ class SentinelGroup(Topology):
         self._sentinels.watch.remove(self._see)
 
     def _learn(self) -> Address:
-        self._address = master = self._sentinels.master()
+        self.address = master = self._sentinels.master()
         return master
 
     def _see(self, masters: frozenset[Address]) -> None:
-        if self._address is not None and self._address not in masters:
-            self._address = None  # the next command looks for the master
+        if self.address is not None and self.address not in masters:
+            self.address = None  # the next command looks for the master
 
 
 class Cluster(Topology):
