@@ -4,12 +4,15 @@ from typing import NamedTuple
 
 MEMORY = "memory/engine.py"
 STATE = "memory/queue_state.py"
+TAKE = "memory/claim.py"
+RECORD = "memory/record.py"
 SESSION = "sqlite/session.py"
 SQL = "sqlite/statements.sql"
 CLAIM = "sqlite/verbs/claim.py"
 SETTLE = "sqlite/verbs/settle.py"
 EDIT = "sqlite/verbs/edit.py"
 PUT = "sqlite/verbs/put.py"
+TURNS = "sqlite/verbs/turns.py"
 READ = "sqlite/verbs/read.py"
 
 
@@ -33,14 +36,14 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("one tick early", STATE,
-           'first = list(islice(self._upto("delayed", delayed_reach(now)),',
-           'first = list(islice(self._upto("delayed", delayed_reach(now + 1)),'),
+    Mutant("one tick early", TAKE,
+           'first = list(islice(queue.upto("delayed", delayed_reach(now)),',
+           'first = list(islice(queue.upto("delayed", delayed_reach(now + 1)),'),
     Mutant("a lapse one tick late", STATE, "record.until <= now", "record.until < now"),
-    Mutant("expired one tick early", STATE, "now > record.due + record.expires",
-           "now >= record.due + record.expires"),
+    Mutant("expired one tick early", STATE, "now <= record.due + record.expires",
+           "now < record.due + record.expires"),
     Mutant("the token does not count", MEMORY, "record.token != lease.token", "False"),
-    Mutant("tokens do not grow", MEMORY, "queue.token += 1", "queue.token += 0"),
+    Mutant("tokens do not grow", TAKE, "queue.token += 1", "queue.token += 0"),
     Mutant("one attempt too many", STATE, "record.attempt >= record.attempts",
            "record.attempt > record.attempts"),
     Mutant("release counts an attempt", MEMORY, "if command.release and not command.delay:",
@@ -50,31 +53,34 @@ MUTANTS = [
     Mutant("retry puts off expiry", MEMORY, "record.expires -= now + command.delay - record.due",
            "pass"),
     Mutant("revive keeps the attempts", MEMORY, "record.attempt = 0", "pass"),
-    Mutant("a replaced one loses its place", STATE, "record = Record.of(item, due, old.seq)",
-           "self._seq += 1; record = Record.of(item, due, self._seq)"),
+    Mutant("a replaced one loses its place", STATE,
+           "record = Record.of(item, due, old.seq, old.created)",
+           "self._seq += 1; record = Record.of(item, due, self._seq, old.created)"),
     Mutant("the dead cannot be replaced", STATE, '("delayed", "ready", "dead")',
            '("delayed", "ready")'),
-    Mutant("a group is not left", STATE, "_discard(self.groups, record.group, record.seq)", "pass"),
+    Mutant("a group is not left", STATE,
+           "_discard(self.groups, record.group, record.seq)\n\n", "pass\n\n"),
     Mutant("keep counts from too late", STATE, '("acked", now - self.keep)',
            '("acked", now - self.keep - 1)'),
     Mutant("expired ones kept as acked ones", STATE, "max(self.keep, EXPIRED_KEEP)", "self.keep"),
-    Mutant("weight only in a backlog", STATE,
-           "        if self.weighted:\n            taken.sort",
-           "        if False:\n            taken.sort"),
+    Mutant("weight only in a backlog", TAKE, "    if queue.weighted:\n        taken.sort",
+           "    if False:\n        taken.sort"),
     Mutant("a claim weighs all", STATE,
-           'list(islice(self._upto("delayed", delayed_reach(now)), reach))',
-           'list(self._upto("delayed", delayed_reach(now)))'),
-    Mutant("paused queues hand out", MEMORY, "if queue.paused:", "if False:"),
-    Mutant("resuming wakes nobody", MEMORY, "now if resumed else None", "None"),
+           'list(islice(self.upto("delayed", delayed_reach(now)), limit))',
+           'list(self.upto("delayed", delayed_reach(now)))'),
+    Mutant("paused queues hand out", TAKE, "if queue.paused:", "if False:"),
+    Mutant("resuming wakes nobody", MEMORY, "queue.limit(command) or resumed",
+           "queue.limit(command)"),
     Mutant("a cursor stays on its message", STATE, "if seq > after)", "if seq >= after)"),
-    Mutant("after is not included", STATE, "record.due >= where.after", "record.due > where.after"),
+    Mutant("after is not included", RECORD, "record.due >= where.after",
+           "record.due > where.after"),
     Mutant("purge takes what is held", STATE, 'if state == "leased":', "if False:"),
     Mutant("a dry run forgets", MEMORY, "unheld(command.where, now)))",
            "unheld(command.where, now), ) if self._queue(command.queue, now) else ())"),
-    Mutant("next does not see leases", STATE,
-           'moments += [until for until, _, _ in islice(self.sets["leased"], 1)]', "pass"),
+    Mutant("next does not see leases", TAKE,
+           'moments += [until for until, _, _ in islice(queue.sets["leased"], 1)]', "pass"),
 
-    Mutant("any version will do", STATE, "return if_version is None or self",
+    Mutant("any version will do", RECORD, "return if_version is None or self",
            "return if_version is not None or self"),
     Mutant("an edit stores what was not there", MEMORY, ' or command.if_version):', '):'),
 
@@ -102,9 +108,9 @@ MUTANTS = [
            "ORDER BY CAST(p.rank AS TEXT), p.seq LIMIT ?;\n\n-- name: drop_picked"),
     Mutant("ties are text", SQL, "ORDER BY p.rank, p.seq LIMIT ?;\n\n-- name: drop_picked",
            "ORDER BY p.rank, CAST(p.seq AS TEXT) LIMIT ?;\n\n-- name: drop_picked"),
-    Mutant("promotion takes one too few", CLAIM, "due, limit - 1)).fetchone()",
+    Mutant("promotion takes one too few", TURNS, "due, limit - 1)).fetchone()",
            "due, limit - 2)).fetchone()"),
-    Mutant("promotion takes one too many", CLAIM, "due, limit - 1)).fetchone()",
+    Mutant("promotion takes one too many", TURNS, "due, limit - 1)).fetchone()",
            "due, limit)).fetchone()"),
     Mutant("weights of many are not remembered", PUT,
            "any(item.priority for item in items)", "False"),
@@ -114,7 +120,8 @@ MUTANTS = [
     Mutant("a single put is not counted", SESSION, "queue.put += count", "pass"),
     Mutant("a single put of another queue is not counted", SQL, "put = put + :count, delayed",
            "put = put, delayed"),
-    Mutant("a single put loses failures", "sqlite/engine.py", " or item.failures or", " or"),
+    Mutant("a single put loses failures", "sqlite/engine.py", " or item.attempt or item.failures:",
+           " or item.attempt:"),
     Mutant("a single put does not see what is kept", SQL, "NEW.queue AND kept = 0 AND weighted",
            "NEW.queue AND weighted"),
     Mutant("single puts of other queues are forgotten", SESSION,
@@ -123,7 +130,8 @@ MUTANTS = [
     Mutant("what is late is leased", CLAIM, "    if late:", "    if False:"),
     Mutant("what is late is leased among others", CLAIM,
            "*grant) for row in good", "*grant) for row in rows"),
-    Mutant("one claim does not sort", CLAIM, "    if queue.weighted:\n        rows.sort",
+    Mutant("one claim does not sort", CLAIM,
+           "    if queue.weighted and not queue.limited:\n        rows.sort",
            "    if False:\n        rows.sort"),
     Mutant("a message named twice is settled at once", SETTLE,
            "if len({lease.id for lease in leases}) == len(leases):", "if True:"),
@@ -143,7 +151,8 @@ MUTANTS = [
     Mutant("purged ones are not counted", EDIT,
            "queue.purged += count", "queue.purged += 0"),
     Mutant("revive keeps the attempts", SQL, "due = ?, attempt = 0", "due = ?"),
-    Mutant("a replaced one loses its place", PUT, "seq = old.seq", "seq = session.next_seq(1) + 1"),
+    Mutant("a replaced one loses its place", PUT, "seq, created = old.seq",
+           "seq, created = session.next_seq(1) + 1"),
     Mutant("bytes that are text come back as JSON", PUT,
            "        item.data.decode() if item.json else item.data,",
            "        item.data.decode() if item.json or item.data == b'1' else item.data,"),
