@@ -53,6 +53,7 @@ def fill(url: str, clock: FakeClock) -> str:
         _orders(store)
         _dead(store)
         _remembered(store)
+        _limited(store)
         token = Tokens(store.lane, clock).create(None, ["read", "admin"], name="ann")[0]
     _subscribe(url, clock, token)
     return token
@@ -140,6 +141,19 @@ def _remembered(store: ScratchStore) -> None:
     for n in range(3):
         results.put(n, id="again")
         results.claim(1)[0].ack(result=n)
+
+
+def _limited(store: ScratchStore) -> None:
+    """A queue with limits: some messages are leased, others wait in their groups."""
+    limited = bide.Queue("limited", holder=HOLDER)
+    limited.put_many([bide.NewMessage(n, id=f"old-{n}", group=f"g{n % 3}") for n in range(6)])
+    limited.configure(limit=3, rate="6000/m", group_limit=1, group_rate=50)
+    limited.put_many([bide.NewMessage(n, id=f"new-{n}", group=f"g{n % 3}") for n in range(6)])
+    limited.put("alone", id="alone")
+    for _ in range(5):
+        store.clock.advance(1)
+        limited.claim(1, lease="10m")
+    limited.put("later", id="later", delay="1h", group="g0")
 
 
 def _subscribe(url: str, clock: FakeClock, token: str) -> None:

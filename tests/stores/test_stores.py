@@ -116,6 +116,22 @@ def test_it_is_changed_like_any_other(kept: Kept) -> None:
         assert mail.audit()
 
 
+def test_its_limits_hold(kept: Kept) -> None:
+    with ScratchStore(kept.url, kept.clock) as store:
+        limited = store.queue("limited")
+        assert limited.claim(5) == []  # as many are leased as may be
+        kept.clock.advance(3_600)
+        seen: list[str] = []
+        for _ in range(100):
+            deliveries = limited.claim(5)
+            assert len({one.message.group for one in deliveries}) == len(deliveries) <= 3
+            seen += [one.id for one in deliveries]
+            limited.ack(deliveries)
+            kept.clock.advance(1)
+        assert len(seen) == 14
+        assert limited.audit()
+
+
 def test_schedules_and_sources_go_on(kept: Kept) -> None:
     scene.ticks.clear()
     with ScratchStore(kept.url, kept.clock) as store, ManualWorker(scene.app, store) as worker:
