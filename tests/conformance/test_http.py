@@ -75,6 +75,10 @@ class TestHttp(EngineConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(10, 1)
     )
+    test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = fewer(
+        ScriptCases.test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers,
+        effort(10, 1),
+    )
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:

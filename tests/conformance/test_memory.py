@@ -5,12 +5,9 @@ import pytest
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Engine
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import LimitedScriptCases
-from bide.testing.conformance.turns import TurnCases
 
 
-class TestMemory(LimitedScriptCases, LimitCases, TurnCases, EngineConformance):
+class TestMemory(EngineConformance):
     @pytest.fixture
     def make_engine(self) -> Callable[[], Engine]:
         return MemoryEngine

@@ -6,19 +6,17 @@ import pytest
 from bide.engines.port import Engine
 from bide.engines.postgres import from_url
 from bide.testing.conformance import EngineConformance
-from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import LimitedScriptCases, ScriptCases
-from bide.testing.conformance.turns import TurnCases
+from bide.testing.conformance.scripts import ScriptCases
 from tests.conformance.shards import fewer
 from tests.effort import effort
 
 
-class TestPostgres(LimitedScriptCases, LimitCases, TurnCases, EngineConformance):
+class TestPostgres(EngineConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(8, 1)
     )
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = fewer(
-        LimitedScriptCases.test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers,
+        ScriptCases.test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers,
         effort(8, 1),
     )
 

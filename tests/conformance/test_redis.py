@@ -9,15 +9,13 @@ from bide.engines.redis import from_url
 from bide.testing.conformance import EngineConformance
 from bide.testing.conformance.batches import BatchCases
 from bide.testing.conformance.claiming import ClaimCases
-from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import LimitedScriptCases, ScriptCases
-from bide.testing.conformance.turns import TurnCases
+from bide.testing.conformance.scripts import ScriptCases
 from tests.cluster import RedisCluster, eventually
 from tests.conformance.shards import Apart, Forgetting, ShardedConformance, fewer
 from tests.effort import effort
 
 
-class TestRedis(LimitedScriptCases, LimitCases, TurnCases, EngineConformance):
+class TestRedis(EngineConformance):
     test_any_script_is_answered_as_the_memory_engine_answers = fewer(
         ScriptCases.test_any_script_is_answered_as_the_memory_engine_answers, effort(2, 1)
     )

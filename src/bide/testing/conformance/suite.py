@@ -14,6 +14,7 @@ from bide.testing.conformance.desk import Desk
 from bide.testing.conformance.editing import EditCases
 from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases
+from bide.testing.conformance.limiting import LimitCases
 from bide.testing.conformance.moving import MoveCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
@@ -21,6 +22,7 @@ from bide.testing.conformance.reading import ReadCases
 from bide.testing.conformance.scripts import ScriptCases
 from bide.testing.conformance.settling import SettleCases
 from bide.testing.conformance.states import StateCases
+from bide.testing.conformance.turns import TurnCases
 
 __all__ = ["EngineConformance"]
 
@@ -33,6 +35,8 @@ class EngineConformance(
     ExplainCases,
     BudgetCases,
     EndCases,
+    TurnCases,
+    LimitCases,
     MoveCases,
     EditCases,
     ChangeCases,
