@@ -1,0 +1,69 @@
+"""Nodes of a cluster that are away: a thread seeks them, callers do not."""
+
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from bide.engines.redis import nodes as module
+from bide.engines.redis.nodes import Nodes
+from bide.engines.redis.settings import Address, read_url
+from bide.model.errors import StoreUnavailable
+from tests.cluster import eventually
+from tests.servers import RedisServer, free_port
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def address() -> Address:
+    return "127.0.0.1", free_port()
+
+
+@pytest.fixture
+def nodes(address: Address) -> Iterator[Nodes]:
+    nodes = Nodes(read_url(urlsplit(f"redis+cluster://{address[0]}:{address[1]}")))
+    yield nodes
+    nodes.close()
+
+
+def seekers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "bide-seeker"]
+
+
+def refused(nodes: Nodes, address: Address) -> StoreUnavailable:
+    with pytest.raises(StoreUnavailable) as told:
+        nodes.connection(address)
+    return told.value
+
+
+def test_the_error_of_a_node_that_is_away_does_not_grow(nodes: Nodes, address: Address) -> None:
+    before = set(seekers())
+    errors = [refused(nodes, address) for _ in range(20)]
+    assert len(set(seekers()) - before) == 1
+    assert len(list(traceback.walk_tb(errors[-1].__traceback__))) < 10
+
+
+def test_a_node_that_is_back_is_found(
+    nodes: Nodes, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REST", 0.02)
+    refused(nodes, address)
+    config = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+    server = RedisServer(tmp_path, port=address[1], **config)
+
+    def answers() -> bool:
+        with suppress(StoreUnavailable):
+            return bool(nodes.connection(address).ask("PING") == b"PONG")
+        return False
+
+    try:
+        eventually(answers)
+    finally:
+        nodes.close()
+        server.stop()
+    eventually(lambda: not seekers())
