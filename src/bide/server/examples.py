@@ -25,6 +25,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "configure": {"history": "7d"},
     "purge": {"state": "dead"},
     "revive": {"ids": ["order-42"]},
+    "undo": {"undo": "01kb2n8m7dzz4r6y0t5v9x3h1q"},
     "putSubscription": {"queue": "orders", "url": "https://shop.example/hooks/bide"},
     "changeSubscription": {"concurrency": 5},
     "pauseSubscription": {"reason": "the shop moves"},
