@@ -67,6 +67,9 @@ def test_set_changes_limits(run: Bide, orders: bide.Queue) -> None:
     found = json.loads(run("set", "orders", "--limit", "5", "--rate", "0", "--json").output)
     assert (found["limit"], found["rate"], found["group_limit"]) == (5, 0, 1)
     assert (orders.counts().limit, orders.counts().rate) == (5, 0)
+    orders.put(1)
+    counts = json.loads(run("counts", "orders", "--json").output)
+    assert (counts["limit"], counts["group_limit"], "rate" in counts) == (5, 1, False)
     wrong = run("set", "orders", "--group-rate", "5 per s")
     assert wrong.exit_code == 2
     assert "group_rate='5 per s' is not a valid rate; write '5/s'" in wrong.stderr

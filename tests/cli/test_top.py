@@ -82,6 +82,13 @@ def drawn(
     return console.export_text()
 
 
+def test_limits_stand_beside_their_queue() -> None:
+    counts = bide.Counts(Sizes(leased=3), Flow(), limit=3, group_rate=600_000)
+    assert "limit 3, group rate 100/m" in drawn(Sample(1.0, {"calls": counts}), width=160)
+    narrow = drawn(Sample(1.0, {"calls": counts, "mail": bide.Counts(Sizes(), Flow())}), width=60)
+    assert max(map(len, narrow.splitlines())) <= 60
+
+
 def test_nothing_to_show() -> None:
     def shown(prefix: str) -> str:
         console = Console(file=io.StringIO(), width=100, record=True)

@@ -12,6 +12,7 @@ from bide.cli.store import NoQueue, Store, on_store
 from bide.cli.tables import ID, Cell, Column, counted, grid, print_table
 from bide.cli.times import local, now_ms, relative, rounded
 from bide.model.commands import Count
+from bide.model.pace import limits_of, limits_text
 from bide.model.replies import Counts
 from bide.queue.results import Audit
 
@@ -34,7 +35,7 @@ def facts_of(found: Counts) -> dict[str, Any]:
     facts |= {"kept": found.kept, "paused": found.paused, "keep": found.keep}
     if found.oldest is not None:
         facts["oldest"] = found.oldest
-    return facts
+    return facts | {name: value for name, value in limits_of(found).items() if value}
 
 
 def size_cells(found: Counts) -> list[Cell]:
@@ -95,6 +96,8 @@ def counts(store: Store, out: Output, queue: str) -> None:
       keep                               for how long acked ids are refused, in milliseconds
       paused                             whether claims get nothing
       oldest                             when the oldest due message was due
+      limit, rate, group_limit,
+      group_rate                         the limits of the queue, where it has any
 
     \b
     Example:
@@ -114,6 +117,8 @@ def counts(store: Store, out: Output, queue: str) -> None:
     rows = [[*left, *right] for left, right in zip_longest(states, flow, fillvalue=["", ""])]
     out.text((queue, "bold"), ("  paused: claims get nothing", "yellow") if found.paused else "")
     out.console.print(grid(rows, "lrlr", gap=3))
+    if limits := limits_text(found):
+        out.text(("limits: ", "dim"), limits)
     if found.oldest is not None:
         when = f"{local(found.oldest, now_ms())} ({relative(found.oldest, now_ms())})"
         out.text(("the oldest waiting message was due ", "dim"), when)

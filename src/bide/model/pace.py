@@ -20,6 +20,7 @@ __all__ = [
     "Rate",
     "interval",
     "limits_of",
+    "limits_text",
     "rate_text",
     "served",
 ]
@@ -107,6 +108,18 @@ def limits_of(told: Any) -> dict[str, Any]:
     for name in ("rate", "group_rate"):
         found[name] = rate_text(getattr(told, name)) if found[name] else None
     return found
+
+
+def limits_text(told: Any) -> str:
+    """Return the limits in settings or counts as text, empty if there are none.
+
+    Example:
+        >>> from bide.model.replies import Settings
+        >>> limits_text(Settings(False, 0, limit=3, group_rate=600_000))
+        'limit 3, group rate 100/m'
+    """
+    found = limits_of(told).items()
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found if value)
 
 
 def served(last: int, us: int, now: int) -> int:

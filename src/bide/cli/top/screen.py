@@ -10,6 +10,7 @@ from bide.cli.tables import ID, TEXT, Cell, Column, table_of, text_of
 from bide.cli.times import iso, rounded
 from bide.cli.top.paced_forecast import BUCKET, BUCKETS, Ahead, sparkline
 from bide.cli.top.polling import View
+from bide.model.pace import limits_text
 from bide.observing.sample import Lateness, Rates, Sample, Worker, main_cause, rates
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ QUEUES = (
     Column("late by", falls=6, right=True),
     Column("p50", falls=1, right=True), Column("p99", falls=4, right=True),
     Column("put/s", falls=3, right=True), Column("done/s", falls=5, right=True),
-    Column("failed/s", falls=2, right=True), Column("because", falls=1, unless=""), Column(""),
+    Column("failed/s", falls=2, right=True), Column("because", falls=1, unless=""),
+    Column("", least=6),
 )  # fmt: skip
 WORKERS = (
     Column("worker", least=ID), Column("holds", right=True),
@@ -188,7 +190,7 @@ def _queues(view: View, room: int | None, width: int | None) -> "tuple[Table, se
             *_quantiles(sample.lateness.get(name)),
             *([_pace(rate.put), _pace(rate.done), _pace(rate.failed, "red")] if rate else [""] * 3),
             (main_cause(sample.causes.get(name)), "dim"),
-            ("paused" if found.paused else "", "yellow"),
+            ("paused", "yellow") if found.paused else (limits_text(found), "dim"),
         ])  # fmt: skip
     if len(names) < len(sample.queues):
         rows.append(_more(len(sample.queues) - len(names), QUEUES))

@@ -10,6 +10,7 @@ from bide.dashboard.view import Page, Refused, View
 from bide.model.commands import Count, Scan, Where
 from bide.model.identity import check_name
 from bide.model.message import Message, State
+from bide.model.pace import limits_of
 from bide.model.replies import Counts
 
 __all__ = ["counts_of", "queue"]
@@ -42,7 +43,7 @@ async def queue(view: View) -> Page:
         "tabs": TABS, "tab": tab, "filters": filters, "found": found, "searched": bool(matches),
         "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
         "filtered": any(filters.values()), "ruled": _is_rule(view, tab, filters),
-        "paged": bool(request.get("cursor")),
+        "paged": bool(request.get("cursor")), "limits": limits_of(counts),
     })  # fmt: skip
 
 
