@@ -52,10 +52,6 @@ def _kind_apart(command: cmd.Command) -> type | None:
     return type(command) if isinstance(command, (cmd.Queues, cmd.Delete)) else None
 
 
-def _lists(command: cmd.Command) -> bool:
-    return isinstance(command, cmd.Queues)
-
-
 class RedisEngine:
     """Executes each batch of commands in as few pipelines of scripts as it allows.
 
@@ -148,7 +144,7 @@ class RedisEngine:
 
     def _execute(self, commands: Sequence[cmd.Command], now: int | None) -> list[Outcome]:
         """Execute commands; return what came of each."""
-        if not _lists(commands[0]):
+        if not isinstance(commands[0], cmd.Queues):
             self._meet(commands, now)
         outcomes: list[Outcome] = []
         together: list[Step] = []
