@@ -57,9 +57,10 @@ def check(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             rule(value, name)
     if versions := getattr(command, "versions", None):
         named = len(getattr(command, "ids", None) or ())
-        if len(versions) != named:
+        if len(versions) != named or getattr(command, "if_version", None) is not None:
             raise InvalidArgument(
-                f"versions are {len(versions):,} for {named:,} ids; give one for each, or none"
+                f"versions are {len(versions):,} for {named:,} ids; give one for each, and no "
+                "if_version, or none"
             )
     match command:
         case cmd.Put():

@@ -217,10 +217,13 @@ class Session:
 
     def is_of(self, queue: QueueRow, place: Place, version: str | None) -> bool:
         """Tell whether a message is still of a version; of any, if it is `None`."""
-        if version is None:
-            return True
-        row = self.run(SQL.find, {"queue": queue.id, "ids": json_text([place.id])}).fetchone()
-        return MessageRow(*row).message("", self.now).version == version
+        return version is None or self.versions(queue, [place.id])[place.id] == version
+
+    def versions(self, queue: QueueRow, ids: Sequence[str]) -> dict[str, str]:
+        """Return the versions of the messages that are there, by id."""
+        rows = self.run(SQL.find, {"queue": queue.id, "ids": json_text(ids)})
+        found = (MessageRow(*row).message("", self.now) for row in rows)
+        return {message.id: message.version for message in found}
 
     def delay(self, queue: QueueRow, due: int, priority: int, seq: int) -> None:
         """Let a message that stands nowhere wait for its due moment."""

@@ -71,23 +71,37 @@ def _changed(
 
 def _still(session: Session, command: Cancel | Reschedule) -> May:
     """Return what tells of a message whether it waits, and still is what the caller saw."""
-
-    versions = versions_of(command)
+    is_seen = _is_seen(session, command)
 
     def may(queue: QueueRow, place: Place) -> bool:
         due = command.if_due is None or place.due == command.if_due
-        version = versions.get(place.id, command.if_version)
-        return _waits(queue, place) and due and session.is_of(queue, place, version)
+        return (
+            _waits(queue, place) and due and is_seen(queue, place)
+            and session.is_of(queue, place, command.if_version)
+        )  # fmt: skip
 
     return may
 
 
 def _dead(session: Session, command: Revive | Purge) -> May:
     """Return what tells of a message whether it is dead, and still is what the caller saw."""
-    versions = versions_of(command)
+    is_seen = _is_seen(session, command)
 
     def may(queue: QueueRow, place: Place) -> bool:
-        return place.aside == DEAD and session.is_of(queue, place, versions.get(place.id))
+        return place.aside == DEAD and is_seen(queue, place)
+
+    return may
+
+
+def _is_seen(session: Session, command: Cancel | Reschedule | Revive | Purge) -> May:
+    """Return what tells of a message whether it has the version that the command gives for it."""
+    wanted = versions_of(command)
+    found: dict[str, str] = {}
+
+    def may(queue: QueueRow, place: Place) -> bool:
+        if wanted and not found:  # all with one statement
+            found.update(session.versions(queue, list(wanted)))
+        return not wanted or found[place.id] == wanted[place.id]
 
     return may
 
