@@ -20,13 +20,13 @@ from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.observing.heartbeat import is_register
 from bide.server import validate
 from bide.server.action_log import Act, count_of
+from bide.server.bulk import execute
 from bide.server.operation import JSON, MSGPACK, Answer, Call, Operation
 from bide.server.problem import Problem, of_validation
 from bide.server.rights import RIGHTS, Caller, Right
 from bide.server.service import own_names
 from bide.server.structure import check_msgpack
 from bide.server.turns import give_way
-from bide.server.undoing import execute
 from bide.server.wire import without_results
 
 __all__ = ["BATCH"]

@@ -2,9 +2,9 @@
 
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.queue.undoing.records import is_token, nothing
+from bide.server.bulk import execute
 from bide.server.operation import Answer, Call, Operation
 from bide.server.undo_wire import UndoableOut, UndoneOut, UndoRequest, cursor_of, from_cursor
-from bide.server.undoing import execute
 
 __all__ = ["UNDOING", "change"]
 
