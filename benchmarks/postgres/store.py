@@ -22,12 +22,12 @@ CREATE TABLE raw (
   seq bigint, rank bigint, due bigint, queue integer, attempts integer, attempt integer,
   size integer, state smallint, priority smallint, expires bigint, planned bigint, token bigint,
   id text COLLATE "C" PRIMARY KEY, "group" text, holder text, failures text, is_json boolean,
-  data bytea, headers text);
+  data bytea, headers text, since bigint, extended integer, created bigint, limited integer);
 CREATE INDEX ON raw (due);
 """
 _ROW = """
 INSERT INTO raw SELECT s, d * 256, d, 1, 10, 0, 256, 0::smallint, 0::smallint, NULL, NULL, NULL,
-                       i, NULL, NULL, NULL, true, b, NULL
+                       i, NULL, NULL, NULL, true, b, NULL, NULL, NULL, d, NULL
 """
 _MANY = _ROW + "FROM unnest(%s, %s, %s, %s) AS u(s, d, i, b)"
 _ONE = _ROW + "FROM (VALUES (%s::bigint, %s::bigint, %s::text, %s::bytea)) AS u(s, d, i, b)"
