@@ -44,6 +44,20 @@ def test_many_leases_are_counted_before_a_claim_gives_more(engine: RedisEngine) 
     sound(engine)
 
 
+def test_a_limit_is_raised_where_very_many_groups_run(engine: RedisEngine) -> None:
+    configure(engine, group_limit=1)
+    for second in (0, 1):
+        items = [
+            Item(f"{second}{number:04}", b"1", group=f"g{number:04}") for number in range(1_200)
+        ]
+        for first in range(0, 1_200, 400):
+            engine.execute([Put("q", items[first : first + 400])], NOW)
+    assert len(claim(engine, 2_400).messages) == 1_200
+    configure(engine, group_limit=2)
+    assert len(claim(engine, 2_400).messages) == 1_200
+    sound(engine)
+
+
 def test_nothing_of_lines_stays_behind(engine: RedisEngine, server: Server) -> None:
     configure(engine, limit=50, group_limit=5, group_rate=interval(100))
     for group in ("g", "h", "i"):
@@ -81,6 +95,7 @@ def test_an_older_client_that_settles_leases_does_not_block_a_group(
     server.hdel(key("records"), "m0000")
     server.zrem(key("leased"), "000000000000m0000")
     server.hincrby(key("meta"), "acked", 1)
+    assert claim(engine) == Claimed([], 0, NOW, next=0, behind=True)
     assert [message.id for message in claim(engine).messages] == ["m0002"]
     sound(engine)
 

@@ -94,8 +94,8 @@ end
 
 -- Returns the record of a group, which the caller writes.
 local function read_group(name, text)
-  local g = {name = name}
-  g.turn, g.last, g.freed = numbers(text or call('HGET', SHARES, name) or '0 0 0')
+  local g = {name = name, text = text or call('HGET', SHARES, name) or '0 0 0'}
+  g.turn, g.last, g.freed = numbers(g.text)
   if g.turn == -1 then
     call('ZREM', LINES, idle_at(name, g.last))
     g.turn = 0
@@ -104,7 +104,9 @@ local function read_group(name, text)
 end
 
 local function write_group(g)
-  call('HSET', SHARES, g.name, concat({int(g.turn), int(g.last), int(g.freed)}, ' '))
+  local text = concat({int(g.turn), int(g.last), int(g.freed)}, ' ')
+  if text ~= g.text then call('HSET', SHARES, g.name, text) end
+  g.text = text
 end
 
 -- Puts a group where it is to be.
@@ -137,7 +139,7 @@ end
 -- Ends a change.
 function end_change()
   settle_all()
-  if marked then call('HDEL', META, 'unsettled') end
+  if marked and not unsettled then call('HDEL', META, 'unsettled') end
 end
 
 -- Notes where a message stands in LINES, if it does: called before anything of it changes.
@@ -320,10 +322,9 @@ function line_up_step()
     local members, entries = {}, {}
     for i = 1, #found[2], 2 do members[#members + 1] = sub(found[2][i + 1], 1, ORDER) .. found[2][i] end
     for i, group in ipairs(groups_of(members)) do
-      if group then
-        touch(group)
-        entries[#entries + 1], entries[#entries + 2] = 0, concat({'r', group, '\1', members[i]})
-      end
+      group = group or ''  -- half a change, left by a server that died
+      touch(group)
+      entries[2 * i - 1], entries[2 * i] = 0, concat({'r', group, '\1', members[i]})
     end
     if #entries > 0 then call('ZADD', LINES, unpack(entries)) end
     set_lining(found[1] == '0' and 'ready 0 0' or 'leased ' .. found[1])

@@ -243,7 +243,7 @@ local function take_turns()
   if #ids == SLICE and wanted > SLICE and goes_on then return reply(nil, true) end
   if #ids == 0 and count_lines(call('ZCARD', READY), call('HLEN', LEASES)) > 0 then
     begin_lines()  -- a client of an older version has changed messages
-    return reply(nil, true)
+    return reply(0)
   end
 end
 

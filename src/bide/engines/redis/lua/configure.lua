@@ -17,16 +17,19 @@ local function note(begins)
   if #pauses > 0 then call('HSET', META, 'pauses', cjson.encode(pauses)) end
 end
 
--- Puts groups with leases where they are to be under other limits. Claims find the others.
+-- Puts groups with leases where they are to be under other limits. Claims find the others. If there are
+-- very many, the next claim lines up everything anew, a step at a time.
 local function settle_running()
   local low = '[r'
-  while true do
+  for _ = 1, 1000 do
     local entry = call('ZRANGEBYLEX', LINES, low, '(s', 'LIMIT', 0, 1)[1]
     if not entry then return end
     local name = match(entry, '^r([^\1]*)')
     settle(name)
     low = '(r' .. name .. '\2'
   end
+  call('HSET', META, 'unsettled', '1')
+  unsettled = true
 end
 
 -- Sets limits, nil: as it is. Returns whether one has changed.
